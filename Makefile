@@ -1,0 +1,44 @@
+# Every target sets up .venv by itself; continuous integration calls `make check` and nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# The ground, the hall and the deciding wing: what a plan rests on.
+DECIDING := src/hasfl/*.py,src/hasfl/theory/*.py
+
+.PHONY: help demo test check lint types coverage bench bless clean
+
+help:  ## List the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "hasfl needs Python 3.11 or newer; found $$($(PYTHON) --version): set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+demo: $(READY)  ## Run the main job on an example
+	@$(BIN)/python examples/demo.py
+
+test: $(READY)  ## Run the tests and require 95 % coverage of the deciding wing
+	$(BIN)/pytest -q --cov --cov-report=
+	$(BIN)/coverage report --include='$(DECIDING)' --fail-under=95
+
+check: test lint types  ## Everything a change must pass
+
+lint: $(READY)  ## ruff, format and rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## mypy, strict
+	$(BIN)/mypy
+
+bench: $(READY)  ## Run the benchmarks and print their reports
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+bless: $(READY)  ## Write the shipped layer tables anew; review the diff
+	$(BIN)/python -m hasfl.profiling.shipped
+
+clean:  ## Remove what the other targets made
+	rm -rf .venv .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,22 @@
+"""Split federated learning on fleets of unequal devices: which batch size and cut layer for each, and why.
+
+Importing this package imports no torch; what trains lives in `hasfl.networks` and its neighbours.
+"""
+
+from hasfl.errors import HasflError as HasflError
+from hasfl.errors import InputError as InputError
+from hasfl.errors import TargetUnreachable as TargetUnreachable
+from hasfl.fleet import Device as Device
+from hasfl.fleet import Fleet as Fleet
+from hasfl.fleet import FleetRanges as FleetRanges
+from hasfl.fleet import draw_fleet as draw_fleet
+from hasfl.plan import Plan as Plan
+from hasfl.plan import PlanReport as PlanReport
+from hasfl.problem import Problem as Problem
+from hasfl.profile import GradientStats as GradientStats
+from hasfl.profile import Layer as Layer
+from hasfl.profile import Profile as Profile
+from hasfl.seeds import Seeds as Seeds
+from hasfl.theory.objective import evaluate as evaluate
+
+__version__ = "0.1.0"

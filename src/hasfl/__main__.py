@@ -1,0 +1,5 @@
+"""`python -m hasfl`."""
+
+from hasfl.cli.main import main
+
+main()

@@ -1,0 +1,83 @@
+"""Arrays that are checked once, when a value is made, and can never be written again."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hasfl.errors import InputError
+
+Dtype = TypeVar("Dtype", bound=np.generic)
+FloatN = NDArray[np.float64]  # one number per device i
+IntN = NDArray[np.int64]
+FloatL = NDArray[np.float64]  # one number per layer j
+
+
+def quantities(field: str, given: ArrayLike, *, positive: bool = False) -> NDArray[np.float64]:
+    """Freeze one number per device or layer: finite and at least 0, or above 0 if `positive`."""
+    try:
+        values = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{field} must be a list of numbers, got {given!r}") from None
+    if values.ndim != 1 or values.size == 0:
+        raise InputError(f"{field} must be a list of at least one number, got shape {values.shape}")
+    too_low = values <= 0 if positive else values < 0
+    if (wrong := np.flatnonzero(too_low | ~np.isfinite(values))).size:
+        bound = "above 0" if positive else "at least 0"
+        raise InputError(
+            f"{field}[{wrong[0]}] must be a finite number {bound}, got {float(values[wrong[0]])!r}"
+        )
+    return frozen(values)
+
+
+def counts(field: str, given: ArrayLike) -> IntN:
+    """Freeze a list of whole numbers of at least 1."""
+    values = np.array(given)
+    if values.ndim != 1 or values.size == 0 or not np.issubdtype(values.dtype, np.integer):
+        raise InputError(f"{field} must be a list of whole numbers, got {given!r}")
+    if (wrong := np.flatnonzero(values < 1)).size:
+        raise InputError(f"{field}[{wrong[0]}] must be at least 1, got {values[wrong[0]]}")
+    return frozen(values.astype(np.int64))
+
+
+def quantity(field: str, given: float, *, positive: bool = False) -> float:
+    """Return one finite number of at least 0, or above 0 if `positive`."""
+    value = float(given)
+    if not np.isfinite(value) or value < 0 or (positive and value == 0):
+        bound = "above 0" if positive else "at least 0"
+        raise InputError(f"{field} must be a finite number {bound}, got {value!r}")
+    return value
+
+
+def count(field: str, given: int) -> int:
+    """Return one whole number of at least 1."""
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
+        raise InputError(f"{field} must be a whole number of at least 1, got {given!r}")
+    return int(given)
+
+
+def same_length(arrays: dict[str, Sequence[object] | NDArray[np.float64] | IntN], per: str) -> None:
+    """Require one entry per device or layer in every array; the first one sets the length."""
+    (first, reference), *others = arrays.items()
+    for field, values in others:
+        if len(values) != len(reference):
+            raise InputError(
+                f"{field} has {len(values)} entries but {first} has {len(reference)}: give one per {per}"
+            )
+
+
+def rising(field: str, values: NDArray[np.float64]) -> None:
+    """Require an `_upto` array, which sums layers 1 to j, never to fall."""
+    if (wrong := np.flatnonzero(np.diff(values) < 0)).size:
+        j = int(wrong[0]) + 1
+        raise InputError(
+            f"{field}[{j}] = {values[j]:.6g} is below {field}[{j - 1}] = {values[j - 1]:.6g}: "
+            "it must be the sum over layers 1 to j, not the value of layer j alone"
+        )
+
+
+def frozen(values: NDArray[Dtype]) -> NDArray[Dtype]:
+    """Return the array itself, made read-only."""
+    values.setflags(write=False)
+    return values

@@ -1,0 +1,137 @@
+"""The verbs of `hasfl`. Each is short: read, ask, show. What goes wrong is one sentence and exit code 2."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import numpy as np
+import typer
+
+from hasfl import __version__
+from hasfl.arrays import IntN
+from hasfl.errors import HasflError, InputError
+
+app = typer.Typer(
+    name="hasfl",
+    help="Split federated learning on fleets of unequal devices.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+def main() -> NoReturn:
+    """Run the command line; a deliberate error becomes one sentence on standard error."""
+    try:
+        app()
+    except HasflError as error:
+        sys.stderr.write(f"hasfl: {error}\n")
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader of our output went away: nothing is wrong
+        sys.stderr.close()
+    sys.exit(0)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hasfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def plan(
+    question: Annotated[
+        str, typer.Argument(help="A scenario (.toml), a raw problem (.json), or - for stdin.")
+    ],
+    batch: Annotated[
+        str | None, typer.Option(help="Batch size: one number, or one per device: 8,16,4")
+    ] = None,
+    cut: Annotated[
+        str | None, typer.Option(help="Layers on the device: one number, or one per device.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what each device should do, and how long training takes."""
+    from hasfl.plan import Plan
+    from hasfl.runner import read_problem
+    from hasfl.theory.objective import evaluate
+
+    problem = read_problem(question)
+    if batch is None or cut is None:
+        raise InputError("give both --batch and --cut: this version evaluates plans and does not search yet")
+    devices = len(problem.fleet)
+    report = evaluate(
+        Plan(_per_device("--batch", batch, devices), _per_device("--cut", cut, devices)), problem
+    )
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        from hasfl.cli.plan_view import show_plan
+
+        show_plan(report, problem)
+
+
+def _per_device(option: str, text: str, devices: int) -> IntN:
+    """One whole number for every device, from "16" or "8,16,4"."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f"{option} must be a whole number, or one per device like 8,16,4; got {text!r}"
+        ) from None
+    if len(values) not in (1, devices):
+        raise InputError(
+            f"{option} has {len(values)} entries for {devices} devices: give one, or one per device"
+        )
+    return np.broadcast_to(values, devices)
+
+
+@app.command()
+def profile(
+    model: Annotated[str, typer.Argument(help="vgg16, resnet18, small-cnn, or package.module:callable.")],
+    classes: Annotated[
+        int | None, typer.Option(min=1, help="Number of classes of a model of hasfl's.")
+    ] = None,
+    norm: Annotated[str | None, typer.Option(help="batch, group or none.")] = None,
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
+    shape: Annotated[str | None, typer.Option("--input", help="Shape of one sample, e.g. 3x32x32.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what each layer of a model costs, for one sample."""
+    from hasfl.documents import checked
+    from hasfl.profile_file import ProfileFile
+    from hasfl.runner import layers_of
+    from hasfl.scenario import ModelSection
+
+    given = {"name": model, "classes": classes, "norm": norm, "input": _shape(shape)}
+    options = {option: value for option, value in given.items() if value is not None}
+    section = checked(options, ModelSection, source="hasfl profile")
+    layers = layers_of(section, folder=Path())
+    table = ProfileFile.of(model, layers, optimizer=optimizer, classes=classes, norm=norm)
+    if as_json:
+        typer.echo(table.model_dump_json())
+    else:
+        from hasfl.cli.profile_view import show_profile
+
+        show_profile(table)
+
+
+def _shape(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    sizes = text.split("x")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise InputError(f"--input must be the shape of one sample like 3x32x32, got {text!r}")
+    return [int(size) for size in sizes]

@@ -1,0 +1,132 @@
+"""A plan as a person wants to see it: what each device does, who is slowest, where a round's time goes."""
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hasfl.arrays import FloatN, IntN
+from hasfl.plan import PlanReport
+from hasfl.problem import Problem
+from hasfl.theory.bound import bound_floor
+from hasfl.theory.latency import (
+    AggregationLatency,
+    SplitTrainingLatency,
+    aggregation_latency,
+    split_training_latency,
+)
+from hasfl.theory.objective import memory_needed
+from hasfl.units import format_quantity, format_seconds
+
+ROWS = 24  # devices shown; of a larger fleet, those that take longest
+BAR = 30  # characters for the longest phase
+
+
+def show_plan(report: PlanReport, problem: Problem, console: Console | None = None) -> None:
+    """Print the plan, the breakdown of a round and what the plan is worth."""
+    console = console or Console()
+    split = split_training_latency(report.plan, problem.fleet, problem.profile)
+    aggregation = aggregation_latency(report.plan, problem.fleet, problem.profile)
+    console.print(_devices(report, problem, split))
+    console.print(_phases(split, aggregation, problem.interval))
+    console.print(_worth(report, problem))
+
+
+def _devices(report: PlanReport, problem: Problem, split: SplitTrainingLatency) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, title="What each device does", title_justify="left", title_style="bold"
+    )
+    for name in ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (a4, a5)", "memory"):
+        table.add_column(name, justify="left" if name in ("device", "cut") else "right", no_wrap=True)
+    shown = _shown(split)
+    used = memory_needed(report.plan, problem.profile) / problem.fleet.memory
+    for i in shown:
+        device = problem.fleet[int(i)]
+        table.add_row(
+            device.name,
+            str(report.plan.batch_sizes[i]),
+            f"{report.plan.cuts[i]} · {problem.profile.names[report.plan.cut_index[i]]}",
+            format_quantity(device.flops, "FLOPS"),
+            format_quantity(device.up_rate, "bps"),
+            _marked(split.up, i),
+            _marked(split.down, i),
+            Text(f"{used[i]:.1%}", style="bold red" if used[i] > 1 else ""),
+        )
+    number = f"the {len(shown)} of {len(problem.fleet)} devices that take longest; "
+    table.caption = f"{number if len(shown) < len(problem.fleet) else ''}◀ slowest: everybody waits for it"
+    table.caption_justify = "left"
+    return table
+
+
+def _marked(seconds: FloatN, i: int) -> Text:
+    """A device's time, marked if it is the longest."""
+    slowest = i == seconds.argmax()
+    return Text(
+        f"{format_seconds(seconds[i])} {'◀' if slowest else ' '}", style="bold yellow" if slowest else ""
+    )
+
+
+def _shown(split: SplitTrainingLatency) -> IntN:
+    """All devices of a small fleet; of a large one those that take longest, slowest first."""
+    taken = split.up + split.down
+    if len(taken) <= ROWS:
+        return np.arange(len(taken))
+    return np.argsort(-taken, kind="stable")[:ROWS]
+
+
+def _phases(split: SplitTrainingLatency, aggregation: AggregationLatency, interval: int) -> Table:
+    """Where the time of a round goes: the two stragglers, the server, and a share of the aggregation."""
+    up, down = int(split.up.argmax()), int(split.down.argmax())
+    phases = {
+        "a1 forward on the slowest device": split.device_forward[up],
+        "a2 its activations up": split.activation_upload[up],
+        "a3 forward on the server": split.server_forward,
+        "a3 backward on the server": split.server_backward,
+        "a4 gradients down to the slowest": split.gradient_download[down],
+        "a5 backward on it": split.device_backward[down],
+        f"b1 sub-models up, every {interval} rounds": aggregation.up / interval,
+        f"b3 sub-models down, every {interval} rounds": aggregation.down / interval,
+    }
+    longest, total = max(phases.values()), sum(phases.values())
+    table = Table(
+        box=box.SIMPLE_HEAD, title="Where a round's time goes", title_justify="left", title_style="bold"
+    )
+    table.add_column("step")
+    table.add_column("time", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    for name, seconds in phases.items():
+        bar = "█" * round(BAR * seconds / longest)
+        table.add_row(name, format_seconds(seconds), f"{seconds / total:.0%}", Text(bar, style="cyan"))
+    return table
+
+
+def _worth(report: PlanReport, problem: Problem) -> Text:
+    floor = bound_floor(
+        report.plan, problem.stats, learning_rate=problem.learning_rate, interval=problem.interval
+    )
+    text = Text()
+    text.append(f"  {format_seconds(report.objective)} of training", style="bold green")
+    text.append(f" = {report.rounds:,.1f} rounds × {format_seconds(report.round_seconds)} a round")
+    text.append(f" ({format_seconds(report.split_seconds)} split training, ")
+    text.append(f"{format_seconds(report.aggregation_seconds)} an aggregation)\n")
+    text.append(f"  target {problem.target:.4g} = sampling {floor.sampling:.3g} + drift {floor.drift:.3g}")
+    text.append(f" + {report.margins.target:.3g} left to descend\n")
+    for line in _warnings(report, problem):
+        text.append(f"  {line}\n", style="bold red")
+    return text
+
+
+def _warnings(report: PlanReport, problem: Problem) -> list[str]:
+    too_full = np.flatnonzero(report.margins.memory < 0)
+    too_large = np.flatnonzero(report.margins.max_batch < 0)
+    steepness = problem.learning_rate * problem.stats.smoothness
+    return [
+        *(f"not feasible: device {problem.fleet.names[i]} lacks memory (C4)" for i in too_full[:3]),
+        *(
+            f"not feasible: device {problem.fleet.names[i]} exceeds max_batch {problem.max_batch}"
+            for i in too_large[:3]
+        ),
+        *([f"the bound does not hold: γβ = {steepness:.3g} is above 1 (Theorem 1)"] if steepness > 1 else []),
+    ]

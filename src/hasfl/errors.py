@@ -1,0 +1,37 @@
+"""Every exception hasfl raises on purpose.
+
+    HasflError
+    ├── InputError              something the user gave is wrong; the command line exits with 2
+    │   ├── UnitError           a quantity whose unit makes no sense
+    │   ├── ModelError          a model that cannot be found, cut or counted
+    │   └── TargetUnreachable   a target ε below the floor of the convergence bound
+    └── MissingExtra            a part of hasfl that is not installed
+
+A message is one sentence or two: what was expected, what came, what to do.
+"""
+
+
+class HasflError(Exception):
+    """Base of every deliberate error; `exit_code` is what the command line returns for it."""
+
+    exit_code = 2
+
+
+class InputError(HasflError):
+    """Something the user gave is wrong: a field, a file, an option."""
+
+
+class UnitError(InputError, ValueError):
+    """A quantity that cannot be read in the unit that its place asks for."""
+
+
+class ModelError(InputError):
+    """A model that cannot be found, cut or counted."""
+
+
+class TargetUnreachable(InputError):
+    """The target ε lies at or below the floor that the bound of Theorem 1 has for a plan."""
+
+
+class MissingExtra(HasflError):
+    """A part of hasfl that needs an optional dependency which is not installed."""

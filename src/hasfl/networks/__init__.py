@@ -1,0 +1,9 @@
+"""Models as chains of layers that can be cut between any two: the paper's two, a small one, and yours."""
+
+from hasfl.networks.catalogue import NETWORKS as NETWORKS
+from hasfl.networks.catalogue import network as network
+from hasfl.networks.chain import layered as layered
+from hasfl.networks.layered_model import LayeredModel as LayeredModel
+from hasfl.networks.resnet import resnet18 as resnet18
+from hasfl.networks.small_cnn import small_cnn as small_cnn
+from hasfl.networks.vgg import vgg16 as vgg16

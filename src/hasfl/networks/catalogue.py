@@ -1,0 +1,90 @@
+"""Models by name: the three that come with hasfl, or `package.module:callable` for your own."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from hasfl.errors import ModelError
+from hasfl.networks.chain import layered
+from hasfl.networks.layered_model import LayeredModel
+from hasfl.networks.norms import Norm
+from hasfl.networks.resnet import resnet18
+from hasfl.networks.small_cnn import small_cnn
+from hasfl.networks.vgg import vgg16
+
+NETWORKS: dict[str, Callable[..., LayeredModel]] = {
+    "vgg16": vgg16,
+    "resnet18": resnet18,
+    "small-cnn": small_cnn,
+}
+
+
+def network(
+    name: str,
+    *,
+    classes: int | None = None,
+    norm: Norm | None = None,
+    input_shape: tuple[int, ...] | None = None,
+) -> LayeredModel:
+    """Build the model called `name`.
+
+    The classes and the norm are for hasfl's own models; their defaults are the model's. The shape of
+    one sample is for a callable that returns a plain module.
+    """
+    if ":" in name:
+        _refuse(name, classes=classes, norm=norm)
+        return _as_layered(name, _import_callable(name)(), input_shape)
+    if name not in NETWORKS:
+        known = ", ".join(NETWORKS)
+        raise ModelError(f"unknown model {name!r}: expected one of {known}, or package.module:callable")
+    _refuse(name, input_shape=input_shape)
+    given = {"classes": classes, "norm": norm}
+    return NETWORKS[name](**{option: value for option, value in given.items() if value is not None})
+
+
+def _refuse(name: str, **options: object) -> None:
+    """Refuse options that this model could only ignore."""
+    for option, value in options.items():
+        if value is not None:
+            raise ModelError(f"model {name!r} takes no {option}, got {option} = {value!r}: leave it out")
+
+
+def _import_callable(name: str) -> Callable[[], object]:
+    """Find `package.module:callable`, looking in the working folder as `python -m` does."""
+    module_name, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ModelError(f"cannot find model {name!r}: {error}") from error
+    if not callable(found):
+        raise ModelError(
+            f"model {name!r} must be a callable that returns a module, got {type(found).__name__}"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _as_layered(name: str, made: object, input_shape: tuple[int, ...] | None) -> LayeredModel:
+    """Turn what a user's callable returned into a layered model."""
+    match made:
+        case LayeredModel():
+            return made
+        case (nn.Module() as module, Tensor() as example_input):
+            return layered(module, example_input)
+        case nn.Module() if input_shape is not None:
+            return layered(made, torch.empty(1, *input_shape))
+        case nn.Module():
+            raise ModelError(
+                f"model {name!r} returns a plain module: give the shape of one sample, e.g. --input 3x32x32"
+            )
+        case _:
+            raise ModelError(
+                f"model {name!r} must return a module, a LayeredModel or a pair (module, example input), "
+                f"got {type(made).__name__}"
+            )

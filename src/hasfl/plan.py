@@ -1,0 +1,106 @@
+"""What each device shall do, and what that is worth."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from hasfl.arrays import FloatN, IntN, counts, same_length
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A batch size and a cut for every device: all that travels to them.
+
+    A cut is a count, the number of layers that the device holds (1 to L), as the paper prints it.
+    """
+
+    batch_sizes: IntN  # b_i
+    cuts: IntN  # μ as counts
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batch_sizes", counts("batch_sizes", self.batch_sizes))
+        object.__setattr__(self, "cuts", counts("cuts", self.cuts))
+        same_length({"batch_sizes": self.batch_sizes, "cuts": self.cuts}, per="device")
+
+    @classmethod
+    def uniform(cls, devices: int, *, batch_size: int, cut: int) -> Self:
+        """The same batch size and cut for every device."""
+        return cls(np.full(devices, batch_size), np.full(devices, cut))
+
+    def __len__(self) -> int:
+        return len(self.batch_sizes)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Plan)
+            and np.array_equal(self.batch_sizes, other.batch_sizes)
+            and np.array_equal(self.cuts, other.cuts)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.batch_sizes.tobytes(), self.cuts.tobytes()))
+
+    @property
+    def cut_index(self) -> IntN:
+        """The cuts as indices into arrays over layers: the one place where 1 is subtracted."""
+        return self.cuts - 1
+
+    @property
+    def deepest_cut(self) -> int:
+        """L_c, the depth down to which layers differ between devices."""
+        return int(self.cuts.max())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Margins:
+    """What is left of each constraint under a plan; all are kept when none is negative."""
+
+    target: float  # C1: ε minus the floor of the bound; above 0, or there would be no report
+    memory: FloatN  # C4, bit per device
+    max_batch: FloatN  # samples per device
+
+    @property
+    def kept(self) -> bool:
+        """Whether the plan respects every constraint."""
+        return bool(self.target > 0 and (self.memory >= 0).all() and (self.max_batch >= 0).all())
+
+    def by_constraint(self) -> Mapping[str, float | list[float]]:
+        """The margins under the names of the paper's constraints, as plain numbers."""
+        return {"C1": self.target, "C4": self.memory.tolist(), "max_batch": self.max_batch.tolist()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlanReport:
+    """A plan with its worth, and how it was found."""
+
+    plan: Plan
+    objective: float  # Θ, s
+    rounds: float  # R
+    round_seconds: float  # T_S + T_A / I
+    split_seconds: float  # T_S
+    aggregation_seconds: float  # T_A
+    margins: Margins
+    status: str = "evaluated"
+    iterations: int = 0  # of the solver that found the plan
+    residual: float = 0.0  # that solver's own measure of how far it is from settled
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the plan respects every constraint."""
+        return self.margins.kept
+
+    def as_json(self) -> dict[str, object]:
+        """The report as plain numbers and lists, for other programs."""
+        return {
+            "batch_sizes": self.plan.batch_sizes.tolist(),
+            "cuts": self.plan.cuts.tolist(),
+            "objective": self.objective,
+            "rounds": self.rounds,
+            "round_seconds": self.round_seconds,
+            "split_seconds": self.split_seconds,
+            "aggregation_seconds": self.aggregation_seconds,
+            "feasible": self.feasible,
+            "margins": self.margins.by_constraint(),
+        }

@@ -1,0 +1,122 @@
+"""What a model costs, layer by layer, and how its gradients behave.
+
+`Layer` is a row, for people; `Profile` holds the sums over rows as arrays over j, for formulas.
+The suffix of an array tells what entry j is: `_upto` sums layers 1 to j, `_at` is the tensor that
+crosses after layer j, `_of` is layer j alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from hasfl.arrays import FloatL, frozen, quantities, quantity, rising, same_length
+from hasfl.errors import InputError
+
+# Copies of the parameters that each optimiser keeps. Adam's step counter, one number a tensor, is left out.
+OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer of the chain, for one sample. A multiply-add counts as two FLOP."""
+
+    name: str
+    output_shape: tuple[int, ...]  # of one sample
+    forward_flops: float
+    backward_flops: float
+    activation_bits: float  # the layer's output
+    gradient_bits: float  # the gradient that comes back for it
+    param_bits: float  # trained weights
+    buffer_bits: float  # what is not trained but travels with the weights, e.g. batch-norm means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Profile:
+    """Costs of a model of L layers, per sample where they grow with the batch."""
+
+    forward_flops_upto: FloatL  # ρ_j, FLOP
+    backward_flops_upto: FloatL  # ϖ_j, FLOP
+    activation_bits_at: FloatL  # ψ_j, bit
+    gradient_bits_at: FloatL  # χ_j, bit
+    param_bits_upto: FloatL  # δ_j, bit: the sub-model that is exchanged
+    optimizer_bits_upto: FloatL  # ϑ̃_j, bit
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in PER_LAYER_COSTS:
+            object.__setattr__(self, field, quantities(f"profile.{field}", getattr(self, field)))
+        names = tuple(self.names) or tuple(f"layer {j}" for j in range(1, len(self) + 1))
+        object.__setattr__(self, "names", names)
+        arrays = {f"profile.{field}": getattr(self, field) for field in PER_LAYER_COSTS}
+        same_length({**arrays, "profile.names": names}, per="layer")
+        for field, values in arrays.items():
+            if field.endswith("_upto"):
+                rising(field, values)
+
+    @classmethod
+    def of(cls, layers: Sequence[Layer], *, optimizer: str = "sgd") -> Self:
+        """Sum rows into arrays; what the optimiser keeps depends on which one it is."""
+        if optimizer not in OPTIMIZER_COPIES:
+            known = ", ".join(OPTIMIZER_COPIES)
+            raise InputError(f"optimizer must be one of {known}, got {optimizer!r}")
+
+        def each(field: str) -> FloatL:
+            return np.array([getattr(layer, field) for layer in layers], dtype=np.float64)
+
+        return cls(
+            forward_flops_upto=each("forward_flops").cumsum(),
+            backward_flops_upto=each("backward_flops").cumsum(),
+            activation_bits_at=each("activation_bits"),
+            gradient_bits_at=each("gradient_bits"),
+            param_bits_upto=(each("param_bits") + each("buffer_bits")).cumsum(),
+            optimizer_bits_upto=OPTIMIZER_COPIES[optimizer] * each("param_bits").cumsum(),
+            names=tuple(layer.name for layer in layers),
+        )
+
+    def __len__(self) -> int:
+        return len(self.forward_flops_upto)
+
+    @property
+    def activation_bits_upto(self) -> FloatL:
+        """ψ̃_j, bit."""
+        return frozen(self.activation_bits_at.cumsum())
+
+    @property
+    def gradient_bits_upto(self) -> FloatL:
+        """χ̃_j, bit."""
+        return frozen(self.gradient_bits_at.cumsum())
+
+
+PER_LAYER_COSTS = (
+    "forward_flops_upto",
+    "backward_flops_upto",
+    "activation_bits_at",
+    "gradient_bits_at",
+    "param_bits_upto",
+    "optimizer_bits_upto",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GradientStats:
+    """The constants of Assumptions 1 and 2 and of Theorem 1."""
+
+    smoothness: float  # β
+    initial_gap: float  # ϑ = f(w⁰) − f*
+    variance_of: FloatL  # σ²_j, of the gradient of one sample
+    moment_of: FloatL  # G²_j
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "smoothness", quantity("stats.smoothness", self.smoothness))
+        gap = quantity("stats.initial_gap", self.initial_gap, positive=True)
+        object.__setattr__(self, "initial_gap", gap)
+        for field in ("variance_of", "moment_of"):
+            object.__setattr__(self, field, quantities(f"stats.{field}", getattr(self, field)))
+        same_length({"stats.variance_of": self.variance_of, "stats.moment_of": self.moment_of}, per="layer")
+
+    @property
+    def moment_upto(self) -> FloatL:
+        """G̃²_j, the sum over layers 1 to j."""
+        return frozen(self.moment_of.cumsum())

@@ -1,0 +1,67 @@
+"""Count what each layer of a model costs, without running it: shapes on the meta device.
+
+Work is counted by `torch.utils.flop_counter`: convolutions, matrix products and attention, with a
+multiply-add as two FLOP. Norms, activations and poolings count as nothing, as in the literature.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
+from hasfl.networks.layered_model import LayeredModel
+from hasfl.networks.meta_values import meta_state
+from hasfl.profile import Layer
+
+SAMPLES = 2  # batch norm refuses a batch of one; everything counted here is linear in the batch
+
+
+def count_layers(model: LayeredModel) -> tuple[Layer, ...]:
+    """Cost of every layer for one sample.
+
+    The first layer with weights has no gradient to send further back, so its backward pass is half
+    that of the others.
+    """
+    shape, dtype = model.example_input.shape[1:], model.example_input.dtype
+    x = torch.empty((SAMPLES, *shape), dtype=dtype, device="meta")
+    layers = []
+    for name, layer in model.layers.items():
+        counted, x = _count_layer(name, layer, x)
+        layers.append(counted)
+    return tuple(layers)
+
+
+def _count_layer(name: str, layer: nn.Module, x: Tensor) -> tuple[Layer, Tensor]:
+    """Cost of one layer on input `x`, and the input of the next, which asks for a gradient if it must."""
+    state = meta_state(layer)
+    forward_flops, y = _count(lambda: functional_call(layer, state, (x,)))
+    wanted = [tensor for tensor in (*state.values(), x) if tensor.requires_grad]
+    backward_flops = 0.0
+    if y.requires_grad:
+        backward_flops, _ = _count(
+            lambda: torch.autograd.grad(y, wanted, grad_outputs=torch.empty_like(y), allow_unused=True)
+        )
+    row = Layer(
+        name=name,
+        output_shape=tuple(y.shape[1:]),
+        forward_flops=forward_flops / SAMPLES,
+        backward_flops=backward_flops / SAMPLES,
+        activation_bits=_bits([y]) / SAMPLES,
+        gradient_bits=_bits([y]) / SAMPLES,
+        param_bits=_bits(layer.parameters()),
+        buffer_bits=_bits(buffer for buffer in layer.buffers() if buffer.is_floating_point()),
+    )
+    return row, y.detach().requires_grad_(y.requires_grad)
+
+
+def _count(work: Callable[[], Any]) -> tuple[float, Any]:
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        result = work()
+    return float(counter.get_total_flops()), result
+
+
+def _bits(tensors: Iterable[Tensor]) -> float:
+    return float(sum(8 * tensor.element_size() * tensor.numel() for tensor in tensors))

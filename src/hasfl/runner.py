@@ -1,0 +1,63 @@
+"""From a file to what it asks for. With `cli`, the only module that may import every room."""
+
+import importlib.util
+from pathlib import Path
+
+from hasfl.documents import STANDARD_INPUT, read_json, read_toml
+from hasfl.errors import InputError, MissingExtra
+from hasfl.problem import Problem
+from hasfl.problem_file import ProblemFile
+from hasfl.profile import Layer, Profile
+from hasfl.profile_file import ProfileFile
+from hasfl.profiling.shipped import shipped_layers
+from hasfl.scenario import ModelSection, Scenario
+
+
+def read_problem(path: str) -> Problem:
+    """Read a raw problem (JSON; "-" is standard input) or a scenario (TOML)."""
+    if path == STANDARD_INPUT or path.endswith(".json"):
+        return read_json(path, ProblemFile).problem()
+    if path.endswith(".toml"):
+        return problem_of(read_toml(path, Scenario), folder=Path(path).parent)
+    raise InputError(f"expected a scenario (.toml), a problem (.json) or - for standard input, got {path}")
+
+
+def problem_of(scenario: Scenario, *, folder: Path) -> Problem:
+    """The planning problem of a scenario; paths in it are relative to its folder."""
+    if scenario.statistics is None:
+        raise InputError(
+            "[statistics] is missing: a plan needs smoothness, initial_gap, variance_of, moment_of"
+        )
+    if scenario.training.target is None:
+        raise InputError("training.target is missing: a plan needs the mean squared gradient ε to reach")
+    layers = layers_of(scenario.model, folder=folder)
+    return Problem(
+        fleet=scenario.draw(),
+        profile=Profile.of(layers, optimizer=scenario.training.optimizer),
+        stats=scenario.statistics.stats(),
+        learning_rate=scenario.training.learning_rate,
+        interval=scenario.training.interval,
+        target=scenario.training.target,
+        max_batch=scenario.training.max_batch,
+    )
+
+
+def layers_of(model: ModelSection, *, folder: Path) -> tuple[Layer, ...]:
+    """A model's layer table: from a file, shipped with hasfl, or counted now with torch."""
+    if model.profile is not None:
+        return read_json(str(folder / model.profile), ProfileFile).rows()
+    shipped = shipped_layers(model.name, classes=model.classes, norm=model.norm)
+    return shipped if shipped is not None and model.input is None else _count(model)
+
+
+def _count(model: ModelSection) -> tuple[Layer, ...]:
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra(
+            f"counting the layers of {model.name!r} needs torch: pip install 'hasfl[train]', or set "
+            "model.profile to a file that `hasfl profile --json` wrote elsewhere"
+        )
+    from hasfl.networks import network
+    from hasfl.profiling.costs import count_layers
+
+    shape = tuple(model.input) if model.input is not None else None
+    return count_layers(network(model.name, classes=model.classes, norm=model.norm, input_shape=shape))

@@ -1,0 +1,142 @@
+"""The scenario file: a fleet, a model and a way of training, in TOML, as people write them.
+
+Quantities may carry units ("78 Mbps"). Whatever is left out is what the paper uses: an empty
+`[fleet]` is Table I.
+"""
+
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from hasfl.documents import Document
+from hasfl.errors import InputError
+from hasfl.fleet import GIBIBYTE, PER_DEVICE, PER_SERVER, Device, Fleet, FleetRanges, Range, draw_fleet
+from hasfl.problem_file import StatsSection
+from hasfl.seeds import Seeds
+from hasfl.units import Dimension, parse_quantity
+
+
+def _quantity(dimension: Dimension) -> BeforeValidator:
+    def parse(given: Any) -> Any:
+        return parse_quantity(given, dimension) if isinstance(given, str) else given
+
+    return BeforeValidator(parse)
+
+
+def _range(dimension: Dimension) -> BeforeValidator:
+    """One value for all, or a pair to draw from."""
+
+    def parse(given: Any) -> Any:
+        if isinstance(given, list):
+            return tuple(parse_quantity(value, dimension) for value in given)
+        return (parse_quantity(given, dimension),) * 2
+
+    return BeforeValidator(parse)
+
+
+Compute = Annotated[float, _quantity(Dimension.COMPUTE)]
+Rate = Annotated[float, _quantity(Dimension.RATE)]
+Size = Annotated[float, _quantity(Dimension.SIZE)]
+ComputeRange = Annotated[Range, _range(Dimension.COMPUTE)]
+RateRange = Annotated[Range, _range(Dimension.RATE)]
+SizeRange = Annotated[Range, _range(Dimension.SIZE)]
+
+TABLE_I = FleetRanges()
+
+
+class FleetSection(Document):
+    """What a fleet is drawn from; each quantity is one value or a pair [low, high]."""
+
+    devices: int = TABLE_I.devices
+    flops: ComputeRange = TABLE_I.flops
+    up_rate: RateRange = TABLE_I.up_rate
+    down_rate: RateRange = TABLE_I.down_rate
+    fed_up_rate: RateRange = TABLE_I.fed_up_rate
+    fed_down_rate: RateRange = TABLE_I.fed_down_rate
+    memory: SizeRange = TABLE_I.memory
+    server_flops: ComputeRange = TABLE_I.server_flops
+    server_fed_up_rate: RateRange = TABLE_I.server_fed_up_rate
+    server_fed_down_rate: RateRange = TABLE_I.server_fed_down_rate
+
+    def ranges(self) -> FleetRanges:
+        """The section as a value."""
+        return FleetRanges(**{field.name: getattr(self, field.name) for field in fields(FleetRanges)})
+
+
+class DeviceSection(Document):
+    """One box, or `count` alike; links to the fed server are those to the edge server if not given."""
+
+    name: str
+    count: int = Field(default=1, ge=1)
+    flops: Compute
+    up_rate: Rate
+    down_rate: Rate
+    fed_up_rate: Rate | None = None
+    fed_down_rate: Rate | None = None
+    memory: Size = 4 * GIBIBYTE
+
+    def devices(self) -> list[Device]:
+        """The boxes as rows, numbered if there are several."""
+        row = {field: getattr(self, field) for field in PER_DEVICE}
+        row["fed_up_rate"] = self.fed_up_rate or self.up_rate
+        row["fed_down_rate"] = self.fed_down_rate or self.down_rate
+        names = [self.name] if self.count == 1 else [f"{self.name}-{k + 1}" for k in range(self.count)]
+        return [Device(name=name, **row) for name in names]
+
+
+class ModelSection(Document):
+    """Which model: a name, or the file that `hasfl profile --json` wrote for it."""
+
+    name: str = "vgg16"
+    profile: str | None = None
+    classes: int | None = Field(default=None, ge=1)
+    norm: Literal["batch", "group", "none"] | None = None
+    input: list[int] | None = None  # the shape of one sample, for a model of your own
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "ModelSection":
+        if self.profile is not None and self.model_fields_set != {"profile"}:
+            raise ValueError("give either profile or the name and its options, not both")
+        return self
+
+
+class TrainingSection(Document):
+    """How training is done; the defaults are the paper's."""
+
+    learning_rate: float = 5e-4
+    interval: int = 15
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    max_batch: int = 64
+    target: float | None = None
+
+
+class Scenario(Document):
+    """A whole scenario file."""
+
+    seed: int = Field(default=0, ge=0)
+    model: ModelSection = ModelSection()
+    training: TrainingSection = TrainingSection()
+    fleet: FleetSection = FleetSection()
+    device: list[DeviceSection] = Field(default_factory=list)
+    statistics: StatsSection | None = None
+
+    @model_validator(mode="after")
+    def _drawn_or_listed(self) -> "Scenario":
+        drawn = sorted(self.fleet.model_fields_set - set(PER_SERVER))
+        if self.device and drawn:
+            raise ValueError(
+                f"give either [[device]] entries or fleet.{drawn[0]} to draw them from, not both"
+            )
+        return self
+
+    def draw(self) -> Fleet:
+        """The fleet: as listed, or drawn with the scenario's seed."""
+        drawn = draw_fleet(self.fleet.ranges(), Seeds(self.seed))
+        if not self.device:
+            return drawn
+        server = {field: getattr(drawn, field) for field in PER_SERVER}
+        devices = [device for section in self.device for device in section.devices()]
+        if len({device.name for device in devices}) < len(devices):
+            raise InputError("every [[device]] needs a name of its own")
+        return Fleet.of(devices, **server)

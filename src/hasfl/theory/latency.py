@@ -1,0 +1,108 @@
+"""How long a round takes under a plan (Sec. V-A, Eqs. 28-40). NumPy only; every duration in seconds."""
+
+import math
+from dataclasses import dataclass
+
+from hasfl.arrays import FloatN
+from hasfl.fleet import Fleet
+from hasfl.plan import Plan
+from hasfl.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SplitTrainingLatency:
+    """Steps a1-a5 of one round: per device where devices run in parallel, a scalar on the server."""
+
+    device_forward: FloatN  # a1, T_i^F
+    activation_upload: FloatN  # a2, T_{a,i}^U
+    server_forward: float  # a3, T_s^F
+    server_backward: float  # a3, T_s^B
+    gradient_download: FloatN  # a4, T_{g,i}^D
+    device_backward: FloatN  # a5, T_i^B
+
+    @property
+    def up(self) -> FloatN:
+        """Seconds until each device's activations are at the server (a1, a2)."""
+        return self.device_forward + self.activation_upload
+
+    @property
+    def down(self) -> FloatN:
+        """Seconds from the server's last work to each device's step (a4, a5)."""
+        return self.gradient_download + self.device_backward
+
+    @property
+    def total(self) -> float:
+        """T_S, Eq. (38): two stragglers, one before the server works and one after."""
+        return float(self.up.max() + self.server_forward + self.server_backward + self.down.max())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AggregationLatency:
+    """Steps b1 and b3 of one aggregation; b2, the averaging itself, is taken as free."""
+
+    submodel_upload: FloatN  # b1, T_{c,i}^U
+    server_submodel_upload: float  # b1, T_s^U
+    submodel_download: FloatN  # b3, T_{c,i}^D
+    server_submodel_download: float  # b3, T_s^D
+
+    @property
+    def up(self) -> float:
+        """Seconds until the fed server holds every sub-model (b1)."""
+        return max(float(self.submodel_upload.max()), self.server_submodel_upload)
+
+    @property
+    def down(self) -> float:
+        """Seconds until every party has its aggregated sub-model (b3)."""
+        return max(float(self.submodel_download.max()), self.server_submodel_download)
+
+    @property
+    def total(self) -> float:
+        """T_A, Eq. (39)."""
+        return self.up + self.down
+
+
+def split_training_latency(plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingLatency:
+    """Latency of one split-training round, step by step.
+
+        T_S(b, μ) = max_i {T_i^F + T_{a,i}^U} + T_s^F + T_s^B + max_i {T_{g,i}^D + T_i^B}    Eq. (38)
+
+    Every term is linear in b. The parts are returned, not only their sum, because a planner
+    bounds the two maxima separately (R3, R4) and the report draws them as a timeline.
+    """
+    b, j = plan.batch_sizes, plan.cut_index
+    rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto  # ρ_j, ϖ_j
+    return SplitTrainingLatency(
+        device_forward=b * rho[j] / fleet.flops,  # (28)
+        activation_upload=b * profile.activation_bits_at[j] / fleet.up_rate,  # (29)
+        server_forward=float((b * (rho[-1] - rho[j])).sum() / fleet.server_flops),  # (30)
+        server_backward=float((b * (varpi[-1] - varpi[j])).sum() / fleet.server_flops),  # (31)
+        gradient_download=b * profile.gradient_bits_at[j] / fleet.down_rate,  # (32)
+        device_backward=b * varpi[j] / fleet.flops,  # (33)
+    )
+
+
+def aggregation_latency(plan: Plan, fleet: Fleet, profile: Profile) -> AggregationLatency:
+    """Latency of one aggregation of the forged sub-models. Batch sizes play no part in it.
+
+        T_A(μ) = max_i {T_{c,i}^U, T_s^U} + max_i {T_{c,i}^D, T_s^D}                          Eq. (39)
+
+    The server exchanges what each device lacks of the deepest sub-model: N max_i δ − Σ_i δ.
+    """
+    client = profile.param_bits_upto[plan.cut_index]  # Λ_{c,i}
+    middle = float(len(plan) * client.max() - client.sum())  # Λ_s
+    return AggregationLatency(
+        submodel_upload=client / fleet.fed_up_rate,  # (34)
+        server_submodel_upload=middle / fleet.server_fed_up_rate,  # (35)
+        submodel_download=client / fleet.fed_down_rate,  # (36)
+        server_submodel_download=middle / fleet.server_fed_down_rate,  # (37)
+    )
+
+
+def training_latency(split: float, aggregation: float, *, rounds: float, interval: int) -> float:
+    """T, Eq. (40): R rounds and the ⌊R/I⌋ aggregations that they complete."""
+    return rounds * split + math.floor(rounds / interval) * aggregation
+
+
+def mean_round_latency(split: float, aggregation: float, *, interval: int) -> float:
+    """T_S + T_A/I, what a round costs on average: Eq. (40) over R without the floor, as in Θ."""
+    return split + aggregation / interval

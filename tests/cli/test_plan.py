@@ -1,0 +1,205 @@
+"""`hasfl plan`: what it prints, and one sentence for every wrong input."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hasfl import Plan, evaluate
+from hasfl.runner import read_problem
+from tests.cli.conftest import Hasfl
+from tests.problems import raw
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "table1.toml"
+
+
+def write(folder: Path, problem: object) -> Path:
+    path = folder / "problem.json"
+    path.write_text(json.dumps(problem))
+    return path
+
+
+def test_json_is_one_object_that_says_what_evaluate_says(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = write(tmp_path, raw())
+    outcome = hasfl("plan", path, "--batch", "16,32,8", "--cut", "2,4,1", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    printed = json.loads(outcome.out)
+    report = evaluate(Plan(np.array([16, 32, 8]), np.array([2, 4, 1])), read_problem(str(path)))
+    assert printed == {
+        "batch_sizes": [16, 32, 8],
+        "cuts": [2, 4, 1],
+        "objective": report.objective,
+        "rounds": report.rounds,
+        "round_seconds": report.round_seconds,
+        "split_seconds": report.split_seconds,
+        "aggregation_seconds": report.aggregation_seconds,
+        "feasible": True,
+        "margins": {
+            "C1": report.margins.target,
+            "C4": report.margins.memory.tolist(),
+            "max_batch": [48, 32, 56],
+        },
+    }
+
+
+def test_one_number_goes_for_every_device(hasfl: Hasfl, tmp_path: Path) -> None:
+    printed = json.loads(hasfl("plan", write(tmp_path, raw()), "--batch", 16, "--cut", 4, "--json").out)
+    assert (printed["batch_sizes"], printed["cuts"]) == ([16] * 3, [4] * 3)
+
+
+def test_a_plan_that_does_not_fit_is_told(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = write(tmp_path, raw(**{"fleet.memory": [3e10, 3e10, 1e6]}))
+    printed = json.loads(hasfl("plan", path, "--batch", 16, "--cut", 4, "--json").out)
+    assert printed["feasible"] is False
+    assert [margin >= 0 for margin in printed["margins"]["C4"]] == [True, True, False]
+    shown = hasfl("plan", path, "--batch", "16,16,65", "--cut", 4).out
+    assert "device 3 lacks memory (C4)" in shown
+    assert "device 3 exceeds max_batch 64" in shown
+
+
+def test_standard_input(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from_file = hasfl("plan", write(tmp_path, raw()), "--batch", 1, "--cut", 1, "--json").out
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(raw())))
+    assert hasfl("plan", "-", "--batch", 1, "--cut", 1, "--json").out == from_file
+
+
+def test_the_table_shows_the_plan_and_marks_the_slowest(hasfl: Hasfl) -> None:
+    outcome = hasfl("plan", EXAMPLE, "--batch", 16, "--cut", 4)
+    assert outcome.code == 0
+    rows = [line for line in outcome.out.splitlines() if "conv4" in line]
+    assert len(rows) == 20
+    assert sum(row.count("◀") for row in rows) == 2
+    problem = read_problem(str(EXAMPLE))
+    seconds = evaluate(Plan.uniform(20, batch_size=16, cut=4), problem)
+    assert f"{seconds.rounds:,.1f} rounds" in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 100
+
+
+def test_a_large_fleet_is_shown_by_its_slowest(hasfl: Hasfl, tmp_path: Path) -> None:
+    text = EXAMPLE.read_text().replace("[fleet] # empty: 20 devices as in Table I", "[fleet]\ndevices = 200")
+    path = tmp_path / "large.toml"
+    path.write_text(text)
+    shown = hasfl("plan", path, "--batch", 16, "--cut", 4).out
+    assert "the 24 of 200 devices that take longest" in shown
+    assert shown.count("conv4") == 24
+
+
+def test_a_learning_rate_beyond_the_theorem_is_told(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = write(tmp_path, raw(**{"stats.smoothness": 21.0, "target": 1e6}))
+    assert (
+        "the bound does not hold: γβ = 1.05 is above 1" in hasfl("plan", path, "--batch", 1, "--cut", 1).out
+    )
+
+
+WRONG: dict[str, tuple[dict[str, object], str]] = {
+    # field: value (... is "missing"), what the sentence must say
+    "missing section": ({"stats": ...}, "stats is missing"),
+    "missing field": ({"fleet.up_rate": ...}, "fleet.up_rate is missing"),
+    "missing number": ({"interval": ...}, "interval is missing"),
+    "unknown field": ({"fleet.uprate": [1]}, "fleet.uprate is not a known field: did you mean up_rate?"),
+    "unknown top": ({"zzz": 1}, "zzz is not a known field: expected one of fleet, profile"),
+    "negative": (
+        {"fleet.flops": [1e12, -1.0, 1e12]},
+        "fleet.flops[1] must be a finite number above 0, got -1.0",
+    ),
+    "nan": ({"stats.variance_of": [1, 2, float("nan"), 4, 5]}, "stats.variance_of[2] must be a finite"),
+    "infinite": ({"fleet.server_flops": float("inf")}, "fleet.server_flops must be a finite number"),
+    "length": ({"fleet.memory": [1e9]}, "fleet.memory has 1 entries but fleet.flops has 3"),
+    "layers": ({"profile.gradient_bits_at": [1.0]}, "profile.gradient_bits_at has 1 entries"),
+    "stats": ({"stats.moment_of": [1.0]}, "stats.moment_of has 1 entries but stats.variance_of has 5"),
+    "text": ({"learning_rate": "fast"}, "learning_rate must be a valid number, got 'fast'"),
+    "text in a list": ({"fleet.flops": ["1 TFLOPS", 1, 1]}, "fleet.flops[0] must be a valid number"),
+    "fraction": ({"interval": 2.5}, "interval must be a valid integer"),
+    "zero": ({"max_batch": 0}, "max_batch must be a whole number of at least 1, got 0"),
+    "empty": ({"fleet.flops": []}, "fleet.flops must be a list of at least one number"),
+    "scalar": ({"fleet.flops": 3}, "fleet.flops must be a valid list, got 3"),
+    "falling": (
+        {"profile.forward_flops_upto": [5, 4, 3, 2, 1]},
+        "profile.forward_flops_upto[1] = 4 is below",
+    ),
+    "target": ({"target": 1.0}, "target 1 does not lie above the floor"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_problems(hasfl: Hasfl, tmp_path: Path, case: str) -> None:
+    changes, sentence = WRONG[case]
+    outcome = hasfl("plan", write(tmp_path, raw(**changes)), "--batch", 4, "--cut", 2, "--json")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert sentence in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--batch", "4", "--cut", "0"), "cuts[0] must be at least 1, got 0"),
+        (("--batch", "4", "--cut", "6"), "a cut must lie between 1 and 5, the number of layers, got 6"),
+        (("--batch", "0", "--cut", "1"), "batch_sizes[0] must be at least 1, got 0"),
+        (("--batch", "1,2", "--cut", "1"), "--batch has 2 entries for 3 devices"),
+        (("--batch", "many", "--cut", "1"), "--batch must be a whole number, or one per device"),
+        (("--batch", "1.5", "--cut", "1"), "--batch must be a whole number"),
+        (("--batch", "99999999999999999999", "--cut", "1"), "batch_sizes must be a list of whole numbers"),
+        (("--batch", "4"), "give both --batch and --cut"),
+    ],
+)
+def test_wrong_options(hasfl: Hasfl, tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
+    outcome = hasfl("plan", write(tmp_path, raw()), *options)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert sentence in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("p.json", "{", "p.json is not valid JSON"),
+        ("p.json", "[" * 100_000, "p.json is not valid JSON"),
+        ("p.json", "[1]", "the document must be a valid dictionary"),
+        ("p.toml", "= 1", "p.toml is not valid TOML"),
+        ("p.yaml", "a: 1", "expected a scenario (.toml), a problem (.json) or - for standard input"),
+    ],
+)
+def test_wrong_files(hasfl: Hasfl, tmp_path: Path, name: str, text: str, sentence: str) -> None:
+    (tmp_path / name).write_text(text)
+    outcome = hasfl("plan", tmp_path / name, "--batch", 1, "--cut", 1)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert sentence in outcome.err
+
+
+def test_files_that_cannot_be_read(hasfl: Hasfl, tmp_path: Path) -> None:
+    outcome = hasfl("plan", tmp_path / "none.json", "--batch", 1, "--cut", 1)
+    assert (outcome.code, "No such file" in outcome.err) == (2, True)
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
+    outcome = hasfl("plan", tmp_path / "binary.json", "--batch", 1, "--cut", 1)
+    assert (outcome.code, "it is not text in UTF-8" in outcome.err) == (2, True)
+
+
+def test_as_a_program_without_torch(tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "hasfl", "plan", str(write(tmp_path, raw()))]
+    done = subprocess.run(
+        [*command, "--batch", "16", "--cut", "4", "--json"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["feasible"]
+    imported = {line.rsplit("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert "numpy" in imported
+    assert "torch" not in imported
+
+
+def test_version_and_help(hasfl: Hasfl) -> None:
+    assert hasfl("--version").out.startswith("hasfl 0.")
+    assert "plan" in hasfl("--help").out
+
+
+def test_verbs_and_options_are_few(hasfl: Hasfl) -> None:
+    from typer.main import get_command
+
+    from hasfl.cli.main import app
+
+    verbs = {name: verb.params for name, verb in get_command(app).commands.items()}  # type: ignore[attr-defined]
+    assert set(verbs) == {"plan", "profile"}
+    assert all(len(params) <= 7 for params in verbs.values())  # an argument and six options

@@ -1,0 +1,154 @@
+"""`layered()`: the same function, the same gradients, for every cut, and every place that can be one."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasfl.errors import ModelError
+from hasfl.networks import LayeredModel, layered, resnet18, small_cnn
+from tests.networks import models
+
+torch.manual_seed(0)
+VECTOR, IMAGE, SEQUENCE = (4,), (3, 8, 8), (6, 4)
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    # name: module, shape of a sample, number of layers
+    "plain": (models.plain, VECTOR, 4),
+    "residual": (models.ResidualNet, IMAGE, 7),
+    "encoder": (models.Encoder, SEQUENCE, 10),
+    "torch encoder": (models.TorchEncoder, SEQUENCE, 6),
+    "tied": (models.Tied, VECTOR, 3),
+    "overwriting": (models.Overwriting, VECTOR, 4),
+    "resnet18": (lambda: resnet18(10), (3, 32, 32), 22),
+}
+
+
+def sample(shape: tuple[int, ...], batch: int) -> Tensor:
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(1))
+
+
+def expected(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """What the module itself computes, and the gradients of its weights."""
+    twin = copy.deepcopy(module)
+    output = twin(x)
+    output.square().sum().backward()
+    return output, {name: p.grad for name, p in twin.named_parameters() if p.grad is not None}
+
+
+def split(chain: LayeredModel, cut: int, x: Tensor) -> Tensor:
+    """Forward and backward by two parties: one tensor and its gradient pass between them."""
+    client, server = chain.part(0, cut), chain.part(cut, len(chain))
+    sent = client(x)
+    received = sent.detach().requires_grad_()
+    output: Tensor = server(received)
+    output.square().sum().backward()
+    assert received.grad is not None
+    if sent.requires_grad:
+        sent.backward(received.grad)
+    return output
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_round_trip_for_every_cut(name: str, training: bool) -> None:
+    make, shape, layers = CASES[name]
+    module = make().train(training)
+    chain = layered(module, sample(shape, 1))
+    assert len(chain) == layers, chain.names
+    x = sample(shape, 5)
+    wanted_output, wanted = expected(module, x)
+    for cut in range(1, len(chain)):
+        module.zero_grad()
+        torch.testing.assert_close(split(chain, cut, x), wanted_output)
+        for weight, parameter in module.named_parameters():
+            assert parameter.grad is not None, (cut, weight)
+            torch.testing.assert_close(parameter.grad, wanted[weight], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_module_is_left_as_it_was(name: str) -> None:
+    make, shape, _ = CASES[name]
+    module = make().eval()
+    next(module.children()).train()
+    modes = [child.training for child in module.modules()]
+    weights = copy.deepcopy(module.state_dict())
+    chain = layered(module, sample(shape, 2))
+    assert [child.training for child in module.modules()] == modes
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, weights[key]), key
+    assert {id(p) for p in chain.parameters()} == {id(p) for p in module.parameters()}
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7])
+def test_the_batch_size_stays_free(batch: int) -> None:
+    chain = layered(encoder := models.Encoder().eval(), sample(SEQUENCE, 3))
+    x = sample(SEQUENCE, batch)
+    torch.testing.assert_close(chain(x), encoder(x))
+
+
+def test_dropout_as_a_function_follows_the_mode() -> None:
+    module = models.Dropping()
+    chain = layered(module.eval(), sample(VECTOR, 1))
+    x = sample(VECTOR, 3)
+    torch.testing.assert_close(chain.eval()(x), module.eval()(x))
+    chain.train()
+    assert not torch.equal(chain(x), chain(x))
+    torch.manual_seed(5)
+    first = chain.train()(x)
+    torch.manual_seed(5)
+    torch.testing.assert_close(first, module.train()(x))
+
+
+def test_a_child_that_cannot_be_followed_stays_whole() -> None:
+    module = models.Noisy().eval()
+    chain = layered(module, sample(VECTOR, 1))
+    assert chain.names == ("one", "noise", "loop", "two")
+    x = sample(VECTOR, 4)
+    torch.testing.assert_close(chain(x), module(x))
+    torch.manual_seed(3)
+    noisy = chain.train()(x)
+    torch.manual_seed(3)
+    torch.testing.assert_close(noisy, module.train()(x))
+
+
+def test_every_place_is_found_and_named() -> None:
+    assert layered(models.ResidualNet(), sample(IMAGE, 1)).names == (
+        "stem", "norm", "first_two", "second_two", "adaptive_avg_pool2d", "view", "head",
+    )  # fmt: skip
+    assert layered(models.Tied(), sample(VECTOR, 1)).names == ("three", "relu_2", "four")
+
+
+def test_whole_numbers_may_come_in() -> None:
+    tokens = torch.randint(11, (2, 5))
+    module = models.Tokens()
+    chain = layered(module, tokens)
+    torch.testing.assert_close(chain(tokens), module(tokens))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (models.Chained(), "Chained cannot be cut anywhere: nowhere inside does exactly one tensor cross"),
+        (nn.Linear(4, 4), "Linear cannot be cut anywhere: its forward cannot be traced"),
+        (models.Noisy.Looping(), "Looping cannot be cut anywhere: its forward cannot be traced"),
+        (models.Picky(), "Picky cannot be worked out from shapes alone"),
+        (models.TwoResults(), "a model must return one tensor, TwoResults returns tuple"),
+        (models.ModeSwitch(), "ModeSwitch cannot be cut: its forward does other things in training"),
+    ],
+)
+def test_what_cannot_be_cut_says_why(module: nn.Module, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        layered(module, sample(VECTOR, 1))
+
+
+def test_a_layered_model_runs_its_layers_in_turn() -> None:
+    model = small_cnn()
+    x = sample((1, 8, 8), 3)
+    by_hand = x
+    for name in model.names:
+        by_hand = model.layers[name](by_hand)
+    torch.testing.assert_close(model.eval()(x), model.part(2, 5)(model.part(0, 2)(x)))
+    assert by_hand.shape == (3, 10)

@@ -1,0 +1,106 @@
+"""The models that come with hasfl, and finding a user's own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from hasfl.errors import ModelError
+from hasfl.networks import LayeredModel, network, resnet18, small_cnn, vgg16
+from hasfl.networks.norms import Norm
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_vgg16_has_13_convolutions_and_3_linear_layers() -> None:
+    model = vgg16()
+    assert model.names == (*(f"conv{j}" for j in range(1, 14)), "fc1", "fc2", "fc3")
+    kinds = [type(module).__name__ for module in model.modules()]
+    assert (kinds.count("Conv2d"), kinds.count("Linear"), kinds.count("MaxPool2d")) == (13, 3, 5)
+    assert parameters(model) == pytest.approx(15.2e6, rel=0.01)
+
+
+def test_resnet18_is_a_chain_of_blocks() -> None:
+    model = resnet18(classes=10)
+    assert model.names == ("stem", *(f"block{k}" for k in range(1, 9)), "fc")
+    kinds = [type(module).__name__ for module in model.modules()]
+    assert (kinds.count("Conv2d"), kinds.count("Linear")) == (17 + 3, 1)  # three projections
+    assert parameters(model) == pytest.approx(11.2e6, rel=0.01)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+@pytest.mark.parametrize("name", ["vgg16", "resnet18", "small-cnn"])
+def test_every_norm_and_number_of_classes(name: str, norm: Norm) -> None:
+    model = network(name, classes=7, norm=norm)
+    x = torch.randn(2, *model.example_input.shape[1:])
+    output = model(x)
+    assert output.shape == (2, 7)
+    output.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    kinds = {type(module).__name__ for module in model.modules()}
+    assert ("BatchNorm2d" in kinds, "GroupNorm" in kinds) == (norm == "batch", norm == "group")
+
+
+def test_the_bias_is_where_no_norm_is() -> None:
+    convolution = small_cnn(norm="none").layers["conv1"].get_submodule("0")
+    assert convolution.bias is not None
+    assert small_cnn(norm="batch").layers["conv1"].get_submodule("0").bias is None
+
+
+MINE = """
+import torch
+from torch import nn
+from hasfl.networks import small_cnn
+
+def plain(): return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+def pair(): return plain(), torch.zeros(1, 4)
+def chain(): return small_cnn()
+def nothing(): return None
+number = 5
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the user's in the working folder, importable only from there."""
+    name = f"mine_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("unused")  # restores sys.path afterwards
+    return name
+
+
+def test_a_model_of_ones_own(mine: str) -> None:
+    assert network(f"{mine}:plain", input_shape=(4,)).names == ("0", "1", "2")
+    assert network(f"{mine}:pair").names == ("0", "1", "2")
+    assert isinstance(network(f"{mine}:chain"), LayeredModel)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ("plain", "returns a plain module: give the shape of one sample, e.g. --input 3x32x32"),
+        ("nothing", "must return a module, a LayeredModel or a pair .module, example input., got NoneType"),
+        ("number", "must be a callable that returns a module, got int"),
+        ("missing", "cannot find model .*missing"),
+    ],
+)
+def test_what_is_not_a_model_says_why(mine: str, attribute: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        network(f"{mine}:{attribute}")
+
+
+def test_unknown_names_and_options() -> None:
+    with pytest.raises(ModelError, match="unknown model 'vgg19': expected one of vgg16, resnet18, small-cnn"):
+        network("vgg19")
+    with pytest.raises(ModelError, match="cannot find model 'no_such_module:f': No module named"):
+        network("no_such_module:f")
+    with pytest.raises(ModelError, match="'vgg16' takes no input_shape"):
+        network("vgg16", input_shape=(3, 64, 64))
+    with pytest.raises(ModelError, match="'a:b' takes no classes"):
+        network("a:b", classes=3)
+    with pytest.raises(ModelError, match="norm must be one of batch, group, none, got 'layer'"):
+        vgg16(norm="layer")

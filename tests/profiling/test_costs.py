@@ -1,0 +1,111 @@
+"""Counted costs: known numbers, formulas by hand, and an independent count by hooks."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasfl.networks import LayeredModel, layered, network, resnet18, small_cnn, vgg16
+from hasfl.profile import Layer, Profile
+from hasfl.profiling.costs import count_layers
+from hasfl.profiling.shipped import SHIPPED, shipped_layers
+from tests.networks import models
+
+
+def test_vgg16_costs_what_the_literature_says() -> None:
+    layers = count_layers(vgg16())
+    profile = Profile.of(layers)
+    assert profile.forward_flops_upto[-1] == pytest.approx(0.627e9, rel=0.01)
+    assert profile.activation_bits_at[:2].tolist() == [2_097_152, 524_288]
+    assert sum(layer.param_bits for layer in layers) / 32 == pytest.approx(15.2e6, rel=0.01)
+
+
+def test_resnet18_costs_what_the_literature_says() -> None:
+    layers = count_layers(resnet18())
+    assert Profile.of(layers).forward_flops_upto[-1] == pytest.approx(1.11e9, rel=0.02)
+    assert sum(layer.param_bits for layer in layers) / 32 == pytest.approx(11.2e6, rel=0.01)
+
+
+def hooked_costs(model: LayeredModel) -> dict[str, tuple[float, int]]:
+    """FLOP and output size of each layer by running it on real numbers: 2·k²·c_in·c_out·h·w and 2·in·out."""
+    counted: dict[str, tuple[float, int]] = {}
+
+    def watch(name: str, layer: nn.Module) -> None:
+        work = [0.0]
+
+        def on_leaf(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            if isinstance(module, nn.Conv2d):
+                work[0] += 2 * module.weight.numel() * output.shape[2] * output.shape[3]
+            elif isinstance(module, nn.Linear):
+                work[0] += 2 * module.weight.numel()
+
+        def on_layer(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            counted[name] = (work[0], output[0].numel())
+
+        for leaf in layer.modules():
+            leaf.register_forward_hook(on_leaf)
+        layer.register_forward_hook(on_layer)
+
+    for name, layer in model.layers.items():
+        watch(name, layer)
+    model.eval()(torch.randn(1, *model.example_input.shape[1:]))
+    return counted
+
+
+@pytest.mark.parametrize("name", ["vgg16", "resnet18", "small-cnn"])
+def test_counting_shapes_equals_running_with_hooks(name: str) -> None:
+    layers = {layer.name: layer for layer in count_layers(network(name))}
+    for layer, (flops, values) in hooked_costs(network(name)).items():
+        assert layers[layer].forward_flops == flops
+        assert layers[layer].activation_bits == layers[layer].gradient_bits == 32 * values
+
+
+@pytest.mark.parametrize("name", ["vgg16", "resnet18", "small-cnn"])
+def test_backward_is_twice_forward_except_where_no_gradient_goes_further_back(name: str) -> None:
+    first, *others = count_layers(network(name))
+    assert first.backward_flops == first.forward_flops
+    assert [layer.backward_flops for layer in others] == [2 * layer.forward_flops for layer in others]
+
+
+def test_parameters_and_buffers_are_told_apart() -> None:
+    conv1 = count_layers(small_cnn(norm="batch"))[0]
+    assert conv1.param_bits == 32 * (16 * 9 + 2 * 16)
+    assert conv1.buffer_bits == 32 * (2 * 16)  # running mean and variance; the batch counter stays at home
+    assert count_layers(small_cnn(norm="none"))[0].buffer_bits == 0
+
+
+def test_a_model_that_begins_without_weights_sends_no_gradient_back_to_there() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 2))
+    flatten, first, _, second = count_layers(layered(module, torch.empty(1, 3, 2, 2)))
+    assert (flatten.forward_flops, flatten.backward_flops) == (0, 0)
+    assert (first.forward_flops, first.backward_flops) == (120, 120)
+    assert (second.forward_flops, second.backward_flops) == (20, 40)
+
+
+def test_double_precision_and_whole_numbers() -> None:
+    doubles = count_layers(layered(models.plain().double(), torch.empty(1, 4, dtype=torch.float64)))
+    singles = count_layers(layered(models.plain(), torch.empty(1, 4)))
+    assert [layer.activation_bits for layer in doubles] == [2 * layer.activation_bits for layer in singles]
+    tokens = count_layers(layered(models.Tokens(), torch.zeros(1, 5, dtype=torch.int64)))
+    assert tokens[0].activation_bits == 32 * 5 * 8
+
+
+def test_counting_changes_nothing_and_allocates_nothing() -> None:
+    with torch.device("meta"):
+        huge = nn.Sequential(nn.Linear(10**6, 10**6), nn.ReLU(), nn.Linear(10**6, 10))
+    layers = count_layers(layered(huge, torch.empty(1, 10**6)))
+    assert layers[0].param_bits == 32 * (10**12 + 10**6)
+    model = small_cnn()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    count_layers(model)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_tables_are_what_counting_gives(name: str) -> None:
+    classes, norm = SHIPPED[name]
+    counted: tuple[Layer, ...] = count_layers(network(name, classes=classes, norm=norm))
+    assert shipped_layers(name, classes=None, norm=None) == counted
+    assert shipped_layers(name, classes=classes, norm=norm) == counted
+    assert shipped_layers(name, classes=classes + 1, norm=None) is None
+    assert shipped_layers("mine:model", classes=None, norm=None) is None
