@@ -34,10 +34,10 @@ def worth(problem: Problem, batch_size: int, cut: int) -> float:
 
 
 def uniform_plans(problem: Problem) -> Table:
-    """Training time over batch sizes and cuts, the best one marked."""
+    """Training time over batch sizes and cuts, the best one marked; – where the target is out of reach."""
     seconds = {(b, cut): worth(problem, b, cut) for b in BATCH_SIZES for cut in CUTS}
     best = min(seconds.values())
-    table = Table(title="Training time if every device does the same", title_justify="left")
+    table = Table(title="Training time if every device does the same (–: out of reach)", title_justify="left")
     table.add_column("batch", justify="right")
     for cut in CUTS:
         table.add_column(f"cut {cut}", justify="right")
@@ -49,7 +49,7 @@ def uniform_plans(problem: Problem) -> Table:
 
 def shown(seconds: float) -> str:
     """A duration, or that there is none."""
-    return format_seconds(seconds) if math.isfinite(seconds) else "unreachable"
+    return format_seconds(seconds) if math.isfinite(seconds) else "–"
 
 
 def main() -> None:

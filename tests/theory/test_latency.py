@@ -93,7 +93,7 @@ def test_a_faster_device_or_link_never_lengthens_a_round(
     assert aggregation_seconds(faster, plan) <= aggregation_seconds(problem, plan)
 
 
-@given(st.floats(0, 1e3), st.floats(0, 1e3), st.integers(1, 10_000), st.integers(1, 50))
+@given(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3), st.integers(1, 10_000), st.integers(1, 50))
 def test_the_floor_counts_whole_aggregations(
     split: float, aggregation: float, rounds: int, interval: int
 ) -> None:
