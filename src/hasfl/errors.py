@@ -4,7 +4,8 @@
     ├── InputError              something the user gave is wrong; the command line exits with 2
     │   ├── UnitError           a quantity whose unit makes no sense
     │   ├── ModelError          a model that cannot be found, cut or counted
-    │   └── TargetUnreachable   a target ε below the floor of the convergence bound
+    │   ├── TargetUnreachable   a target ε below the floor of the convergence bound
+    │   └── Infeasible          a problem that no plan solves
     └── MissingExtra            a part of hasfl that is not installed
 
 A message is one sentence or two: what was expected, what came, what to do.
@@ -31,6 +32,10 @@ class ModelError(InputError):
 
 class TargetUnreachable(InputError):
     """The target ε lies at or below the floor that the bound of Theorem 1 has for a plan."""
+
+
+class Infeasible(InputError):
+    """A problem that no plan solves; the message says which constraint of which device forbids it."""
 
 
 class MissingExtra(HasflError):

@@ -82,9 +82,16 @@ class PlanReport:
     split_seconds: float  # T_S
     aggregation_seconds: float  # T_A
     margins: Margins
-    status: str = "evaluated"
+    status: str = "evaluated"  # or optimal, limit; settled for a heuristic
+    lower_bound: float = 0.0  # Θ of no plan is below this
     iterations: int = 0  # of the solver that found the plan
     residual: float = 0.0  # that solver's own measure of how far it is from settled
+    seconds: float = 0.0  # that the solver took
+
+    @property
+    def gap(self) -> float:
+        """How far, relatively, the plan may be from the best one."""
+        return 1 - self.lower_bound / self.objective
 
     @property
     def feasible(self) -> bool:

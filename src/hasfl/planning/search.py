@@ -1,0 +1,212 @@
+"""Branch and bound over the parts of a round: batch sizes, cuts and T together, with a proof.
+
+For each deepest cut J there is a tree of boxes for (T₃, T₄, T₅, T₆, slope). A box is closed when
+`relaxation` shows that no plan in it is better than the best one known by more than the gap. Fixing J
+overestimates the drift and the server's share for plans that end earlier, but those are covered by a
+smaller J, so the least over J is exact.
+
+What is left of a box after its bound is known is cut down at once: a plan whose T₃ exceeds the box's lower
+end by more than what is missing to close it cannot be better either. A box so thin that nothing is gained
+by splitting it further is split by the cut of one device instead.
+"""
+
+import heapq
+import itertools
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hasfl.plan import Plan
+from hasfl.planning.relaxation import Asked, Bools, Choices, Ints, Relaxation
+from hasfl.planning.tables import CostTables
+from hasfl.theory.rounds import Floats, Lines, RoundsModel
+
+ELEMENTS = 1 << 17  # boxes × devices × layers that are worked on at once
+CLOSED = 1 - 1e-12  # a bound this close to what is needed counts as reached
+THIN = 0.1  # of what is missing to close a box: if its T give away less, splitting them gains nothing
+FIRST_STEPS, STEPS, THIN_STEPS = 16, 3, 80  # prices tried for a root, a box and a thin box
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Box:
+    """Lower and upper corner, the price to start from, and the cuts that are excluded inside."""
+
+    lower: Floats  # (5,) T₃, T₄, T₅, T₆, slope
+    upper: Floats
+    price: float = 0.0
+    steps: int = STEPS
+    forbidden: Bools | None = None  # (N, J)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best plan, and what no plan can beat."""
+
+    plan: Plan | None
+    value: float
+    lower_bound: float
+    status: str  # optimal, or limit
+    boxes: int
+
+
+@dataclass(slots=True, eq=False)
+class Search:
+    """One search for the least Θ among the plans asked for."""
+
+    tables: CostTables
+    model: RoundsModel
+    asked: Asked
+    gap: float
+    time_limit: float
+    best_value: float = np.inf
+    best_plan: tuple[Floats, Ints] | None = None
+    boxes: int = 0
+    queues: dict[int, list[tuple[float, int, Box]]] = field(default_factory=dict)
+    ticket: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def run(self) -> Found:
+        """Search until everything is closed or time is up. A first plan must have been considered."""
+        deadline = time.monotonic() + self.time_limit
+        for deepest_cut in range(1, len(self.tables.server_seconds) + 1):
+            self._plant(deepest_cut)
+        while self.queues and time.monotonic() < deadline:
+            self._work(min(self.queues, key=lambda J: self.queues[J][0][:2]))
+        return self._found()
+
+    def consider(self, batch_sizes: Floats, cuts: Ints) -> None:
+        """Work out Θ of K plans (K, N) and keep the best."""
+        values = self.values(batch_sizes, cuts)
+        k = int(values.argmin())
+        if values[k] < self.best_value:
+            self.best_value, self.best_plan = float(values[k]), (batch_sizes[k].copy(), cuts[k].copy())
+
+    def values(self, batch_sizes: Floats, cuts: Ints) -> Floats:
+        """Θ of K plans by the tables; infinite where the target is out of reach."""
+        tables, j, i = self.tables, cuts - 1, np.arange(cuts.shape[1])
+        bits = tables.param_bits[j]
+        middle = cuts.shape[1] * bits.max(axis=1) - bits.sum(axis=1)
+        up = np.maximum((bits / tables.fed_up_rate).max(axis=1), middle / tables.server_fed_up_rate)
+        down = np.maximum((bits / tables.fed_down_rate).max(axis=1), middle / tables.server_fed_down_rate)
+        seconds = (
+            (batch_sizes * tables.up_seconds[i, j]).max(axis=1)
+            + (batch_sizes * tables.down_seconds[i, j]).max(axis=1)
+            + (batch_sizes * tables.server_seconds[j]).sum(axis=1)
+            + (up + down) / tables.interval
+        )
+        return self.model.rounds((1 / batch_sizes).sum(axis=1), cuts.max(axis=1)) * seconds
+
+    @property
+    def cutoff(self) -> float:
+        """A box is closed when Θ is proved to be at least this inside."""
+        return self.best_value * (1 - self.gap)
+
+    @property
+    def weights(self) -> Floats:
+        """What T₃ to T₆ weigh in the seconds of a round."""
+        return np.array([1.0, 1.0, 1 / self.tables.interval, 1 / self.tables.interval])
+
+    def _found(self) -> Found:
+        bounds = [queue[0][0] for queue in self.queues.values()]
+        status = "limit" if any(bound < self.cutoff * CLOSED for bound in bounds) else "optimal"
+        plan = None
+        if self.best_plan is not None:
+            plan = Plan(self.best_plan[0].astype(np.int64), self.best_plan[1])
+        return Found(plan, self.best_value, min([self.cutoff, *bounds]), status, self.boxes)
+
+    def _plant(self, deepest_cut: int) -> None:
+        """The root of one deepest cut, if there are plans with it."""
+        root = Relaxation(self.tables, self.asked, deepest_cut).root()
+        if root is not None:
+            lower, upper = root
+            least = float(lower @ self.weights)
+            low, high = self.model.slopes(self.cutoff, deepest_cut, least_seconds=least)
+            self._push(deepest_cut, 0.0, Box(np.append(lower, low), np.append(upper, high), steps=FIRST_STEPS))
+
+    def _push(self, deepest_cut: int, proved: float, box: Box) -> None:
+        heapq.heappush(self.queues.setdefault(deepest_cut, []), (proved, next(self.ticket), box))
+
+    def _pop(self, deepest_cut: int) -> list[Box]:
+        """The most promising boxes of one deepest cut, as many as are worked on at once."""
+        size = max(1, ELEMENTS // (len(self.tables.fed_up_rate) * deepest_cut))
+        queue = self.queues[deepest_cut]
+        popped = [heapq.heappop(queue) for _ in range(min(size, len(queue)))]
+        if not queue:
+            del self.queues[deepest_cut]
+        return [box for proved, _, box in popped if proved < self.cutoff * CLOSED]
+
+    def _work(self, deepest_cut: int) -> None:
+        """Bound some boxes of one deepest cut, and split those that stay open."""
+        boxes = self._pop(deepest_cut)
+        if not boxes:
+            return
+        self.boxes += len(boxes)
+        cutoff = self.cutoff
+        lower, upper = (np.array([getattr(box, corner) for box in boxes]) for corner in ("lower", "upper"))
+        lines = self.model.lines(cutoff, deepest_cut, lower[:, 4], upper[:, 4])
+        choices = self._choose(boxes, deepest_cut, (lower[:, :4], upper[:, :4]), lines)
+        seconds = lower[:, :4] @ self.weights
+        reached = lines.per_second * seconds + choices.least
+        if (possible := np.isfinite(reached)).any():
+            self.consider(choices.batch_sizes[possible], choices.cuts[possible])
+        idle = float(self.asked.smallest_batch.sum() * self.tables.server_seconds[deepest_cut - 1])
+        proved = self.model.proved(
+            cutoff, lines, reached=np.where(possible, reached, np.inf), least=lines.per_second * (seconds + idle)
+        )
+        missing = (lines.needed - reached) / lines.per_second
+        for k in np.flatnonzero(reached < lines.needed * CLOSED):
+            loss = self._slope_loss(cutoff, deepest_cut, boxes[k], choices, k, seconds[k])
+            self._split(deepest_cut, boxes[k], choices, int(k), missing[k], loss / lines.per_second[k], proved[k])
+
+    def _choose(
+        self, boxes: list[Box], deepest_cut: int, corners: tuple[Floats, Floats], lines: Lines
+    ) -> Choices:
+        relaxation = Relaxation(self.tables, self.asked, deepest_cut)
+        forbidden = None
+        if any(box.forbidden is not None for box in boxes):
+            nothing = np.zeros((len(self.tables.fed_up_rate), deepest_cut), dtype=bool)
+            forbidden = np.array([nothing if box.forbidden is None else box.forbidden for box in boxes])
+        price = np.array([box.price for box in boxes])
+        steps = max(box.steps for box in boxes)
+        return relaxation.choose(corners, lines, price, steps=steps, forbidden=forbidden)
+
+    def _slope_loss(
+        self, value: float, deepest_cut: int, box: Box, choices: Choices, k: int, seconds: float
+    ) -> float:
+        """What a line for a range of slopes gives away against the lines at its two ends."""
+        if box.lower[4] == box.upper[4]:
+            return 0.0
+        inverse = (1 / choices.batch_sizes[k]).sum()
+        low, high = box.lower[4:], box.upper[4:]
+        ends = (self.model.lines(value, deepest_cut, end, end) for end in (low, high))
+        at_ends = sum(float(line.excess(seconds, inverse)[0]) for line in ends)
+        return at_ends - 2 * float(self.model.lines(value, deepest_cut, low, high).excess(seconds, inverse)[0])
+
+    def _split(
+        self, deepest_cut: int, box: Box, choices: Choices, k: int, missing: float, slope_loss: float, proved: float
+    ) -> None:
+        """Cut off what cannot be better, then halve the box where it gives away most."""
+        upper = box.upper.copy()
+        np.minimum(upper[:4], box.lower[:4] + missing / self.weights, out=upper[:4])
+        given_away = np.append((upper[:4] - box.lower[:4]) * self.weights, slope_loss)
+        price = float(choices.price[k])
+        if given_away.sum() < THIN * missing:
+            self._split_by_device(deepest_cut, replace(box, upper=upper, price=price), choices.cuts[k], proved)
+            return
+        side = int(given_away.argmax())
+        middle = (box.lower[side] + upper[side]) / 2
+        lower_half, upper_half = upper.copy(), box.lower.copy()
+        lower_half[side] = upper_half[side] = middle
+        for lower, top in ((box.lower, lower_half), (upper_half, upper)):
+            self._push(deepest_cut, proved, Box(lower, top, price, STEPS, box.forbidden))
+
+    def _split_by_device(self, deepest_cut: int, box: Box, cuts: Ints, proved: float) -> None:
+        """What is left is due to the price on M: one device takes an earlier cut, or a later one."""
+        lines = self.model.lines(self.cutoff, deepest_cut, box.lower[4:], box.upper[4:])
+        relaxation = Relaxation(self.tables, self.asked, deepest_cut)
+        i, cut = relaxation.marginal_device(box.upper[:4], lines, box.price, cuts, box.forbidden)
+        layer = np.arange(1, deepest_cut + 1)
+        for excluded in (layer > cut, layer <= cut):
+            forbidden = np.zeros((len(cuts), deepest_cut), bool) if box.forbidden is None else box.forbidden.copy()
+            forbidden[i] |= excluded
+            self._push(deepest_cut, proved, replace(box, steps=THIN_STEPS, forbidden=forbidden))

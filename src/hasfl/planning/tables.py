@@ -1,0 +1,72 @@
+"""A problem as the tables that planners work with: what one sample costs each device at each cut."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hasfl.arrays import FloatL, FloatN
+from hasfl.problem import Problem
+from hasfl.profile import Profile
+
+FloatNL = NDArray[np.float64]  # device i, layer j
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CostTables:
+    """Seconds and bits by device and cut; every entry is linear in the batch size or free of it."""
+
+    up_seconds: FloatNL  # ρ_j/f_i + ψ_j/r_i^U, a sample (R3)
+    down_seconds: FloatNL  # χ_j/r_i^D + ϖ_j/f_i, a sample (R4)
+    up_rate: FloatNL  # samples a second: 1 / up_seconds
+    down_rate: FloatNL
+    server_seconds: FloatL  # C_j = (ρ_L − ρ_j + ϖ_L − ϖ_j)/f_s, a sample
+    largest_batch: FloatNL  # ⌊κ⌋ from C4 and max_batch; below 1 where the cut does not fit
+    param_bits: FloatL  # δ_j
+    fed_up_rate: FloatN
+    fed_down_rate: FloatN
+    server_fed_up_rate: float
+    server_fed_down_rate: float
+    interval: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        """Work the tables out."""
+        fleet, profile = problem.fleet, problem.profile
+        rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto
+        flops = fleet.flops[:, None]
+        up_seconds = rho / flops + profile.activation_bits_at / fleet.up_rate[:, None]
+        down_seconds = profile.gradient_bits_at / fleet.down_rate[:, None] + varpi / flops
+        return cls(
+            up_seconds=up_seconds,
+            down_seconds=down_seconds,
+            up_rate=_inverse(up_seconds),
+            down_rate=_inverse(down_seconds),
+            server_seconds=(rho[-1] - rho + varpi[-1] - varpi) / fleet.server_flops,
+            largest_batch=np.minimum(_largest_batch_in_memory(fleet.memory, profile), problem.max_batch),
+            param_bits=profile.param_bits_upto,
+            fed_up_rate=fleet.fed_up_rate,
+            fed_down_rate=fleet.fed_down_rate,
+            server_fed_up_rate=fleet.server_fed_up_rate,
+            server_fed_down_rate=fleet.server_fed_down_rate,
+            interval=problem.interval,
+        )
+
+
+def _inverse(seconds: FloatNL) -> FloatNL:
+    with np.errstate(divide="ignore"):
+        return 1 / seconds
+
+
+def _largest_batch_in_memory(memory: FloatN, profile: Profile) -> FloatNL:
+    """The largest whole b with b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j ≤ υ_i; infinite where b needs no memory."""
+    per_sample = profile.activation_bits_upto + profile.gradient_bits_upto
+    states = profile.optimizer_bits_upto + profile.param_bits_upto
+    free = memory[:, None] - states
+    with np.errstate(divide="ignore", invalid="ignore"):
+        batch = np.floor(free / per_sample)
+    batch = np.where(per_sample > 0, batch, np.where(free >= 0, np.inf, 0.0))
+    fits = (batch + 1) * per_sample + states <= memory[:, None]  # a quotient rounded down too far
+    exceeds = batch * per_sample + states > memory[:, None]  # … or not far enough
+    return np.where(np.isinf(batch), batch, batch + fits - exceeds)
