@@ -86,7 +86,8 @@ class PlanReport:
     lower_bound: float = 0.0  # Θ of no plan is below this
     iterations: int = 0  # of the solver that found the plan
     residual: float = 0.0  # that solver's own measure of how far it is from settled
-    seconds: float = 0.0  # that the solver took
+    path: tuple[float, ...] = ()  # Θ′ after each of its iterations
+    seconds: float = 0.0  # that it took
 
     @property
     def gap(self) -> float:

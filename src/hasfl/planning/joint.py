@@ -9,7 +9,8 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.errors import Infeasible
 from hasfl.plan import Plan, PlanReport
-from hasfl.planning.relaxation import Asked
+from hasfl.planning.batch_grid import FixedCuts, best_batches_on_grid
+from hasfl.planning.feasibility import Asked, why_infeasible
 from hasfl.planning.search import Search
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
@@ -26,21 +27,7 @@ def best_plan(
 
     `start` is a plan to begin with, such as the last one when rates have changed a little.
     """
-    tables = CostTables.of(problem)
-    largest = np.full(len(problem.fleet), float(problem.max_batch))
-    asked = Asked(np.ones_like(largest), largest, np.ones(tables.up_seconds.shape, dtype=bool))
-    return _solve(problem, tables, asked, gap, time_limit, start)
-
-
-def best_batches(
-    problem: Problem, cuts: IntN, *, gap: float = GAP, time_limit: float = math.inf, start: Plan | None = None
-) -> PlanReport:
-    """The best batch sizes for given cuts."""
-    tables = CostTables.of(problem)
-    largest = np.full(len(problem.fleet), float(problem.max_batch))
-    layers = np.arange(1, len(problem.profile) + 1)
-    asked = Asked(np.ones_like(largest), largest, layers == np.asarray(cuts)[:, None])
-    return _solve(problem, tables, asked, gap, time_limit, start)
+    return _search(problem, Asked.anything(problem), gap, time_limit, start)
 
 
 def best_cuts(
@@ -52,28 +39,46 @@ def best_cuts(
     start: Plan | None = None,
 ) -> PlanReport:
     """The best cuts for given batch sizes."""
-    tables = CostTables.of(problem)
-    fixed = np.asarray(batch_sizes, dtype=float)
-    asked = Asked(fixed, fixed, np.ones(tables.up_seconds.shape, dtype=bool))
-    return _solve(problem, tables, asked, gap, time_limit, start)
+    return _search(problem, Asked.these_batches(problem, batch_sizes), gap, time_limit, start)
 
 
-def _solve(
-    problem: Problem, tables: CostTables, asked: Asked, gap: float, time_limit: float, start: Plan | None
+def best_batches(
+    problem: Problem, cuts: IntN, *, gap: float = GAP, time_limit: float = math.inf, start: Plan | None = None
+) -> PlanReport:
+    """The best batch sizes for given cuts: on a grid, or by the search where the grid does not close."""
+    began = time.monotonic()
+    fixed = FixedCuts.of(problem, np.asarray(cuts))
+    if (fixed.largest_batch >= 1).all():
+        first = fixed.first_batches() if start is None else np.clip(start.batch_sizes, 1, fixed.largest_batch)
+        if math.isfinite(fixed.value(first)) and (found := best_batches_on_grid(fixed, first, gap)):
+            plan = Plan(found.batch_sizes.astype(np.int64), np.asarray(cuts))
+            return _report(plan, problem, "optimal", found.lower_bound, found.passes, began)
+    return _search(problem, Asked.these_cuts(problem, cuts), gap, time_limit, start)
+
+
+def _search(
+    problem: Problem, asked: Asked, gap: float, time_limit: float, start: Plan | None
 ) -> PlanReport:
     began = time.monotonic()
+    tables = CostTables.of(problem)
     search = Search(tables, Corollary1.of(problem), asked, gap, time_limit)
     _consider_first_plans(search, start)
     if search.best_plan is None:
         raise Infeasible(why_infeasible(problem, tables, asked))
     found = search.run()
-    assert found.plan is not None
-    report = evaluate(found.plan, problem)
+    return _report(found.plan, problem, found.status, found.lower_bound, found.boxes, began)
+
+
+def _report(
+    plan: Plan, problem: Problem, status: str, lower_bound: float, iterations: int, began: float
+) -> PlanReport:
+    """What the formulas themselves say of a plan that was found, with its certificate."""
+    report = evaluate(plan, problem)
     return replace(
         report,
-        status=found.status,
-        lower_bound=min(found.lower_bound, report.objective),
-        iterations=found.boxes,
+        status=status,
+        lower_bound=min(lower_bound, report.objective),
+        iterations=iterations,
         seconds=time.monotonic() - began,
     )
 
@@ -82,11 +87,9 @@ def _consider_first_plans(search: Search, start: Plan | None) -> None:
     """Plans to begin with; if any plan reaches the target, one of them does.
 
     For each deepest cut, every device takes the cut with the most room and as many samples as fit: no plan
-    has less sampling noise. Then the same cut and batch size for all, as far as they fit.
+    has less sampling noise. Then the same batch size for all, at that cut or the deepest, as far as they fit.
     """
-    tables, asked = search.tables, search.asked
-    room = np.minimum(tables.largest_batch, asked.largest_batch[:, None])
-    room = np.where((room >= asked.smallest_batch[:, None]) & asked.cuts, room, 0.0)
+    smallest, room = search.asked.smallest_batch, search.asked.room(search.tables)
     for deepest_cut in range(1, room.shape[1] + 1):
         within = room[:, :deepest_cut]
         if not within.any(axis=1).all():
@@ -94,29 +97,9 @@ def _consider_first_plans(search: Search, start: Plan | None) -> None:
         deepest = deepest_cut - 1 - (within[:, ::-1] > 0).argmax(axis=1)
         for index in (within.argmax(axis=1), deepest):
             most = np.take_along_axis(within, index[:, None], axis=1)[:, 0]
-            batches = np.array([most, *(np.clip(2.0**k, asked.smallest_batch, most) for k in range(7))])
+            batches = np.array([most, *(np.clip(2.0**k, smallest, most) for k in range(7))])
             search.consider(batches, np.broadcast_to(index + 1, batches.shape))
     if start is not None:
-        search.consider(start.batch_sizes[None].astype(float), start.cuts[None])
-
-
-def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
-    """Which constraint of which device forbids every plan."""
-    fits = (tables.largest_batch >= asked.smallest_batch[:, None]) & asked.cuts
-    if (stuck := np.flatnonzero(~fits.any(axis=1))).size:
-        name = problem.fleet.names[stuck[0]]
-        return (
-            f"no plan fits the memory of device {name!r} (C4): even one sample at the smallest cut needs more "
-            f"than its {problem.fleet.memory[stuck[0]]:.4g} bit: give it more memory or leave it out"
-        )
-    model = Corollary1.of(problem)
-    room = np.where(fits, np.minimum(tables.largest_batch, asked.largest_batch[:, None]), 0.0)
-    floors = [
-        problem.target - model.margin_upto[j] + model.per_inverse_batch * (1 / room[:, : j + 1].max(axis=1)).sum()
-        for j in range(room.shape[1])
-        if room[:, : j + 1].any(axis=1).all()
-    ]
-    return (
-        f"no plan reaches target {problem.target:.6g} (C1): with the largest batches that fit, the floor of the "
-        f"bound is still {min(floors):.6g}: raise the target, lower the learning rate, or raise max_batch"
-    )
+        within_reach = room[np.arange(len(start)), start.cut_index] >= start.batch_sizes
+        if within_reach.all() and (start.batch_sizes >= smallest).all():
+            search.consider(start.batch_sizes[None].astype(float), start.cuts[None])

@@ -21,22 +21,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hasfl.arrays import FloatN
+from hasfl.planning.feasibility import Asked
 from hasfl.planning.tables import CostTables
 from hasfl.theory.rounds import Floats, Lines
 
 ROUNDING = 1 + 1e-12  # limits are loosened by this much, so that rounding never excludes a plan
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """Which batch sizes and cuts the caller leaves open: all of them, batches alone, or cuts alone."""
-
-    smallest_batch: FloatN
-    largest_batch: FloatN
-    cuts: Bools  # (N, L)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,13 +182,18 @@ class Tariff:
         return np.take_along_axis(self.bits, np.minimum(step, 2)[:, None], axis=1)[:, 0]
 
     def next_price(self, low: Floats, high: Floats, step: int) -> Floats:
-        """First the ends of the steps, where the best price mostly lies; then the middle of the bracket."""
+        """The price to try next.
+
+        First the ends of the steps, where the best price often lies. Then away from the last one in growing
+        strides while a side of the bracket is open, and the middle of it once both are closed.
+        """
         ends = np.where(np.isfinite(self.width), self.width, 0.0).cumsum(axis=1)
-        end = ends[:, 1] if step % 2 else ends[:, 0]
-        inside = (low < end) & (end < high)
-        with np.errstate(invalid="ignore"):
-            middle = np.where(np.isinf(high), 4 * np.maximum(low, ends[:, 2]), (low + high) / 2)
-        return np.where(inside & (step < 2), end, middle)
+        stride = 1.2 ** (step + 1)
+        upwards = np.maximum(low, ends[:, 2]) * stride
+        inwards = (np.where(low > 0, low, high / stride**2) + high) / 2
+        end = ends[:, min(step, 1)]
+        at_end = (low < end) & (end < high) & (step < 2)
+        return np.where(at_end, end, np.where(np.isinf(high), upwards, inwards))
 
 
 def best_batch(x: Floats, y: Floats) -> Floats:

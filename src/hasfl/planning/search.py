@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hasfl.plan import Plan
-from hasfl.planning.relaxation import Asked, Bools, Choices, Ints, Relaxation
+from hasfl.planning.feasibility import Asked
+from hasfl.planning.relaxation import Bools, Choices, Ints, Relaxation
 from hasfl.planning.tables import CostTables
 from hasfl.theory.rounds import Floats, Lines, RoundsModel
 
@@ -43,8 +44,7 @@ class Box:
 class Found:
     """The best plan, and what no plan can beat."""
 
-    plan: Plan | None
-    value: float
+    plan: Plan
     lower_bound: float
     status: str  # optimal, or limit
     boxes: int
@@ -83,18 +83,8 @@ class Search:
 
     def values(self, batch_sizes: Floats, cuts: Ints) -> Floats:
         """Θ of K plans by the tables; infinite where the target is out of reach."""
-        tables, j, i = self.tables, cuts - 1, np.arange(cuts.shape[1])
-        bits = tables.param_bits[j]
-        middle = cuts.shape[1] * bits.max(axis=1) - bits.sum(axis=1)
-        up = np.maximum((bits / tables.fed_up_rate).max(axis=1), middle / tables.server_fed_up_rate)
-        down = np.maximum((bits / tables.fed_down_rate).max(axis=1), middle / tables.server_fed_down_rate)
-        seconds = (
-            (batch_sizes * tables.up_seconds[i, j]).max(axis=1)
-            + (batch_sizes * tables.down_seconds[i, j]).max(axis=1)
-            + (batch_sizes * tables.server_seconds[j]).sum(axis=1)
-            + (up + down) / tables.interval
-        )
-        return self.model.rounds((1 / batch_sizes).sum(axis=1), cuts.max(axis=1)) * seconds
+        rounds = self.model.rounds((1 / batch_sizes).sum(axis=1), cuts.max(axis=1))
+        return rounds * self.tables.round_seconds(batch_sizes, cuts)
 
     @property
     def cutoff(self) -> float:
@@ -109,10 +99,9 @@ class Search:
     def _found(self) -> Found:
         bounds = [queue[0][0] for queue in self.queues.values()]
         status = "limit" if any(bound < self.cutoff * CLOSED for bound in bounds) else "optimal"
-        plan = None
-        if self.best_plan is not None:
-            plan = Plan(self.best_plan[0].astype(np.int64), self.best_plan[1])
-        return Found(plan, self.best_value, min([self.cutoff, *bounds]), status, self.boxes)
+        assert self.best_plan is not None, "a first plan must have been considered"
+        plan = Plan(self.best_plan[0].astype(np.int64), self.best_plan[1])
+        return Found(plan, min([self.cutoff, *bounds]), status, self.boxes)
 
     def _plant(self, deepest_cut: int) -> None:
         """The root of one deepest cut, if there are plans with it."""

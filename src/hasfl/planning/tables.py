@@ -6,9 +6,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hasfl.arrays import FloatL, FloatN
+from hasfl.arrays import FloatL, FloatN, IntN
 from hasfl.problem import Problem
-from hasfl.profile import Profile
+from hasfl.theory.rounds import Floats
 
 FloatNL = NDArray[np.float64]  # device i, layer j
 
@@ -44,7 +44,7 @@ class CostTables:
             up_rate=_inverse(up_seconds),
             down_rate=_inverse(down_seconds),
             server_seconds=(rho[-1] - rho + varpi[-1] - varpi) / fleet.server_flops,
-            largest_batch=np.minimum(_largest_batch_in_memory(fleet.memory, profile), problem.max_batch),
+            largest_batch=np.minimum(largest_batch_in_memory(problem, slice(None)), problem.max_batch),
             param_bits=profile.param_bits_upto,
             fed_up_rate=fleet.fed_up_rate,
             fed_down_rate=fleet.fed_down_rate,
@@ -54,19 +54,45 @@ class CostTables:
         )
 
 
+    def parts(self, batch_sizes: Floats, cuts: IntN) -> Floats:
+        """T₃, T₄, T₅, T₆ and the server's seconds (5, ...) of plans (..., N)."""
+        i, j = np.arange(cuts.shape[-1]), cuts - 1
+        bits = self.param_bits[j]
+        middle = cuts.shape[-1] * bits.max(axis=-1) - bits.sum(axis=-1)
+        return np.array(
+            [
+                (batch_sizes * self.up_seconds[i, j]).max(axis=-1),
+                (batch_sizes * self.down_seconds[i, j]).max(axis=-1),
+                np.maximum((bits / self.fed_up_rate).max(axis=-1), middle / self.server_fed_up_rate),
+                np.maximum((bits / self.fed_down_rate).max(axis=-1), middle / self.server_fed_down_rate),
+                (batch_sizes * self.server_seconds[j]).sum(axis=-1),
+            ]
+        )
+
+    def round_seconds(self, batch_sizes: Floats, cuts: IntN) -> Floats:
+        """T_S + T_A/I of plans (..., N)."""
+        up, down, fed_up, fed_down, server = self.parts(batch_sizes, cuts)
+        return up + down + server + (fed_up + fed_down) / self.interval
+
+
 def _inverse(seconds: FloatNL) -> FloatNL:
     with np.errstate(divide="ignore"):
         return 1 / seconds
 
 
-def _largest_batch_in_memory(memory: FloatN, profile: Profile) -> FloatNL:
-    """The largest whole b with b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j ≤ υ_i; infinite where b needs no memory."""
-    per_sample = profile.activation_bits_upto + profile.gradient_bits_upto
-    states = profile.optimizer_bits_upto + profile.param_bits_upto
-    free = memory[:, None] - states
+def largest_batch_in_memory(problem: Problem, layer: slice | IntN) -> Floats:
+    """The largest whole b with b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j ≤ υ_i; infinite where b needs no memory.
+
+    For every device at every layer, or for device i at layer[i].
+    """
+    profile = problem.profile
+    per_sample = (profile.activation_bits_upto + profile.gradient_bits_upto)[layer]
+    states = (profile.optimizer_bits_upto + profile.param_bits_upto)[layer]
+    memory = problem.fleet.memory[:, None] if isinstance(layer, slice) else problem.fleet.memory
+    free = memory - states
     with np.errstate(divide="ignore", invalid="ignore"):
         batch = np.floor(free / per_sample)
     batch = np.where(per_sample > 0, batch, np.where(free >= 0, np.inf, 0.0))
-    fits = (batch + 1) * per_sample + states <= memory[:, None]  # a quotient rounded down too far
-    exceeds = batch * per_sample + states > memory[:, None]  # … or not far enough
+    fits = (batch + 1) * per_sample + states <= memory  # a quotient rounded down too far
+    exceeds = batch * per_sample + states > memory  # … or not far enough
     return np.where(np.isinf(batch), batch, batch + fits - exceeds)

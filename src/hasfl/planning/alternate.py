@@ -1,0 +1,103 @@
+"""Algorithm 2, the paper's planner: batch sizes and cuts in turn, until Θ′ settles.
+
+A heuristic. It never returns anything worse than its start: the rounding of Proposition 1 may raise Θ′,
+and then the older plan is kept.
+"""
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from hasfl.arrays import FloatN, IntN
+from hasfl.errors import Infeasible
+from hasfl.plan import Plan, PlanReport
+from hasfl.planning.batches import BatchProblem, exhaustive_batches, proposition_1, stationary_batches
+from hasfl.planning.cuts import CutProgram
+from hasfl.planning.feasibility import Asked, why_infeasible
+from hasfl.planning.tables import CostTables
+from hasfl.problem import Problem
+from hasfl.theory.objective import evaluate
+from hasfl.theory.rounds import Corollary1
+
+TOLERANCE = 1e-6  # the paper's ε of Algorithm 2, relative
+MAX_ITERATIONS = 30
+
+
+def alternate(
+    problem: Problem, *, start: Plan | None = None, time_limit: float = math.inf, exhaustive: bool = False
+) -> PlanReport:
+    """Run Algorithm 2 from a start; `exhaustive` searches the Remark's combinations instead of rounding."""
+    began = time.monotonic()
+    tables, model = CostTables.of(problem), Corollary1.of(problem)
+    plan = start if start is not None else first_plan(problem, tables, model)
+    path, residual = [_value(tables, model, plan)], 0.0
+    for _ in range(MAX_ITERATIONS):
+        batch_sizes, residual = _next_batches(tables, model, plan, exhaustive=exhaustive)
+        trial = _better(tables, model, plan, Plan(batch_sizes, plan.cuts))
+        left = time_limit - (time.monotonic() - began)
+        if left <= 0:
+            break
+        cuts = _next_cuts(tables, model, trial, left)
+        plan = _better(tables, model, trial, Plan(trial.batch_sizes, cuts))
+        path.append(_value(tables, model, plan))
+        if path[-2] - path[-1] <= TOLERANCE * path[-1]:
+            break
+    settled = len(path) > 1 and path[-2] - path[-1] <= TOLERANCE * path[-1]
+    return replace(
+        evaluate(plan, problem),
+        status="settled" if settled else "limit",
+        iterations=len(path) - 1,
+        residual=residual,
+        path=tuple(path),
+        seconds=time.monotonic() - began,
+    )
+
+
+def first_plan(problem: Problem, tables: CostTables, model: Corollary1) -> Plan:
+    """A start that reaches the target: the same for all if possible, the largest batches otherwise."""
+    devices, layers = tables.up_seconds.shape
+    index = np.arange(devices)
+    for batch_size in (16, 32, 64, 8, 4, 2, 1):
+        for cut in range(1, layers + 1):
+            b = np.minimum(batch_size, tables.largest_batch[index, cut - 1])
+            if (b >= 1).all() and np.isfinite(model.rounds((1 / b).sum(), np.array(cut))):
+                return Plan(b.astype(np.int64), np.full(devices, cut))
+    for deepest_cut in range(1, layers + 1):
+        room = tables.largest_batch[:, :deepest_cut]
+        plan = (room.max(axis=1), room.argmax(axis=1) + 1)
+        if (plan[0] >= 1).all() and np.isfinite(model.rounds((1 / plan[0]).sum(), plan[1].max())):
+            return Plan(plan[0].astype(np.int64), plan[1])
+    raise Infeasible(why_infeasible(problem, tables, Asked.anything(problem)))
+
+
+def _next_batches(
+    tables: CostTables, model: Corollary1, plan: Plan, *, exhaustive: bool
+) -> tuple[IntN, float]:
+    """P1 with the cuts and T of a plan, and how far from stationary Newton-Jacobi ended."""
+    b = plan.batch_sizes.astype(float)
+    up, down, fed_up, fed_down, _ = tables.parts(b, plan.cuts)
+    aggregation = (fed_up + fed_down) / tables.interval
+    problem = BatchProblem.of(tables, model, plan.cuts, up=up, down=down, aggregation=aggregation)
+    stationary = stationary_batches(problem, b)
+    rounded = (exhaustive_batches if exhaustive else proposition_1)(problem, stationary.batch_sizes)
+    return rounded.astype(np.int64), stationary.residual
+
+
+def _next_cuts(tables: CostTables, model: Corollary1, plan: Plan, time_limit: float) -> IntN:
+    """P2 with the batch sizes of a plan."""
+    b: FloatN = plan.batch_sizes.astype(float)
+    ratio = _value(tables, model, plan) / model.scale
+    return CutProgram(tables, model, b, time_limit).solve(ratio).argmin
+
+
+def _value(tables: CostTables, model: Corollary1, plan: Plan) -> float:
+    """Θ′ with T tight, which is Θ."""
+    b = plan.batch_sizes.astype(float)
+    rounds = model.rounds((1 / b).sum(), np.array(plan.deepest_cut))
+    return float(rounds * tables.round_seconds(b, plan.cuts))
+
+
+def _better(tables: CostTables, model: Corollary1, old: Plan, new: Plan) -> Plan:
+    return new if _value(tables, model, new) <= _value(tables, model, old) else old

@@ -1,0 +1,249 @@
+"""Batch sizes alone, exactly: for given cuts, Θ on a whole grid of (T₃, T₄) at once.
+
+With the cuts given, raising b_i from k − 1 to k costs b x + y/b a known difference, and is possible if and
+only if T₃ ≥ k·up_i and T₄ ≥ k·down_i. So every device contributes a few points (k·up_i, k·down_i), and the
+least cost under limits (T₃, T₄) is a sum over the points below and left of them: one histogram and two
+cumulated sums give it for all cells of a grid. A cell's cost with T₃, T₄ at its lower corner and all its
+points included is a lower bound for every plan inside; the grid closes in on the cells that stay open.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hasfl.arrays import FloatN, IntN
+from hasfl.plan import Plan
+from hasfl.planning.relaxation import ROUNDING, best_batch
+from hasfl.planning.tables import largest_batch_in_memory
+from hasfl.problem import Problem
+from hasfl.theory.latency import aggregation_latency
+from hasfl.theory.rounds import Corollary1, Floats, RoundsModel
+
+EDGES = 256  # of a grid, in each direction
+STRIPS = 12  # that the plane is first divided into, in each direction
+PASSES = 12
+CLOSED = 1 - 1e-12  # a bound this close to what is needed counts as reached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FixedCuts:
+    """What remains of a problem when the cuts are given."""
+
+    up_seconds: FloatN  # a sample
+    down_seconds: FloatN
+    server_seconds: FloatN
+    largest_batch: FloatN
+    aggregation_seconds: float  # T_A / I
+    deepest_cut: int
+    model: RoundsModel
+
+    @classmethod
+    def of(cls, problem: Problem, cuts: IntN) -> Self:
+        """The problem of the batch sizes for these cuts."""
+        fleet, profile, j = problem.fleet, problem.profile, cuts - 1
+        rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto
+        aggregation = aggregation_latency(Plan(np.ones_like(cuts), cuts), fleet, profile).total
+        return cls(
+            up_seconds=rho[j] / fleet.flops + profile.activation_bits_at[j] / fleet.up_rate,
+            down_seconds=profile.gradient_bits_at[j] / fleet.down_rate + varpi[j] / fleet.flops,
+            server_seconds=((rho[-1] - rho + varpi[-1] - varpi) / fleet.server_flops)[j],
+            largest_batch=np.minimum(largest_batch_in_memory(problem, j), problem.max_batch),
+            aggregation_seconds=aggregation / problem.interval,
+            deepest_cut=int(cuts.max()),
+            model=Corollary1.of(problem),
+        )
+
+    def first_batches(self) -> FloatN:
+        """Batch sizes to begin with: all that fit, then as many as pay within a T₃ and a T₄ homed in on."""
+        best = np.floor(self.largest_batch)
+        corner = 8 * np.array([self.up_seconds.max(), self.down_seconds.max()])
+        for side, spread in ((0, 3.0), (1, 3.0), (0, 1.0), (1, 1.0), (0, 0.3), (1, 0.3)):
+            value = self.value(best)
+            if not math.isfinite(value):
+                return best
+            level = _Level.at(self, value)
+            corners = np.tile(corner, (6, 1))
+            corners[:, side] *= 2.0 ** np.linspace(-spread, spread, 6)
+            tried = [level.limit(each) for each in corners]
+            k = min(range(6), key=lambda k: self.value(tried[k]))
+            corner, best = corners[k], min(best, tried[k], key=self.value)
+        return best
+
+    def value(self, batch_sizes: FloatN) -> float:
+        """Θ."""
+        seconds = (
+            (batch_sizes * self.up_seconds).max()
+            + (batch_sizes * self.down_seconds).max()
+            + (batch_sizes * self.server_seconds).sum()
+            + self.aggregation_seconds
+        )
+        rounds = self.model.rounds((1 / batch_sizes).sum(), np.array(self.deepest_cut))
+        return float(rounds * seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """The part of the (T₃, T₄) plane that may still hold a better plan."""
+
+    low: Floats  # (2,)
+    high: Floats
+
+    def with_side(self, side: int, low: float, high: float) -> "Window":
+        """The same window with one side changed."""
+        lows, highs = self.low.copy(), self.high.copy()
+        lows[side], highs[side] = low, high
+        return Window(lows, highs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchesFound:
+    """The best batch sizes, and what no others can beat."""
+
+    batch_sizes: FloatN
+    lower_bound: float
+    passes: int
+
+
+def best_batches_on_grid(cuts: FixedCuts, start: FloatN, gap: float) -> BatchesFound | None:
+    """The best batch sizes with a lower bound; None if the grid did not close.
+
+    `start` are batch sizes to begin with, within their limits.
+    """
+    best, value = start, cuts.value(start)
+    window: Window | None = Window(np.array([cuts.up_seconds.max(), cuts.down_seconds.max()]), np.full(2, np.inf))
+    for k in range(PASSES):
+        level = _Level.at(cuts, value * (1 - gap))
+        for side in (0, 1, 0, 1) if k == 0 else ():
+            window = level.narrowed(level.reachable(window), side)
+        grid = level.grid(level.reachable(window))
+        candidate = grid.batch_sizes_of_best_cell()
+        if (found := cuts.value(candidate)) < value:
+            best, value = candidate, found
+        window = grid.open_window()
+        if window is None:
+            return BatchesFound(best, level.cutoff, k + 1)
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Level:
+    """The test for Θ ≥ cutoff: Σ_i (b x + y/b) + per_second · (T₃ + T₄ + T_A/I) must reach `needed`."""
+
+    cuts: FixedCuts
+    cutoff: float
+    per_second: float
+    x: FloatN
+    y: float
+    needed: float
+    largest: FloatN  # more samples than this cost more than they bring
+
+    @classmethod
+    def at(cls, cuts: FixedCuts, cutoff: float) -> Self:
+        """The test at a cutoff."""
+        one = np.ones(1)
+        lines = cuts.model.lines(cutoff, cuts.deepest_cut, one, one)
+        per_second, y = float(lines.per_second[0]), float(lines.per_inverse[0])
+        x = per_second * cuts.server_seconds
+        largest = np.minimum(np.floor(cuts.largest_batch), best_batch(x, np.array(y)))
+        return cls(cuts, cutoff, per_second, x, y, float(lines.needed[0]), largest)
+
+    def limit(self, corner: Floats) -> FloatN:
+        """The largest batch sizes under limits for T₃ and T₄; at least 1, which every plan has."""
+        limit = np.minimum(corner[0] / self.cuts.up_seconds, corner[1] / self.cuts.down_seconds) * ROUNDING
+        return np.maximum(np.floor(np.minimum(self.largest, limit)), 1.0)
+
+    def bound(self, window: Window) -> float:
+        """The least left side in a window: T at its lower corner, limits at its upper one."""
+        b = self.limit(window.high)
+        seconds = float(window.low.sum()) + self.cuts.aggregation_seconds
+        return self.per_second * seconds + float(b @ self.x) + self.y * float((1 / b).sum())
+
+    def reachable(self, window: Window) -> Window:
+        """Without what lies further from the lower corner than is missing to close the window."""
+        missing = max(self.needed - self.bound(window), 0.0) / self.per_second
+        return Window(window.low, np.minimum(window.high, window.low + missing))
+
+    def narrowed(self, window: Window, side: int) -> Window:
+        """Without the first and the last strips of one side that are closed as a whole."""
+        edges = np.linspace(window.low[side], window.high[side], STRIPS + 1)
+        strips = [window.with_side(side, low, high) for low, high in pairwise(edges)]
+        still_open = [strip for strip in strips if self.bound(strip) < self.needed * CLOSED]
+        if not still_open:
+            return window.with_side(side, edges[0], edges[0])
+        return window.with_side(side, still_open[0].low[side], still_open[-1].high[side])
+
+    def grid(self, window: Window) -> "_Grid":
+        """Bound every cell of a grid over the window."""
+        always, top = self.limit(window.low), self.limit(window.high)
+        added = (top - always).astype(np.int64)
+        device = np.repeat(np.arange(len(top)), added)
+        first = np.repeat(always - (added.cumsum() - added), added)  # so that levels count from `always` + 1
+        level = first + np.arange(1, len(device) + 1)
+        drop = self.x[device] - self.y / (level * (level - 1))
+        up, down = level * self.cuts.up_seconds[device], level * self.cuts.down_seconds[device]
+        up_edges, down_edges = (_edges(points, window, side) for side, points in enumerate((up, down)))
+        sums = _cumulated(_cell(up, up_edges), _cell(down, down_edges), drop, (len(up_edges), len(down_edges)))
+        seconds = up_edges[:, None] + down_edges + self.cuts.aggregation_seconds
+        fixed = float(always @ self.x) + self.y * float((1 / always).sum())
+        return _Grid(self, up_edges, down_edges, window.high, self.per_second * seconds + sums + fixed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grid:
+    """Lower bounds of all cells, and how to read batch sizes off one of them."""
+
+    level: _Level
+    up_edges: Floats  # lower edges of the cells
+    down_edges: Floats
+    high: Floats
+    bounds: Floats  # (up edges, down edges)
+
+    def batch_sizes_of_best_cell(self) -> FloatN:
+        """As many samples as the upper corner of the cell with the least bound allows."""
+        row, column = divmod(int(self.bounds.argmin()), self.bounds.shape[1])
+        return self.level.limit(np.array([self._upper(0, row), self._upper(1, column)]))
+
+    def _upper(self, side: int, cell: int) -> float:
+        """Just below the next cell, or the end of the window."""
+        edges = (self.up_edges, self.down_edges)[side]
+        return float(edges[cell + 1] / ROUNDING**2 if cell + 1 < len(edges) else self.high[side])
+
+    def open_window(self) -> Window | None:
+        """The smallest rectangle around the cells that are not closed."""
+        still_open = self.bounds < self.level.needed * CLOSED
+        rows, columns = np.flatnonzero(still_open.any(axis=1)), np.flatnonzero(still_open.any(axis=0))
+        if not len(rows):
+            return None
+        low = np.array([self.up_edges[rows[0]], self.down_edges[columns[0]]])
+        return Window(low, np.array([self._upper(0, rows[-1]), self._upper(1, columns[-1])]))
+
+
+def _edges(points: Floats, window: Window, side: int) -> Floats:
+    """Lower edges of the cells: the points themselves if they are few, else evenly spaced."""
+    low, high = window.low[side], window.high[side]
+    if len(points) <= EDGES:
+        return np.unique(np.append(points[points > low], low))
+    return low + (high - low) / EDGES * np.arange(EDGES)
+
+
+def _cell(points: Floats, edges: Floats) -> NDArray[np.int64]:
+    """The cell of each point, or one before it; what lies left of all edges counts from the first on."""
+    if len(edges) != EDGES:
+        return np.maximum(np.searchsorted(edges, points, side="right") - 1, 0)
+    per_cell = (EDGES - 1) / max(edges[-1] - edges[0], np.finfo(float).tiny)
+    index = (points * per_cell * (1 - 1e-11) - edges[0] * per_cell).astype(np.int64)
+    return np.clip(index, 0, EDGES - 1, out=index)
+
+
+def _cumulated(
+    rows: NDArray[np.int64], columns: NDArray[np.int64], drop: Floats, shape: tuple[int, int]
+) -> Floats:
+    """For every cell, the drops of all points in it or below and left of it."""
+    histogram = np.bincount(rows * shape[1] + columns, weights=drop, minlength=shape[0] * shape[1])
+    sums = histogram.reshape(shape)
+    np.cumsum(sums, axis=0, out=sums)
+    return np.cumsum(sums, axis=1, out=sums)

@@ -1,0 +1,113 @@
+"""The paper's batch sizes, P1: a stationary point by Newton-Jacobi, then Proposition 1 (Eqs. 46-50).
+
+T₃ and T₄ are fixed while the batch sizes move, so they cannot outgrow the round they started in.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from hasfl.arrays import FloatN, IntN
+from hasfl.planning.tables import CostTables
+from hasfl.theory.rounds import Corollary1
+
+MAX_ITERATIONS, TOLERANCE = 200, 1e-10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatchProblem:
+    """P1 with the constants of Proposition 1: Θ′(b) = scale · (Σ b C + D) / (A − Σ B/b)."""
+
+    margin_without_sampling: float  # A
+    sampling_per_inverse_batch: float  # B
+    server_seconds_per_sample: FloatN  # C_i
+    fixed_seconds: float  # D = T₃ + T₄ + (T₅ + T₆)/I
+    largest_batch: FloatN  # κ_i
+
+    @classmethod
+    def of(
+        cls, tables: CostTables, model: Corollary1, cuts: IntN, *, up: float, down: float, aggregation: float
+    ) -> "BatchProblem":
+        """P1 for these cuts when T₃ is `up`, T₄ is `down` and (T₅ + T₆)/I is `aggregation`."""
+        i, j = np.arange(len(cuts)), cuts - 1
+        by_time = np.minimum(up * tables.up_rate[i, j], down * tables.down_rate[i, j]) * (1 + 1e-12)
+        return cls(
+            margin_without_sampling=float(model.margin_upto[j.max()]),
+            sampling_per_inverse_batch=model.per_inverse_batch,
+            server_seconds_per_sample=tables.server_seconds[j],
+            fixed_seconds=up + down + aggregation,
+            largest_batch=np.minimum(tables.largest_batch[i, j], by_time),
+        )
+
+    def seconds(self, b: FloatN) -> float:
+        """Σ b C + D."""
+        return float(b @ self.server_seconds_per_sample) + self.fixed_seconds
+
+    def margin(self, b: FloatN) -> float:
+        """A − Σ B/b; at 0 or below the target is out of reach."""
+        return self.margin_without_sampling - self.sampling_per_inverse_batch * float((1 / b).sum())
+
+    def value(self, b: FloatN) -> float:
+        """Θ′ up to the factor 2ϑ/γ."""
+        margin = self.margin(b)
+        return self.seconds(b) / margin if margin > 0 else np.inf
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StationaryPoint:
+    """Where every derivative of Θ′ vanishes, b̂."""
+
+    batch_sizes: FloatN
+    iterations: int
+    residual: float  # the largest |Ξ_i|, relative to its two terms
+
+
+def stationary_batches(problem: BatchProblem, start: FloatN) -> StationaryPoint:
+    """Solve Ξ_i(b) = C_i (A − Σ B/b) − (Σ b C + D) B/b_i² = 0 for all i by Newton-Jacobi, Eq. (49).
+
+    Every device takes Newton's step in its own b_i at once, with ∂Ξ_i/∂b_i = (Σ b C + D) 2B/b_i³. A step
+    is halved while it would leave the region where the target can be reached. Where a device costs the
+    server nothing, b̂_i has no end and is left at its limit.
+    """
+    B, C = problem.sampling_per_inverse_batch, problem.server_seconds_per_sample
+    endless = C * problem.largest_batch <= 1e-15 * problem.fixed_seconds
+    b = np.where(endless, np.maximum(problem.largest_batch, 1.0), start)
+    residual, iteration = np.inf, 0
+    for iteration in range(1, MAX_ITERATIONS + 1):
+        seconds, margin = problem.seconds(b), problem.margin(b)
+        gain, cost = seconds * B / b**2, C * margin
+        residual = float((np.abs(cost - gain) / np.maximum(cost + gain, 1e-300))[~endless].max(initial=0.0))
+        if residual <= TOLERANCE:
+            break
+        step = np.where(endless, 0.0, (cost - gain) * b / np.maximum(2 * gain, 1e-300))
+        step = np.clip(step, -0.5 * b, 0.5 * b)
+        while problem.margin(b - step) <= 0:
+            step = step / 2
+        b = b - step
+    return StationaryPoint(b, iteration, residual)
+
+
+def proposition_1(problem: BatchProblem, stationary: FloatN) -> FloatN:
+    """Round b̂ to whole numbers within [1, ⌊κ⌋], device by device, Eq. (48)."""
+    most = np.maximum(np.floor(problem.largest_batch), 1.0)
+    b = np.clip(stationary, 1.0, most)
+    for i in np.flatnonzero(b != np.floor(b)):
+        tried = []
+        for whole in (np.floor(b[i]), np.ceil(b[i])):
+            other = b.copy()
+            other[i] = whole
+            tried.append((problem.value(other), whole))
+        b[i] = min(tried)[1]
+    return b
+
+
+def exhaustive_batches(problem: BatchProblem, stationary: FloatN) -> FloatN:
+    """The Remark's search: every device takes 1, ⌊b̂⌋, ⌈b̂⌉ or ⌊κ⌋, all combinations. For small N."""
+    most = np.maximum(np.floor(problem.largest_batch), 1.0)
+    within = np.clip(stationary, 1.0, most)
+    options = [
+        sorted({1.0, float(low), float(high), float(top)})
+        for low, high, top in zip(np.floor(within), np.ceil(within), most, strict=True)
+    ]
+    return np.array(min(itertools.product(*options), key=lambda b: problem.value(np.array(b))))

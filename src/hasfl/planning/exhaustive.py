@@ -1,0 +1,66 @@
+"""Every plan of a tiny problem: the oracle. Written from the formulas, without the planners' tables."""
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.errors import InputError
+from hasfl.plan import Plan
+from hasfl.problem import Problem
+from hasfl.theory.rounds import Floats
+
+MOST_PLANS = 50_000_000
+CHUNK = 1 << 18
+
+
+def best_of_all(problem: Problem) -> tuple[Plan, float] | None:
+    """The best of all plans and its Θ; None if none keeps the constraints."""
+    options = problem.max_batch * len(problem.profile)
+    devices = len(problem.fleet)
+    if options**devices > MOST_PLANS:
+        raise InputError(f"{options}^{devices} plans are too many to try: enumerate at most {MOST_PLANS:,}")
+    best: tuple[Plan, float] | None = None
+    for batch_sizes, cuts in _all_plans(problem):
+        values = objectives(problem, batch_sizes, cuts)
+        k = int(values.argmin())
+        if np.isfinite(values[k]) and (best is None or values[k] < best[1]):
+            best = Plan(batch_sizes[k], cuts[k]), float(values[k])
+    return best
+
+
+def _all_plans(problem: Problem) -> Iterator[tuple[IntN, IntN]]:
+    """All batch sizes and cuts, as arrays (plans, N), in chunks."""
+    choices = np.array(list(product(range(1, problem.max_batch + 1), range(1, len(problem.profile) + 1))))
+    total, devices = len(choices) ** len(problem.fleet), len(problem.fleet)
+    for first in range(0, total, CHUNK):
+        number = np.arange(first, min(first + CHUNK, total))
+        digits = np.array(np.unravel_index(number, (len(choices),) * devices)).T
+        yield choices[digits, 0], choices[digits, 1]
+
+
+def objectives(problem: Problem, batch_sizes: IntN, cuts: IntN) -> Floats:
+    """Θ of plans (K, N), Eq. (43) term by term; infinite where C1 or C4 is broken."""
+    fleet, profile, stats = problem.fleet, problem.profile, problem.stats
+    b, j, N = batch_sizes, cuts - 1, len(fleet)
+    rho, varpi, bits = profile.forward_flops_upto, profile.backward_flops_upto, profile.param_bits_upto[j]
+    up = (b * rho[j] / fleet.flops + b * profile.activation_bits_at[j] / fleet.up_rate).max(axis=1)
+    down = (b * profile.gradient_bits_at[j] / fleet.down_rate + b * varpi[j] / fleet.flops).max(axis=1)
+    server = (b * (rho[-1] - rho[j] + varpi[-1] - varpi[j])).sum(axis=1) / fleet.server_flops
+    middle = N * bits.max(axis=1) - bits.sum(axis=1)
+    fed_up = np.maximum((bits / fleet.fed_up_rate).max(axis=1), middle / fleet.server_fed_up_rate)
+    fed_down = np.maximum((bits / fleet.fed_down_rate).max(axis=1), middle / fleet.server_fed_down_rate)
+    seconds = up + server + down + (fed_up + fed_down) / problem.interval
+
+    beta_gamma = stats.smoothness * problem.learning_rate
+    sampling = beta_gamma * stats.variance_of.sum() * (1 / b).sum(axis=1) / N**2
+    moment = stats.moment_of.cumsum()[cuts.max(axis=1) - 1]
+    drift = 4 * beta_gamma**2 * problem.interval**2 * moment if problem.interval > 1 else 0.0
+    margin = problem.target - sampling - drift
+
+    per_sample = (profile.activation_bits_at + profile.gradient_bits_at).cumsum()[j]
+    memory = b * per_sample + profile.optimizer_bits_upto[j] + bits
+    kept = (margin > 0) & (memory <= fleet.memory).all(axis=1)
+    with np.errstate(divide="ignore"):
+        return np.where(kept, 2 * stats.initial_gap * seconds / (problem.learning_rate * margin), np.inf)

@@ -1,0 +1,68 @@
+"""What a planner is asked for, and which constraint of which device forbids it."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hasfl.arrays import FloatN, IntN
+from hasfl.planning.tables import CostTables
+from hasfl.problem import Problem
+from hasfl.theory.rounds import Corollary1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """Which batch sizes and cuts the caller leaves open: all of them, batches alone, or cuts alone."""
+
+    smallest_batch: FloatN
+    largest_batch: FloatN
+    cuts: NDArray[np.bool_]  # (N, L)
+
+    @classmethod
+    def anything(cls, problem: Problem) -> Self:
+        """Any batch size up to the largest, and any cut."""
+        shape = (len(problem.fleet), len(problem.profile))
+        largest = np.full(shape[0], float(problem.max_batch))
+        return cls(np.ones_like(largest), largest, np.ones(shape, dtype=bool))
+
+    @classmethod
+    def these_cuts(cls, problem: Problem, cuts: IntN) -> Self:
+        """Any batch size, at given cuts."""
+        anything = cls.anything(problem)
+        layers = np.arange(1, len(problem.profile) + 1)
+        return cls(anything.smallest_batch, anything.largest_batch, layers == np.asarray(cuts)[:, None])
+
+    @classmethod
+    def these_batches(cls, problem: Problem, batch_sizes: IntN) -> Self:
+        """Any cut, with given batch sizes."""
+        fixed = np.asarray(batch_sizes, dtype=float)
+        return cls(fixed, fixed, cls.anything(problem).cuts)
+
+    def room(self, tables: CostTables) -> NDArray[np.float64]:
+        """The largest batch size for each device and cut, 0 where none will do."""
+        most = np.minimum(tables.largest_batch, self.largest_batch[:, None])
+        return np.where((most >= self.smallest_batch[:, None]) & self.cuts, most, 0.0)
+
+
+def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
+    """Which constraint of which device forbids every plan that is asked for."""
+    room = asked.room(tables)
+    if (stuck := np.flatnonzero(~room.any(axis=1))).size:
+        i = int(stuck[0])
+        return (
+            f"no plan fits the memory of device {problem.fleet.names[i]!r} (C4): with {asked.smallest_batch[i]:.0f} "
+            f"samples even the cheapest cut asked for needs more than its {problem.fleet.memory[i]:.4g} bit"
+        )
+    model = Corollary1.of(problem)
+    floors = []
+    for deepest_cut in range(1, room.shape[1] + 1):
+        most = room[:, :deepest_cut].max(axis=1)
+        if most.all():
+            sampling = model.per_inverse_batch * float((1 / most).sum())
+            floors.append(problem.target - float(model.margin_upto[deepest_cut - 1]) + sampling)
+    return (
+        f"no plan reaches target {problem.target:.6g} (C1): with the largest batches that fit, the floor of the "
+        f"bound is still {min(floors):.6g}: raise the target, lower the learning rate, or raise max_batch"
+    )
