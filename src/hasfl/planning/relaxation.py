@@ -31,6 +31,16 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """What was chosen in one box."""
+
+    cuts: Ints  # (N,)
+    price: float
+    unpriced: Floats  # (4,)
+    price_gap: float  # seconds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Choices:
     """For each of K boxes, every device's choice and what they add up to."""
 
@@ -38,6 +48,12 @@ class Choices:
     price: Floats  # (K,) η
     cuts: Ints  # (K, N), counts
     batch_sizes: Floats  # (K, N)
+    unpriced: Floats  # (K, 4) the share of T₃ to T₆ that the bound counts at the lower corner
+    price_gap: Floats  # (K,) what the price on M gives away against these choices
+
+    def of(self, k: int, per_second: float) -> Choice:
+        """The choice in one box, its price gap in seconds."""
+        return Choice(self.cuts[k], float(self.price[k]), self.unpriced[k], float(self.price_gap[k]) / per_second)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +110,9 @@ class Relaxation:
             least, best = np.where(better, value, least), np.where(better, trial, best)
             index = np.where(better[:, None], chosen, index)
         batch_sizes = np.take_along_axis(batch, index[:, :, None], axis=2)[:, :, 0]
-        return Choices(least, best, index + 1, batch_sizes)
+        unpriced = np.column_stack([np.ones((len(best), 2)), 1 - tariff.used(best)])
+        server_bits = self._server_bits(self.tables.param_bits[index].sum(axis=1))
+        return Choices(least, best, index + 1, batch_sizes, unpriced, tariff.gap(best, server_bits))
 
     def _server_bits(self, bits: Floats) -> Floats:
         """M, if the devices hold `bits`."""
@@ -110,17 +128,22 @@ class Relaxation:
         return least + price * all_bits - tariff.due(price), index, bits[index].sum(axis=1)
 
     def marginal_device(
-        self, upper: Floats, lines: Lines, price: float, cuts: Ints, forbidden: Bools | None
-    ) -> tuple[int, int]:
-        """The device that another price would move first, and the smaller of the two cuts it moves between."""
+        self, upper: Floats, lines: Lines, choice: Choice, forbidden: Bools | None
+    ) -> tuple[int, int] | None:
+        """The device that another price would move first, and the smaller of the two cuts it moves between.
+
+        None if no device has another cut to go to.
+        """
         cost, _ = self._costs(upper[None], lines)
-        priced = cost[0] - price * self.tables.param_bits[: self.deepest_cut]
+        priced = cost[0] - choice.price * self.tables.param_bits[: self.deepest_cut]
         if forbidden is not None:
             priced[forbidden] = np.inf
-        now = np.take_along_axis(priced, cuts[:, None] - 1, axis=1).copy()
-        np.put_along_axis(priced, cuts[:, None] - 1, np.inf, axis=1)
-        i = int((priced.min(axis=1) - now[:, 0]).argmin())
-        return i, min(int(cuts[i]), int(priced[i].argmin()) + 1)
+        chosen = choice.cuts[:, None] - 1
+        now = np.take_along_axis(priced, chosen, axis=1)[:, 0].copy()
+        np.put_along_axis(priced, chosen, np.inf, axis=1)
+        rise = priced.min(axis=1) - now
+        i = int(rise.argmin())
+        return (i, min(int(choice.cuts[i]), int(priced[i].argmin()) + 1)) if np.isfinite(rise[i]) else None
 
     def _costs(self, upper: Floats, lines: Lines) -> tuple[Floats, Floats]:
         """b x_j + y/b and b for every box, device and cut; infinite where the cut is not possible."""
@@ -159,6 +182,7 @@ class Tariff:
 
     bits: Floats  # (K, 3) rising
     width: Floats  # (K, 3) of price; the step for the upper corner has no end
+    order: Ints  # (K, 3) which of T₅, T₆ and the upper corner each step stands for
 
     @classmethod
     def of(cls, tables: CostTables, box: tuple[Floats, Floats], lines: Lines) -> Self:
@@ -168,13 +192,29 @@ class Tariff:
         bits = np.column_stack([lower, upper.min(axis=1) * ROUNDING])
         width = np.column_stack([lines.per_second[:, None] / (rates * tables.interval), np.full(len(bits), np.inf)])
         order = bits.argsort(axis=1, kind="stable")
-        return cls(np.take_along_axis(bits, order, axis=1), np.take_along_axis(width, order, axis=1))
+        return cls(np.take_along_axis(bits, order, axis=1), np.take_along_axis(width, order, axis=1), order)
+
+    def _filled(self, price: Floats) -> Floats:
+        """How much of a price falls into each step."""
+        start = np.column_stack([np.zeros(len(price)), self.width.cumsum(axis=1)[:, :2]])
+        return np.clip(price[:, None] - np.minimum(start, price[:, None]), 0.0, self.width)
 
     def due(self, price: Floats) -> Floats:
         """Σ over the steps of their bits times how much of the price falls into them."""
-        start = np.column_stack([np.zeros(len(price)), self.width.cumsum(axis=1)[:, :2]])
-        filled = np.clip(price[:, None] - np.minimum(start, price[:, None]), 0.0, self.width)
-        return (filled * self.bits).sum(axis=1)
+        return (self._filled(price) * self.bits).sum(axis=1)
+
+    def gap(self, price: Floats, server_bits: Floats) -> Floats:
+        """What M bits cost at least, minus what the price makes of them; infinite if M is not allowed."""
+        filled = self._filled(price)
+        over = server_bits[:, None] - self.bits
+        unused = np.where(over > 0, self.width - filled, 0.0)
+        return (filled * np.maximum(-over, 0.0) + unused * np.maximum(over, 0.0)).sum(axis=1)
+
+    def used(self, price: Floats) -> Floats:
+        """(K, 2) how much of the steps for T₅ and T₆ a price uses, 0 to 1."""
+        share = np.empty_like(self.width)
+        np.put_along_axis(share, self.order, self._filled(price) / self.width, axis=1)
+        return share[:, :2]
 
     def bits_at(self, price: Floats) -> Floats:
         """The slope of `due` at a price: the M at which a higher price stops to pay."""

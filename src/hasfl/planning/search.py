@@ -6,8 +6,8 @@ overestimates the drift and the server's share for plans that end earlier, but t
 smaller J, so the least over J is exact.
 
 What is left of a box after its bound is known is cut down at once: a plan whose T₃ exceeds the box's lower
-end by more than what is missing to close it cannot be better either. A box so thin that nothing is gained
-by splitting it further is split by the cut of one device instead.
+end by more than what is missing to close it cannot be better either. Where the price on what the server
+exchanges gives away more than the T do, a box is split by the cut of one device instead.
 """
 
 import heapq
@@ -19,14 +19,13 @@ import numpy as np
 
 from hasfl.plan import Plan
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.relaxation import Bools, Choices, Ints, Relaxation
+from hasfl.planning.relaxation import Bools, Choice, Choices, Ints, Relaxation
 from hasfl.planning.tables import CostTables
 from hasfl.theory.rounds import Floats, Lines, RoundsModel
 
 ELEMENTS = 1 << 17  # boxes × devices × layers that are worked on at once
 CLOSED = 1 - 1e-12  # a bound this close to what is needed counts as reached
-THIN = 0.1  # of what is missing to close a box: if its T give away less, splitting them gains nothing
-FIRST_STEPS, STEPS, THIN_STEPS = 16, 3, 80  # prices tried for a root, a box and a thin box
+FIRST_STEPS, STEPS, DEVICE_STEPS = 16, 3, 12  # prices tried for a root, a box, and one split by device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,10 +141,11 @@ class Search:
         proved = self.model.proved(
             cutoff, lines, reached=np.where(possible, reached, np.inf), least=lines.per_second * (seconds + idle)
         )
-        missing = (lines.needed - reached) / lines.per_second
         for k in np.flatnonzero(reached < lines.needed * CLOSED):
-            loss = self._slope_loss(cutoff, deepest_cut, boxes[k], choices, k, seconds[k])
-            self._split(deepest_cut, boxes[k], choices, int(k), missing[k], loss / lines.per_second[k], proved[k])
+            scale = float(lines.per_second[k])
+            missing = float(lines.needed[k] - reached[k]) / scale
+            slope_loss = self._slope_loss(cutoff, deepest_cut, boxes[k], choices, k, seconds[k]) / scale
+            self._split(deepest_cut, boxes[k], choices.of(k, scale), missing, slope_loss, float(proved[k]))
 
     def _choose(
         self, boxes: list[Box], deepest_cut: int, corners: tuple[Floats, Floats], lines: Lines
@@ -172,30 +172,38 @@ class Search:
         return at_ends - 2 * float(self.model.lines(value, deepest_cut, low, high).excess(seconds, inverse)[0])
 
     def _split(
-        self, deepest_cut: int, box: Box, choices: Choices, k: int, missing: float, slope_loss: float, proved: float
+        self, deepest_cut: int, box: Box, choice: Choice, missing: float, slope_loss: float, proved: float
     ) -> None:
-        """Cut off what cannot be better, then halve the box where it gives away most."""
-        upper = box.upper.copy()
-        np.minimum(upper[:4], box.lower[:4] + missing / self.weights, out=upper[:4])
+        """Cut off what cannot be better, then split the box where it gives away most."""
+        with np.errstate(divide="ignore"):
+            furthest = box.lower[:4] + missing / (self.weights * choice.unpriced)
+        upper = np.append(np.minimum(box.upper[:4], furthest), box.upper[4])
         given_away = np.append((upper[:4] - box.lower[:4]) * self.weights, slope_loss)
-        price = float(choices.price[k])
-        if given_away.sum() < THIN * missing:
-            self._split_by_device(deepest_cut, replace(box, upper=upper, price=price), choices.cuts[k], proved)
-            return
+        if choice.price_gap > given_away.sum():
+            device = self._marginal_device(deepest_cut, box, choice)
+            if device is not None:
+                self._split_by_device(deepest_cut, replace(box, upper=upper, price=choice.price), device, proved)
+                return
+            if np.isinf(choice.price_gap):
+                return  # the only choices there are exchange too much
         side = int(given_away.argmax())
-        middle = (box.lower[side] + upper[side]) / 2
         lower_half, upper_half = upper.copy(), box.lower.copy()
-        lower_half[side] = upper_half[side] = middle
+        lower_half[side] = upper_half[side] = (box.lower[side] + upper[side]) / 2
         for lower, top in ((box.lower, lower_half), (upper_half, upper)):
-            self._push(deepest_cut, proved, Box(lower, top, price, STEPS, box.forbidden))
+            self._push(deepest_cut, proved, Box(lower, top, choice.price, STEPS, box.forbidden))
 
-    def _split_by_device(self, deepest_cut: int, box: Box, cuts: Ints, proved: float) -> None:
-        """What is left is due to the price on M: one device takes an earlier cut, or a later one."""
+    def _marginal_device(self, deepest_cut: int, box: Box, choice: Choice) -> tuple[int, int] | None:
         lines = self.model.lines(self.cutoff, deepest_cut, box.lower[4:], box.upper[4:])
         relaxation = Relaxation(self.tables, self.asked, deepest_cut)
-        i, cut = relaxation.marginal_device(box.upper[:4], lines, box.price, cuts, box.forbidden)
+        return relaxation.marginal_device(box.upper[:4], lines, choice, box.forbidden)
+
+    def _split_by_device(self, deepest_cut: int, box: Box, device: tuple[int, int], proved: float) -> None:
+        """What is left is due to the price on M: one device takes an earlier cut, or a later one."""
+        i, cut = device
         layer = np.arange(1, deepest_cut + 1)
         for excluded in (layer > cut, layer <= cut):
-            forbidden = np.zeros((len(cuts), deepest_cut), bool) if box.forbidden is None else box.forbidden.copy()
+            forbidden = np.zeros((len(self.tables.fed_up_rate), deepest_cut), dtype=bool)
+            if box.forbidden is not None:
+                forbidden |= box.forbidden
             forbidden[i] |= excluded
-            self._push(deepest_cut, proved, replace(box, steps=THIN_STEPS, forbidden=forbidden))
+            self._push(deepest_cut, proved, replace(box, steps=DEVICE_STEPS, forbidden=forbidden))

@@ -1,0 +1,233 @@
+"""The exact planner against every plan, against heuristics, and against its own promises."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from hasfl.errors import Infeasible, InputError
+from hasfl.plan import Plan, PlanReport
+from hasfl.planning.alternate import alternate
+from hasfl.planning.exhaustive import best_of_all, objectives
+from hasfl.planning.joint import best_batches, best_cuts, best_plan
+from hasfl.planning.verify import faults
+from hasfl.problem import Problem
+from hasfl.theory.objective import evaluate
+from tests.planning.random_problems import random_problem
+
+TINY = range(400)  # some 250 of them have a plan
+ENUMERABLE = 2_000_000
+
+
+@cache
+def tiny(seed: int) -> Problem:
+    problem = random_problem(seed)
+    options = problem.max_batch * len(problem.profile)
+    return problem if options ** len(problem.fleet) <= ENUMERABLE else replace(problem, max_batch=4)
+
+
+@cache
+def oracle(seed: int) -> tuple[Plan, float] | None:
+    return best_of_all(tiny(seed))
+
+
+@pytest.mark.parametrize("hundred", range(4))
+def test_equals_enumeration(hundred: int) -> None:
+    feasible = 0
+    for seed in TINY[hundred * 100 : (hundred + 1) * 100]:
+        expected = oracle(seed)
+        if expected is None:
+            with pytest.raises(Infeasible, match=r"\(C1\)|\(C4\)"):
+                best_plan(tiny(seed))
+            continue
+        report = best_plan(tiny(seed), gap=1e-10)
+        assert report.objective == pytest.approx(expected[1], rel=1e-9), seed
+        assert report.status == "optimal"
+        assert not faults(report, tiny(seed))
+        feasible += 1
+    assert feasible >= 50  # four times over: at least 200 problems
+
+
+def test_the_lower_bound_is_one_whatever_the_gap() -> None:
+    for seed in TINY[:100]:
+        if (expected := oracle(seed)) is not None:
+            for gap in (0.3, 1e-2, 1e-6):
+                report = best_plan(tiny(seed), gap=gap)
+                assert report.lower_bound <= expected[1] * (1 + 1e-12), (seed, gap)
+                assert report.gap <= gap * (1 + 1e-9)
+
+
+def test_stopped_early_it_still_has_a_valid_bound() -> None:
+    stopped = 0
+    for seed in range(2000, 2030):
+        problem = random_problem(seed, devices=(10, 40), layers=(4, 8), max_batch=32)
+        try:
+            early = best_plan(problem, time_limit=0.0)
+        except Infeasible:
+            continue
+        best = best_plan(problem)
+        assert early.lower_bound <= best.objective
+        assert early.objective >= best.lower_bound
+        assert not faults(early, problem)
+        stopped += early.status == "limit"
+    assert stopped >= 10
+
+
+def restricted(seed: int, keep: str, plan: Plan) -> float:
+    """The best of all plans that agree with `plan` in its cuts or its batch sizes."""
+    problem = tiny(seed)
+    fixed = getattr(plan, keep)
+    many = problem.max_batch if keep == "cuts" else len(problem.profile)
+    free = np.stack(np.meshgrid(*[np.arange(1, many + 1)] * len(plan), indexing="ij"), -1).reshape(-1, len(plan))
+    same = np.broadcast_to(fixed, free.shape)
+    values = objectives(problem, free, same) if keep == "cuts" else objectives(problem, same, free)
+    return float(values.min())
+
+
+@pytest.mark.parametrize(("keep", "solve"), [("cuts", best_batches), ("batch_sizes", best_cuts)])
+def test_batches_alone_and_cuts_alone_equal_enumeration(keep: str, solve: object) -> None:
+    solved = 0
+    for seed in TINY[:200]:
+        problem = tiny(seed)
+        rng = np.random.default_rng(seed)
+        N, L = len(problem.fleet), len(problem.profile)
+        given = Plan(rng.integers(1, problem.max_batch + 1, N), rng.integers(1, L + 1, N))
+        expected = restricted(seed, keep, given)
+        if not np.isfinite(expected):
+            with pytest.raises(Infeasible):
+                solve(problem, getattr(given, keep))  # type: ignore[operator]
+            continue
+        report: PlanReport = solve(problem, getattr(given, keep), gap=1e-10)  # type: ignore[operator]
+        assert report.objective == pytest.approx(expected, rel=1e-9), seed
+        assert np.array_equal(getattr(report.plan, keep), getattr(given, keep))
+        assert not faults(report, problem)
+        solved += 1
+    assert solved >= 60
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_heuristic_beats_the_bound_of_a_larger_fleet(part: int) -> None:
+    for seed in range(3000 + part * 30, 3030 + part * 30):
+        problem = random_problem(seed, devices=(1, 50), layers=(2, 8), max_batch=32)
+        try:
+            exact = best_plan(problem)
+        except Infeasible:
+            continue
+        assert not faults(exact, problem)
+        rng = np.random.default_rng(seed)
+        N, L = len(problem.fleet), len(problem.profile)
+        batches = rng.integers(1, 33, (300, N))
+        cuts = np.where(rng.random((300, 1)) < 0.5, rng.integers(1, L + 1, (300, 1)), rng.integers(1, L + 1, (300, N)))
+        assert objectives(problem, batches, cuts).min() >= exact.lower_bound
+        started = alternate(problem, start=exact.plan)
+        assert started.objective >= exact.lower_bound
+        assert started.objective <= exact.objective
+        assert alternate(problem).objective >= exact.lower_bound
+
+
+def test_batches_of_a_larger_fleet_agree_with_the_search() -> None:
+    for seed in range(4000, 4040):
+        problem = random_problem(seed, devices=(5, 200), layers=(2, 8), max_batch=64)
+        try:
+            plan = best_plan(problem).plan
+        except Infeasible:
+            continue
+        report = best_batches(problem, plan.cuts)
+        assert report.status == "optimal"
+        assert not faults(report, problem)
+        assert report.lower_bound <= evaluate(plan, problem).objective * (1 + 1e-12)
+        again = best_batches(problem, plan.cuts, start=report.plan)
+        assert again.objective == pytest.approx(report.objective, rel=1e-3)
+
+
+def test_the_same_question_gets_the_same_answer() -> None:
+    problem = random_problem(3001, devices=(20, 20), layers=(6, 6), max_batch=32)
+    one, other = best_plan(problem), best_plan(problem)
+    assert one.plan == other.plan
+    assert (one.objective, one.lower_bound, one.iterations) == (other.objective, other.lower_bound, other.iterations)
+
+
+def test_a_warm_start_helps_and_does_not_change_the_promise() -> None:
+    cold = warm = 0
+    for seed in range(3000, 3030):
+        problem = random_problem(seed, devices=(20, 40), layers=(4, 8), max_batch=32)
+        rng = np.random.default_rng(seed)
+        drifted = replace(
+            problem, fleet=replace(problem.fleet, up_rate=problem.fleet.up_rate * rng.uniform(0.99, 1.01, len(problem.fleet)))
+        )
+        try:
+            last = best_plan(problem).plan
+            without, starting = best_plan(drifted), best_plan(drifted, start=last)
+        except Infeasible:
+            continue
+        assert starting.lower_bound <= without.objective
+        assert without.lower_bound <= starting.objective
+        cold, warm = cold + without.iterations, warm + starting.iterations
+    assert warm < cold
+
+
+def test_a_start_that_does_not_fit_is_not_taken() -> None:
+    problem = next(p for p in map(tiny, TINY) if oracle_exists(p) and len(p.profile) > 1)
+    short = replace(problem, max_batch=1)
+    report = best_plan(short, start=Plan.uniform(len(problem.fleet), batch_size=4, cut=1), gap=0.5) if oracle_exists(short) else None
+    assert report is None or report.plan.batch_sizes.max() == 1
+
+
+def oracle_exists(problem: Problem) -> bool:
+    return best_of_all(problem) is not None
+
+
+def test_identical_devices_with_ample_links() -> None:
+    problem = random_problem(3001, devices=(20, 20), layers=(6, 6), max_batch=32)
+    fleet = problem.fleet
+    alike = replace(
+        fleet, **{field: np.full(20, getattr(fleet, field)[0]) for field in ("flops", "up_rate", "down_rate", "fed_up_rate", "fed_down_rate", "memory")}
+    )
+    report = best_plan(replace(problem, fleet=alike))
+    assert not faults(report, replace(problem, fleet=alike))
+    assert report.status == "optimal"
+
+
+def test_when_one_sample_is_the_answer_it_is_the_answer() -> None:
+    problem = random_problem(3001, devices=(6, 6), layers=(4, 4), max_batch=32)
+    weightless = replace(problem, stats=replace(problem.stats, variance_of=np.zeros(4)), target=1e9)
+    assert best_plan(weightless).plan.batch_sizes.tolist() == [1] * 6
+    assert best_batches(weightless, np.full(6, 2)).plan.batch_sizes.tolist() == [1] * 6
+    assert alternate(weightless, start=Plan.uniform(6, batch_size=4, cut=2)).plan.batch_sizes.tolist() == [1] * 6
+
+
+def test_infeasible_problems_say_who_forbids_it() -> None:
+    problem = random_problem(3001, devices=(3, 3), layers=(4, 4), max_batch=32)
+    memory = problem.fleet.memory.copy()
+    memory[1] = 1.0
+    with pytest.raises(Infeasible, match=r"memory of device '2' \(C4\)"):
+        best_plan(replace(problem, fleet=replace(problem.fleet, memory=memory)))
+    with pytest.raises(Infeasible, match=r"no plan reaches target 1e-09 \(C1\).* the floor of the bound is still"):
+        best_plan(replace(problem, target=1e-9))
+    with pytest.raises(Infeasible, match=r"\(C1\)"):
+        best_batches(replace(problem, target=1e-9), np.ones(3, dtype=int))
+    with pytest.raises(Infeasible, match=r"\(C4\)"):
+        alternate(replace(problem, fleet=replace(problem.fleet, memory=memory)))
+
+
+def test_the_oracle_refuses_what_is_too_large() -> None:
+    with pytest.raises(InputError, match="too many to try"):
+        best_of_all(random_problem(3001, devices=(20, 20), layers=(6, 6), max_batch=32))
+
+
+def test_the_verifier_finds_what_is_wrong() -> None:
+    problem = next(p for p in map(tiny, TINY) if best_of_all(p) is not None and len(p.fleet) > 1)
+    report = best_plan(problem)
+    assert faults(report, problem) == []
+    assert "the report says" in faults(replace(report, objective=report.objective * 1.001), problem)[0]
+    assert "lower bound" in faults(replace(report, lower_bound=report.objective * 1.1), problem)[0]
+    N, L = len(problem.fleet), len(problem.profile)
+    wrong = Plan(np.full(N, problem.max_batch + 1), np.full(N, L + 1))
+    sentences = faults(replace(report, plan=wrong), problem)
+    assert len(sentences) == 2 * N
+    assert "(C5)" in sentences[0]
+    assert "(C2, C3)" in sentences[1]
+    starved = replace(problem, fleet=replace(problem.fleet, memory=np.full(N, 1.0)))
+    assert all("(C4)" in sentence for sentence in faults(report, starved))
+    assert "devices" in faults(replace(report, plan=Plan.uniform(N + 1, batch_size=1, cut=1)), problem)[0]
