@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 # The ground, the hall and the deciding wing: what a plan rests on.
-DECIDING := src/hasfl/*.py,src/hasfl/theory/*.py
+DECIDING := src/hasfl/*.py,src/hasfl/theory/*.py,src/hasfl/planning/*.py
 
 .PHONY: help demo test check lint types coverage bench bless clean
 
@@ -35,7 +35,7 @@ types: $(READY)  ## mypy, strict
 	$(BIN)/mypy
 
 bench: $(READY)  ## Run the benchmarks and print their reports
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in benchmarks/bench_*.py; do $(BIN)/python -m benchmarks.$$(basename $$script .py) || exit 1; done
 
 bless: $(READY)  ## Write the shipped layer tables anew; review the diff
 	$(BIN)/python -m hasfl.profiling.shipped

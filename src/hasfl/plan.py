@@ -83,16 +83,16 @@ class PlanReport:
     aggregation_seconds: float  # T_A
     margins: Margins
     status: str = "evaluated"  # or optimal, limit; settled for a heuristic
-    lower_bound: float = 0.0  # Θ of no plan is below this
+    lower_bound: float | None = None  # Θ of no plan is below this, if the solver proves it
     iterations: int = 0  # of the solver that found the plan
     residual: float = 0.0  # that solver's own measure of how far it is from settled
     path: tuple[float, ...] = ()  # Θ′ after each of its iterations
     seconds: float = 0.0  # that it took
 
     @property
-    def gap(self) -> float:
+    def gap(self) -> float | None:
         """How far, relatively, the plan may be from the best one."""
-        return 1 - self.lower_bound / self.objective
+        return None if self.lower_bound is None else 1 - self.lower_bound / self.objective
 
     @property
     def feasible(self) -> bool:
@@ -101,6 +101,13 @@ class PlanReport:
 
     def as_json(self) -> dict[str, object]:
         """The report as plain numbers and lists, for other programs."""
+        return self._worth_as_json() | (self._search_as_json() if self.status != "evaluated" else {})
+
+    def _search_as_json(self) -> dict[str, object]:
+        fields = ("lower_bound", "gap", "status", "seconds", "iterations", "residual", "path")
+        return {field: getattr(self, field) for field in fields}
+
+    def _worth_as_json(self) -> dict[str, object]:
         return {
             "batch_sizes": self.plan.batch_sizes.tolist(),
             "cuts": self.plan.cuts.tolist(),

@@ -1,16 +1,21 @@
 """From a file to what it asks for. With `cli`, the only module that may import every room."""
 
 import importlib.util
+import math
 from pathlib import Path
 
+from hasfl.arrays import IntN
 from hasfl.documents import STANDARD_INPUT, read_json, read_toml
 from hasfl.errors import InputError, MissingExtra
+from hasfl.plan import Plan, PlanReport
+from hasfl.planning.joint import best_batches, best_cuts, best_plan
 from hasfl.problem import Problem
 from hasfl.problem_file import ProblemFile
 from hasfl.profile import Layer, Profile
 from hasfl.profile_file import ProfileFile
 from hasfl.profiling.shipped import shipped_layers
 from hasfl.scenario import ModelSection, Scenario
+from hasfl.theory.objective import evaluate
 
 
 def read_problem(path: str) -> Problem:
@@ -40,6 +45,37 @@ def problem_of(scenario: Scenario, *, folder: Path) -> Problem:
         target=scenario.training.target,
         max_batch=scenario.training.max_batch,
     )
+
+
+def solve(
+    problem: Problem,
+    *,
+    batch_sizes: IntN | None = None,
+    cuts: IntN | None = None,
+    solver: str = "exact",
+    gap: float = 1e-3,
+    time_limit: float = math.inf,
+) -> PlanReport:
+    """Find the best plan; what is given is kept, and a plan that is given whole is evaluated."""
+    if solver not in ("exact", "bcd"):
+        raise InputError(f"solver must be exact or bcd, got {solver!r}")
+    if batch_sizes is not None and cuts is not None:
+        return evaluate(Plan(batch_sizes, cuts), problem)
+    if solver == "bcd":
+        if batch_sizes is not None or cuts is not None:
+            raise InputError("solver bcd finds batch sizes and cuts together: give both or neither of them")
+        return _alternate(problem, time_limit)
+    if batch_sizes is not None:
+        return best_cuts(problem, batch_sizes, gap=gap, time_limit=time_limit)
+    if cuts is not None:
+        return best_batches(problem, cuts, gap=gap, time_limit=time_limit)
+    return best_plan(problem, gap=gap, time_limit=time_limit)
+
+
+def _alternate(problem: Problem, time_limit: float) -> PlanReport:
+    from hasfl.planning.alternate import alternate  # brings SciPy, which takes half a second to import
+
+    return alternate(problem, time_limit=time_limit)
 
 
 def layers_of(model: ModelSection, *, folder: Path) -> tuple[Layer, ...]:

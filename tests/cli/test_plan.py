@@ -145,7 +145,9 @@ def test_wrong_problems(hasfl: Hasfl, tmp_path: Path, case: str) -> None:
         (("--batch", "many", "--cut", "1"), "--batch must be a whole number, or one per device"),
         (("--batch", "1.5", "--cut", "1"), "--batch must be a whole number"),
         (("--batch", "99999999999999999999", "--cut", "1"), "batch_sizes must be a list of whole numbers"),
-        (("--batch", "4"), "give both --batch and --cut"),
+        (("--solver", "magic"), "solver must be exact or bcd, got 'magic'"),
+        (("--solver", "bcd", "--cut", "1"), "solver bcd finds batch sizes and cuts together"),
+        (("--gap", "2"), "--gap"),
     ],
 )
 def test_wrong_options(hasfl: Hasfl, tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
@@ -202,4 +204,61 @@ def test_verbs_and_options_are_few(hasfl: Hasfl) -> None:
 
     verbs = {name: verb.params for name, verb in get_command(app).commands.items()}  # type: ignore[attr-defined]
     assert set(verbs) == {"plan", "profile"}
-    assert all(len(params) <= 7 for params in verbs.values())  # an argument and six options
+    assert all(len(params) <= 8 for params in verbs.values())  # an argument and seven options
+
+
+def test_a_search_prints_its_certificate(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = write(tmp_path, raw())
+    printed = json.loads(hasfl("plan", path, "--json").out)
+    assert printed["status"] == "optimal"
+    assert printed["lower_bound"] <= printed["objective"]
+    assert printed["gap"] <= 1e-3 * (1 + 1e-9)
+    assert printed["seconds"] > 0
+    uniform = json.loads(hasfl("plan", path, "--batch", 16, "--cut", 4, "--json").out)
+    assert printed["objective"] <= uniform["objective"]
+    tighter = json.loads(hasfl("plan", path, "--gap", 1e-9, "--json").out)
+    assert tighter["objective"] <= printed["objective"] * (1 + 1e-12)
+
+
+def test_what_is_given_is_kept(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = write(tmp_path, raw())
+    cuts = json.loads(hasfl("plan", path, "--batch", "16,8,4", "--json").out)
+    assert (cuts["batch_sizes"], cuts["status"]) == ([16, 8, 4], "optimal")
+    batches = json.loads(hasfl("plan", path, "--cut", "2,4,2", "--json").out)
+    assert (batches["cuts"], batches["status"]) == ([2, 4, 2], "optimal")
+
+
+def test_the_papers_solver(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = write(tmp_path, raw())
+    printed = json.loads(hasfl("plan", path, "--solver", "bcd", "--json").out)
+    assert (printed["status"], printed["lower_bound"], printed["gap"]) == ("settled", None, None)
+    assert printed["path"][-1] == pytest.approx(printed["objective"])
+    assert printed["objective"] >= json.loads(hasfl("plan", path, "--json").out)["lower_bound"]
+    assert "a heuristic, nothing is proved" in hasfl("plan", path, "--solver", "bcd").out
+
+
+def test_time_may_run_out(hasfl: Hasfl) -> None:
+    printed = json.loads(hasfl("plan", EXAMPLE, "--time-limit", 0, "--json").out)
+    assert printed["status"] == "limit"
+    assert 0 <= printed["lower_bound"] <= printed["objective"]
+
+
+def test_why(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = write(tmp_path, raw())
+    shown = hasfl("plan", path, "--why").out
+    assert "sets T₃ (up)" in shown
+    assert shown.count("10 % more") == 3
+    upgrades = json.loads(hasfl("plan", path, "--why", "--json").out)["upgrades"]
+    saved = [upgrade["saved_seconds"] for upgrade in upgrades]
+    assert len(saved) == 3 + 3 * 4
+    assert saved == sorted(saved, reverse=True)
+    assert saved[0] > 0
+
+
+def test_no_plan_at_all(hasfl: Hasfl, tmp_path: Path) -> None:
+    starved = hasfl("plan", write(tmp_path, raw(**{"fleet.memory": [3e10, 1e3, 3e10]})))
+    assert (starved.code, starved.out) == (2, "")
+    assert "no plan fits the memory of device '2' (C4)" in starved.err
+    unreachable = hasfl("plan", write(tmp_path, raw(target=1e-6)))
+    assert (unreachable.code, unreachable.out) == (2, "")
+    assert "no plan reaches target 1e-06 (C1)" in unreachable.err

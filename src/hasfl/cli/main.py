@@ -1,9 +1,11 @@
 """The verbs of `hasfl`. Each is short: read, ask, show. What goes wrong is one sentence and exit code 2."""
 
 import json
+import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import numpy as np
 import typer
@@ -11,6 +13,11 @@ import typer
 from hasfl import __version__
 from hasfl.arrays import IntN
 from hasfl.errors import HasflError, InputError
+
+if TYPE_CHECKING:
+    from hasfl.plan import PlanReport
+    from hasfl.planning.sensitivity import Upgrade
+    from hasfl.problem import Problem
 
 app = typer.Typer(
     name="hasfl",
@@ -53,34 +60,53 @@ def _options(
 @app.command()
 def plan(
     question: Annotated[
-        str, typer.Argument(help="A scenario (.toml), a raw problem (.json), or - for stdin.")
+        str, typer.Argument(help="A scenario (.toml), a raw problem (.json), or - for standard input.")
     ],
     batch: Annotated[
-        str | None, typer.Option(help="Batch size: one number, or one per device: 8,16,4")
+        str | None, typer.Option(help="Keep these batch sizes: one number, or one per device: 8,16,4")
     ] = None,
     cut: Annotated[
-        str | None, typer.Option(help="Layers on the device: one number, or one per device.")
+        str | None,
+        typer.Option(help="Keep these cuts, as layers on the device: one number, or one per device."),
     ] = None,
+    solver: Annotated[str, typer.Option(help="exact, or bcd, the paper's Algorithm 2.")] = "exact",
+    gap: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="How near to the optimum to prove the plan.")
+    ] = 1e-3,
+    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds after which to stop.")] = math.inf,
+    why: Annotated[bool, typer.Option("--why", help="Show which upgrades would save most.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what each device should do, and how long training takes."""
-    from hasfl.plan import Plan
-    from hasfl.runner import read_problem
-    from hasfl.theory.objective import evaluate
+    """Say what each device should do, and how long training takes.
+
+    With --batch and --cut the plan is evaluated; with one of them, the best for the other is found.
+    """
+    from hasfl.runner import read_problem, solve
 
     problem = read_problem(question)
-    if batch is None or cut is None:
-        raise InputError("give both --batch and --cut: this version evaluates plans and does not search yet")
     devices = len(problem.fleet)
-    report = evaluate(
-        Plan(_per_device("--batch", batch, devices), _per_device("--cut", cut, devices)), problem
+    report = solve(
+        problem,
+        batch_sizes=None if batch is None else _per_device("--batch", batch, devices),
+        cuts=None if cut is None else _per_device("--cut", cut, devices),
+        solver=solver,
+        gap=gap,
+        time_limit=time_limit,
     )
+    saved = _upgrades(report, problem) if why else []
     if as_json:
-        typer.echo(json.dumps(report.as_json()))
+        extra = {"upgrades": [asdict(upgrade) for upgrade in saved]} if why else {}
+        typer.echo(json.dumps(report.as_json() | extra))
     else:
         from hasfl.cli.plan_view import show_plan
 
-        show_plan(report, problem)
+        show_plan(report, problem, saved)
+
+
+def _upgrades(report: "PlanReport", problem: "Problem") -> "list[Upgrade]":
+    from hasfl.planning.sensitivity import upgrades
+
+    return upgrades(report.plan, problem)
 
 
 def _per_device(option: str, text: str, devices: int) -> IntN:

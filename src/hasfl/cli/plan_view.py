@@ -1,5 +1,7 @@
 """A plan as a person wants to see it: what each device does, who is slowest, where a round's time goes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from rich import box
 from rich.console import Console
@@ -8,6 +10,7 @@ from rich.text import Text
 
 from hasfl.arrays import FloatN, IntN
 from hasfl.plan import PlanReport
+from hasfl.planning.sensitivity import Upgrade
 from hasfl.problem import Problem
 from hasfl.theory.bound import bound_floor
 from hasfl.theory.latency import (
@@ -23,14 +26,16 @@ ROWS = 24  # devices shown; of a larger fleet, those that take longest
 BAR = 30  # characters for the longest phase
 
 
-def show_plan(report: PlanReport, problem: Problem, console: Console | None = None) -> None:
-    """Print the plan, the breakdown of a round and what the plan is worth."""
-    console = console or Console()
+def show_plan(report: PlanReport, problem: Problem, upgrades: Sequence[Upgrade]) -> None:
+    """Print the plan, the breakdown of a round, what the plan is worth and what would make it better."""
+    console = Console()
     split = split_training_latency(report.plan, problem.fleet, problem.profile)
     aggregation = aggregation_latency(report.plan, problem.fleet, problem.profile)
     console.print(_devices(report, problem, split))
     console.print(_phases(split, aggregation, problem.interval))
     console.print(_worth(report, problem))
+    if upgrades:
+        console.print(_why(split, problem, upgrades))
 
 
 def _devices(report: PlanReport, problem: Problem, split: SplitTrainingLatency) -> Table:
@@ -113,8 +118,34 @@ def _worth(report: PlanReport, problem: Problem) -> Text:
     text.append(f"{format_seconds(report.aggregation_seconds)} an aggregation)\n")
     text.append(f"  target {problem.target:.4g} = sampling {floor.sampling:.3g} + drift {floor.drift:.3g}")
     text.append(f" + {report.margins.target:.3g} left to descend\n")
+    if report.status != "evaluated":
+        text.append(f"  {_certificate(report)}\n")
     for line in _warnings(report, problem):
         text.append(f"  {line}\n", style="bold red")
+    return text
+
+
+def _certificate(report: PlanReport) -> str:
+    """How good the plan is, and how hard it was to find."""
+    if report.lower_bound is None or report.gap is None:
+        found = f"{report.status} after {report.iterations} iterations; a heuristic, nothing is proved"
+    else:
+        found = (
+            f"{report.status}: no plan takes less than {format_seconds(report.lower_bound)}, "
+            f"this one at most {report.gap:.1%} more"
+        )
+    return f"{found}; {format_seconds(report.seconds)} to plan"
+
+
+def _why(split: SplitTrainingLatency, problem: Problem, upgrades: Sequence[Upgrade]) -> Text:
+    """Who sets the pace, and which upgrades save most."""
+    names = problem.fleet.names
+    text = Text("  Why not faster?\n", style="bold")
+    text.append(f"  device {names[split.up.argmax()]} sets T₃ (up), ", style="not bold")
+    text.append(f"device {names[split.down.argmax()]} sets T₄ (down)\n", style="not bold")
+    for upgrade in upgrades[:3]:
+        saved = format_seconds(upgrade.saved_seconds)
+        text.append(f"  10 % more {upgrade.resource} would save {saved}\n", style="not bold")
     return text
 
 

@@ -56,19 +56,17 @@ def alternate(
 
 
 def first_plan(problem: Problem, tables: CostTables, model: Corollary1) -> Plan:
-    """A start that reaches the target: the same for all if possible, the largest batches otherwise."""
+    """A start that reaches the target: the same for all, as far as memory allows.
+
+    No plan has less drift or more room for samples than one that cuts after the first layer, so if that
+    does not reach the target with the largest batches, nothing does.
+    """
     devices, layers = tables.up_seconds.shape
-    index = np.arange(devices)
-    for batch_size in (16, 32, 64, 8, 4, 2, 1):
+    for batch_size in (16, 32, 64, 8, 4, 2, 1, problem.max_batch):
         for cut in range(1, layers + 1):
-            b = np.minimum(batch_size, tables.largest_batch[index, cut - 1])
+            b = np.minimum(batch_size, tables.largest_batch[:, cut - 1])
             if (b >= 1).all() and np.isfinite(model.rounds((1 / b).sum(), np.array(cut))):
                 return Plan(b.astype(np.int64), np.full(devices, cut))
-    for deepest_cut in range(1, layers + 1):
-        room = tables.largest_batch[:, :deepest_cut]
-        plan = (room.max(axis=1), room.argmax(axis=1) + 1)
-        if (plan[0] >= 1).all() and np.isfinite(model.rounds((1 / plan[0]).sum(), plan[1].max())):
-            return Plan(plan[0].astype(np.int64), plan[1])
     raise Infeasible(why_infeasible(problem, tables, Asked.anything(problem)))
 
 

@@ -73,6 +73,10 @@ class FixedCuts:
             corner, best = corners[k], min(best, tried[k], key=self.value)
         return best
 
+    def within_limits(self, batch_sizes: IntN) -> FloatN:
+        """Given batch sizes, as far as they fit."""
+        return np.clip(batch_sizes.astype(np.float64), 1.0, np.floor(self.largest_batch))
+
     def value(self, batch_sizes: FloatN) -> float:
         """Θ."""
         seconds = (
@@ -114,7 +118,7 @@ def best_batches_on_grid(cuts: FixedCuts, start: FloatN, gap: float) -> BatchesF
     `start` are batch sizes to begin with, within their limits.
     """
     best, value = start, cuts.value(start)
-    window: Window | None = Window(np.array([cuts.up_seconds.max(), cuts.down_seconds.max()]), np.full(2, np.inf))
+    window = Window(np.array([cuts.up_seconds.max(), cuts.down_seconds.max()]), np.full(2, np.inf))
     for k in range(PASSES):
         level = _Level.at(cuts, value * (1 - gap))
         for side in (0, 1, 0, 1) if k == 0 else ():
@@ -123,9 +127,10 @@ def best_batches_on_grid(cuts: FixedCuts, start: FloatN, gap: float) -> BatchesF
         candidate = grid.batch_sizes_of_best_cell()
         if (found := cuts.value(candidate)) < value:
             best, value = candidate, found
-        window = grid.open_window()
-        if window is None:
+        still_open = grid.open_window()
+        if still_open is None:
             return BatchesFound(best, level.cutoff, k + 1)
+        window = still_open
     return None
 
 
@@ -154,7 +159,8 @@ class _Level:
     def limit(self, corner: Floats) -> FloatN:
         """The largest batch sizes under limits for T₃ and T₄; at least 1, which every plan has."""
         limit = np.minimum(corner[0] / self.cuts.up_seconds, corner[1] / self.cuts.down_seconds) * ROUNDING
-        return np.maximum(np.floor(np.minimum(self.largest, limit)), 1.0)
+        whole: FloatN = np.floor(np.minimum(self.largest, limit))
+        return np.maximum(whole, 1.0)
 
     def bound(self, window: Window) -> float:
         """The least left side in a window: T at its lower corner, limits at its upper one."""
@@ -186,7 +192,9 @@ class _Level:
         drop = self.x[device] - self.y / (level * (level - 1))
         up, down = level * self.cuts.up_seconds[device], level * self.cuts.down_seconds[device]
         up_edges, down_edges = (_edges(points, window, side) for side, points in enumerate((up, down)))
-        sums = _cumulated(_cell(up, up_edges), _cell(down, down_edges), drop, (len(up_edges), len(down_edges)))
+        sums = _cumulated(
+            _cell(up, up_edges), _cell(down, down_edges), drop, (len(up_edges), len(down_edges))
+        )
         seconds = up_edges[:, None] + down_edges + self.cuts.aggregation_seconds
         fixed = float(always @ self.x) + self.y * float((1 / always).sum())
         return _Grid(self, up_edges, down_edges, window.high, self.per_second * seconds + sums + fixed)
@@ -227,13 +235,14 @@ def _edges(points: Floats, window: Window, side: int) -> Floats:
     low, high = window.low[side], window.high[side]
     if len(points) <= EDGES:
         return np.unique(np.append(points[points > low], low))
-    return low + (high - low) / EDGES * np.arange(EDGES)
+    width = float(high - low) / EDGES
+    return low + width * np.arange(float(EDGES))
 
 
 def _cell(points: Floats, edges: Floats) -> NDArray[np.int64]:
     """The cell of each point, or one before it; what lies left of all edges counts from the first on."""
     if len(edges) != EDGES:
-        return np.maximum(np.searchsorted(edges, points, side="right") - 1, 0)
+        return np.maximum(np.searchsorted(edges, points, side="right").astype(np.int64) - 1, 0)
     per_cell = (EDGES - 1) / max(edges[-1] - edges[0], np.finfo(float).tiny)
     index = (points * per_cell * (1 - 1e-11) - edges[0] * per_cell).astype(np.int64)
     return np.clip(index, 0, EDGES - 1, out=index)
@@ -244,6 +253,7 @@ def _cumulated(
 ) -> Floats:
     """For every cell, the drops of all points in it or below and left of it."""
     histogram = np.bincount(rows * shape[1] + columns, weights=drop, minlength=shape[0] * shape[1])
-    sums = histogram.reshape(shape)
+    sums: Floats = histogram.astype(np.float64, copy=False).reshape(shape)
     np.cumsum(sums, axis=0, out=sums)
-    return np.cumsum(sums, axis=1, out=sums)
+    np.cumsum(sums, axis=1, out=sums)
+    return sums

@@ -13,6 +13,7 @@ from hasfl.planning.tables import CostTables
 from hasfl.theory.rounds import Corollary1
 
 MAX_ITERATIONS, TOLERANCE = 200, 1e-10
+TINY = 1e-300  # keeps a quotient of two zeros at zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,21 +72,22 @@ def stationary_batches(problem: BatchProblem, start: FloatN) -> StationaryPoint:
     server nothing, b̂_i has no end and is left at its limit.
     """
     B, C = problem.sampling_per_inverse_batch, problem.server_seconds_per_sample
+    if B == 0:  # no noise: the fewer samples the better
+        return StationaryPoint(np.zeros_like(start), 0, 0.0)
     endless = C * problem.largest_batch <= 1e-15 * problem.fixed_seconds
     b = np.where(endless, np.maximum(problem.largest_batch, 1.0), start)
-    residual, iteration = np.inf, 0
-    for iteration in range(1, MAX_ITERATIONS + 1):
+    residual, iterations = np.inf, 0
+    while residual > TOLERANCE and iterations < MAX_ITERATIONS:
+        iterations += 1
         seconds, margin = problem.seconds(b), problem.margin(b)
         gain, cost = seconds * B / b**2, C * margin
-        residual = float((np.abs(cost - gain) / np.maximum(cost + gain, 1e-300))[~endless].max(initial=0.0))
-        if residual <= TOLERANCE:
-            break
-        step = np.where(endless, 0.0, (cost - gain) * b / np.maximum(2 * gain, 1e-300))
+        residual = float((np.abs(cost - gain) / np.maximum(cost + gain, TINY))[~endless].max(initial=0.0))
+        step = np.where(endless, 0.0, (cost - gain) * b / np.maximum(2 * gain, TINY))
         step = np.clip(step, -0.5 * b, 0.5 * b)
         while problem.margin(b - step) <= 0:
             step = step / 2
         b = b - step
-    return StationaryPoint(b, iteration, residual)
+    return StationaryPoint(b, iterations, residual)
 
 
 def proposition_1(problem: BatchProblem, stationary: FloatN) -> FloatN:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array, hstack, kron, eye_array, vstack
+from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
 
 from hasfl.arrays import FloatN, IntN
 from hasfl.errors import Infeasible
@@ -39,14 +39,19 @@ class CutProgram:
 
     def _minimise_difference(self, q: float) -> tuple[IntN, float, float]:
         devices, layers = self.tables.up_seconds.shape
-        cost = np.concatenate([self._server_cost().ravel(), [q, 0.0, 1.0, 1.0, *[1 / self.tables.interval] * 2]])
+        cost = np.concatenate(
+            [self._server_cost().ravel(), [q, 0.0, 1.0, 1.0, *[1 / self.tables.interval] * 2]]
+        )
         scale = float(np.abs(cost).max())
         result = milp(
             cost / scale,
             integrality=np.repeat([1, 0], [devices * layers, AUXILIARIES]),
             bounds=self._bounds(),
             constraints=self._constraints(),
-            options={"mip_rel_gap": 1e-6, **({} if math.isinf(self.time_limit) else {"time_limit": self.time_limit})},
+            options={
+                "mip_rel_gap": 1e-6,
+                **({} if math.isinf(self.time_limit) else {"time_limit": self.time_limit}),
+            },
         )
         if result.x is None:
             raise Infeasible(f"no cuts fit these batch sizes (C1 or C4): the solver says {result.message!r}")
@@ -102,9 +107,12 @@ class CutProgram:
         """For each device, Σ_j weight_ij μ_ij − T ≤ 0."""
         devices, layers = weight.shape
         row = np.repeat(np.arange(devices), layers)
-        left = csr_array((weight.ravel(), (row, np.arange(devices * layers))), shape=(devices, devices * layers))
+        left = csr_array(
+            (weight.ravel(), (row, np.arange(devices * layers))), shape=(devices, devices * layers)
+        )
         right = csr_array(
-            (-np.ones(devices), (np.arange(devices), np.full(devices, auxiliary))), shape=(devices, AUXILIARIES)
+            (-np.ones(devices), (np.arange(devices), np.full(devices, auxiliary))),
+            shape=(devices, AUXILIARIES),
         )
         return hstack([left, right], format="csr")
 

@@ -22,7 +22,7 @@ def best_of_all(problem: Problem) -> tuple[Plan, float] | None:
     if options**devices > MOST_PLANS:
         raise InputError(f"{options}^{devices} plans are too many to try: enumerate at most {MOST_PLANS:,}")
     best: tuple[Plan, float] | None = None
-    for batch_sizes, cuts in _all_plans(problem):
+    for batch_sizes, cuts in all_plans(problem):
         values = objectives(problem, batch_sizes, cuts)
         k = int(values.argmin())
         if np.isfinite(values[k]) and (best is None or values[k] < best[1]):
@@ -30,7 +30,7 @@ def best_of_all(problem: Problem) -> tuple[Plan, float] | None:
     return best
 
 
-def _all_plans(problem: Problem) -> Iterator[tuple[IntN, IntN]]:
+def all_plans(problem: Problem) -> Iterator[tuple[IntN, IntN]]:
     """All batch sizes and cuts, as arrays (plans, N), in chunks."""
     choices = np.array(list(product(range(1, problem.max_batch + 1), range(1, len(problem.profile) + 1))))
     total, devices = len(choices) ** len(problem.fleet), len(problem.fleet)

@@ -50,10 +50,10 @@ def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
     """Which constraint of which device forbids every plan that is asked for."""
     room = asked.room(tables)
     if (stuck := np.flatnonzero(~room.any(axis=1))).size:
-        i = int(stuck[0])
+        name, bits = problem.fleet.names[stuck[0]], problem.fleet.memory[stuck[0]]
         return (
-            f"no plan fits the memory of device {problem.fleet.names[i]!r} (C4): with {asked.smallest_batch[i]:.0f} "
-            f"samples even the cheapest cut asked for needs more than its {problem.fleet.memory[i]:.4g} bit"
+            f"no plan fits the memory of device {name!r} (C4): even the cheapest cut asked for needs more "
+            f"than its {bits:.4g} bit at batch size {asked.smallest_batch[stuck[0]]:.0f}"
         )
     model = Corollary1.of(problem)
     floors = []
@@ -63,6 +63,6 @@ def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
             sampling = model.per_inverse_batch * float((1 / most).sum())
             floors.append(problem.target - float(model.margin_upto[deepest_cut - 1]) + sampling)
     return (
-        f"no plan reaches target {problem.target:.6g} (C1): with the largest batches that fit, the floor of the "
-        f"bound is still {min(floors):.6g}: raise the target, lower the learning rate, or raise max_batch"
+        f"no plan reaches target {problem.target:.6g} (C1): with the largest batches that fit, the floor "
+        f"of the bound is still {min(floors):.6g}: raise the target or max_batch, or lower the learning rate"
     )

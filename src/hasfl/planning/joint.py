@@ -49,16 +49,14 @@ def best_batches(
     began = time.monotonic()
     fixed = FixedCuts.of(problem, np.asarray(cuts))
     if (fixed.largest_batch >= 1).all():
-        first = fixed.first_batches() if start is None else np.clip(start.batch_sizes, 1, fixed.largest_batch)
+        first = fixed.first_batches() if start is None else fixed.within_limits(start.batch_sizes)
         if math.isfinite(fixed.value(first)) and (found := best_batches_on_grid(fixed, first, gap)):
             plan = Plan(found.batch_sizes.astype(np.int64), np.asarray(cuts))
             return _report(plan, problem, "optimal", found.lower_bound, found.passes, began)
     return _search(problem, Asked.these_cuts(problem, cuts), gap, time_limit, start)
 
 
-def _search(
-    problem: Problem, asked: Asked, gap: float, time_limit: float, start: Plan | None
-) -> PlanReport:
+def _search(problem: Problem, asked: Asked, gap: float, time_limit: float, start: Plan | None) -> PlanReport:
     began = time.monotonic()
     tables = CostTables.of(problem)
     search = Search(tables, Corollary1.of(problem), asked, gap, time_limit)

@@ -53,7 +53,9 @@ class Choices:
 
     def of(self, k: int, per_second: float) -> Choice:
         """The choice in one box, its price gap in seconds."""
-        return Choice(self.cuts[k], float(self.price[k]), self.unpriced[k], float(self.price_gap[k]) / per_second)
+        return Choice(
+            self.cuts[k], float(self.price[k]), self.unpriced[k], float(self.price_gap[k]) / per_second
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +192,9 @@ class Tariff:
         rates = np.array([tables.server_fed_up_rate, tables.server_fed_down_rate])
         lower, upper = (corner[:, 2:4] * rates for corner in box)
         bits = np.column_stack([lower, upper.min(axis=1) * ROUNDING])
-        width = np.column_stack([lines.per_second[:, None] / (rates * tables.interval), np.full(len(bits), np.inf)])
+        width = np.column_stack(
+            [lines.per_second[:, None] / (rates * tables.interval), np.full(len(bits), np.inf)]
+        )
         order = bits.argsort(axis=1, kind="stable")
         return cls(np.take_along_axis(bits, order, axis=1), np.take_along_axis(width, order, axis=1), order)
 

@@ -109,7 +109,9 @@ class Search:
             lower, upper = root
             least = float(lower @ self.weights)
             low, high = self.model.slopes(self.cutoff, deepest_cut, least_seconds=least)
-            self._push(deepest_cut, 0.0, Box(np.append(lower, low), np.append(upper, high), steps=FIRST_STEPS))
+            self._push(
+                deepest_cut, 0.0, Box(np.append(lower, low), np.append(upper, high), steps=FIRST_STEPS)
+            )
 
     def _push(self, deepest_cut: int, proved: float, box: Box) -> None:
         heapq.heappush(self.queues.setdefault(deepest_cut, []), (proved, next(self.ticket), box))
@@ -139,9 +141,12 @@ class Search:
             self.consider(choices.batch_sizes[possible], choices.cuts[possible])
         idle = float(self.asked.smallest_batch.sum() * self.tables.server_seconds[deepest_cut - 1])
         proved = self.model.proved(
-            cutoff, lines, reached=np.where(possible, reached, np.inf), least=lines.per_second * (seconds + idle)
+            cutoff,
+            lines,
+            reached=np.where(possible, reached, np.inf),
+            least=lines.per_second * (seconds + idle),
         )
-        for k in np.flatnonzero(reached < lines.needed * CLOSED):
+        for k in np.flatnonzero(reached < lines.needed * CLOSED).tolist():
             scale = float(lines.per_second[k])
             missing = float(lines.needed[k] - reached[k]) / scale
             slope_loss = self._slope_loss(cutoff, deepest_cut, boxes[k], choices, k, seconds[k]) / scale
@@ -163,13 +168,15 @@ class Search:
         self, value: float, deepest_cut: int, box: Box, choices: Choices, k: int, seconds: float
     ) -> float:
         """What a line for a range of slopes gives away against the lines at its two ends."""
-        if box.lower[4] == box.upper[4]:
-            return 0.0
-        inverse = (1 / choices.batch_sizes[k]).sum()
         low, high = box.lower[4:], box.upper[4:]
-        ends = (self.model.lines(value, deepest_cut, end, end) for end in (low, high))
-        at_ends = sum(float(line.excess(seconds, inverse)[0]) for line in ends)
-        return at_ends - 2 * float(self.model.lines(value, deepest_cut, low, high).excess(seconds, inverse)[0])
+        if low == high:
+            return 0.0
+        at = np.array([seconds]), np.array([(1 / choices.batch_sizes[k]).sum()])
+        between, *ends = (
+            self.model.lines(value, deepest_cut, start, end).excess(*at)
+            for start, end in ((low, high), (low, low), (high, high))
+        )
+        return float(ends[0][0] + ends[1][0] - 2 * between[0])
 
     def _split(
         self, deepest_cut: int, box: Box, choice: Choice, missing: float, slope_loss: float, proved: float
@@ -182,7 +189,9 @@ class Search:
         if choice.price_gap > given_away.sum():
             device = self._marginal_device(deepest_cut, box, choice)
             if device is not None:
-                self._split_by_device(deepest_cut, replace(box, upper=upper, price=choice.price), device, proved)
+                self._split_by_device(
+                    deepest_cut, replace(box, upper=upper, price=choice.price), device, proved
+                )
                 return
             if np.isinf(choice.price_gap):
                 return  # the only choices there are exchange too much

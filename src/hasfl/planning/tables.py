@@ -53,7 +53,6 @@ class CostTables:
             interval=problem.interval,
         )
 
-
     def parts(self, batch_sizes: Floats, cuts: IntN) -> Floats:
         """T₃, T₄, T₅, T₆ and the server's seconds (5, ...) of plans (..., N)."""
         i, j = np.arange(cuts.shape[-1]), cuts - 1

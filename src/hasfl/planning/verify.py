@@ -27,7 +27,9 @@ def _plan_faults(report: PlanReport, problem: Problem) -> list[str]:
     for i, device in enumerate(problem.fleet):
         b, cut = int(report.plan.batch_sizes[i]), int(report.plan.cuts[i])
         if not 1 <= b <= problem.max_batch:
-            found.append(f"device {device.name}: batch size {b} is not between 1 and {problem.max_batch} (C5)")
+            found.append(
+                f"device {device.name}: batch size {b} is not between 1 and {problem.max_batch} (C5)"
+            )
         if not 1 <= cut <= layers:
             found.append(f"device {device.name}: cut {cut} is not between 1 and {layers} (C2, C3)")
             continue
@@ -45,6 +47,6 @@ def _value_faults(report: PlanReport, problem: Problem, rtol: float) -> list[str
         told, true = getattr(report, name), getattr(fresh, name)
         if not math.isclose(told, true, rel_tol=rtol):
             found.append(f"{name} is {true!r}, the report says {told!r}")
-    if report.lower_bound > report.objective * (1 + rtol):
+    if report.lower_bound is not None and report.lower_bound > report.objective * (1 + rtol):
         found.append(f"the lower bound {report.lower_bound!r} lies above Θ = {report.objective!r}")
     return found

@@ -6,8 +6,8 @@ a search asks of it are *lines*: weights such that, for every plan whose deepest
     per_second · (seconds a round) + per_inverse · S ≥ needed      implies      Θ ≥ value.
 
 The left side is a sum over devices, so its least value is found device by device, and the search never
-learns where the weights come from. Some models need one line, some a family of lines that together say
-Θ ≥ value: there each line has a slope, and a line for a range of slopes implies all of that range.
+learns where the weights come from. For some models one line says it for all plans. For others every plan
+has a slope, and a line says it for the plans whose slope lies in a range; the search then splits the range.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class RoundsModel(Protocol):
         """R for S = Σ_i 1/b_i; infinite where the target is out of reach."""
 
     def slopes(self, value: float, deepest_cut: int, *, least_seconds: float) -> tuple[float, float]:
-        """The range of slopes whose lines together say Θ ≥ value."""
+        """The range that holds the slopes of all plans with Θ below `value`."""
 
     def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
         """One line for each range of slopes, for plans with cuts of at most `deepest_cut`."""
