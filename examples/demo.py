@@ -1,21 +1,20 @@
-"""A tour: what VGG-16 costs, what one plan is worth on the paper's fleet, and which uniform plan is best."""
+"""A tour: what VGG-16 costs, the best plan for the paper's fleet, and what planning box by box saves."""
 
-import math
 import subprocess
 import sys
+from itertools import product
 from os.path import relpath
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from hasfl import Plan, Problem, TargetUnreachable, evaluate
-from hasfl.runner import read_problem
+from hasfl import Plan, PlanReport, Problem, TargetUnreachable, best_plan, evaluate, read_problem
+from hasfl.planning.alternate import alternate
 from hasfl.units import format_seconds
 
-SCENARIO = relpath(Path(__file__).with_name("table1.toml"))
-BATCH_SIZES, CUTS = (2, 4, 8, 16, 32, 64), (1, 2, 4, 7, 10, 13)
+FOLDER = Path(__file__).parent
+FLEETS = {"the paper's Table I": "table1.toml", "forty unequal boxes": "wide.toml"}
 
 
 def run(*arguments: str) -> None:
@@ -24,39 +23,41 @@ def run(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "hasfl", *arguments], check=True)
 
 
-def worth(problem: Problem, batch_size: int, cut: int) -> float:
-    """Θ if every device does the same; infinite if no number of rounds reaches the target."""
-    try:
-        plan = Plan.uniform(len(problem.fleet), batch_size=batch_size, cut=cut)
-        return evaluate(plan, problem).objective
-    except TargetUnreachable:
-        return math.inf
+def best_uniform_plan(problem: Problem) -> PlanReport:
+    """The best of all plans in which every device does the same."""
+    reports = []
+    for b, cut in product(range(1, problem.max_batch + 1), range(1, len(problem.profile) + 1)):
+        try:
+            reports.append(evaluate(Plan.uniform(len(problem.fleet), batch_size=b, cut=cut), problem))
+        except TargetUnreachable:
+            continue
+    return min(reports, key=lambda report: report.objective)
 
 
-def uniform_plans(problem: Problem) -> Table:
-    """Training time over batch sizes and cuts, the best one marked; – where the target is out of reach."""
-    seconds = {(b, cut): worth(problem, b, cut) for b in BATCH_SIZES for cut in CUTS}
-    best = min(seconds.values())
-    table = Table(title="Training time if every device does the same (–: out of reach)", title_justify="left")
-    table.add_column("batch", justify="right")
-    for cut in CUTS:
-        table.add_column(f"cut {cut}", justify="right")
-    for b in BATCH_SIZES:
-        row = (seconds[b, cut] for cut in CUTS)
-        table.add_row(str(b), *(Text(shown(s), style="bold green" if s == best else "") for s in row))
+def comparison() -> Table:
+    """Training time with one plan for all, the paper's solver, and the exact planner."""
+    table = Table(title="Training time", title_justify="left")
+    for column in (
+        "fleet",
+        "best plan alike for all",
+        "the paper's Algorithm 2",
+        "exact",
+        "proved to be within",
+    ):
+        table.add_column(column, justify="left" if column == "fleet" else "right")
+    for name, scenario in FLEETS.items():
+        problem = read_problem(str(FOLDER / scenario))
+        exact = best_plan(problem)
+        found = (best_uniform_plan(problem), alternate(problem), exact)
+        table.add_row(name, *(format_seconds(report.objective) for report in found), f"{exact.gap:.2%}")
     return table
-
-
-def shown(seconds: float) -> str:
-    """A duration, or that there is none."""
-    return format_seconds(seconds) if math.isfinite(seconds) else "–"
 
 
 def main() -> None:
     """Show the three steps."""
     run("profile", "vgg16")
-    run("plan", SCENARIO, "--batch", "16", "--cut", "4")
-    Console().print(uniform_plans(read_problem(SCENARIO)))
+    run("plan", relpath(FOLDER / "table1.toml"), "--why")
+    Console().print(comparison())
 
 
 if __name__ == "__main__":

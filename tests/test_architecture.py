@@ -75,8 +75,9 @@ def test_public_names() -> None:
         name for name, value in vars(hasfl).items() if not name.startswith("_") and not _is_module(value)
     }
     assert public == {
-        "Device", "Fleet", "FleetRanges", "GradientStats", "HasflError", "InputError", "Layer", "Plan",
-        "PlanReport", "Problem", "Profile", "Seeds", "TargetUnreachable", "draw_fleet", "evaluate",
+        "Device", "Fleet", "FleetRanges", "GradientStats", "HasflError", "Infeasible", "InputError", "Layer",
+        "Plan", "PlanReport", "Problem", "Profile", "Seeds", "TargetUnreachable", "best_batches", "best_cuts",
+        "best_plan", "draw_fleet", "evaluate", "read_problem",
     }  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def _is_module(value: object) -> bool:
     [
         "import hasfl",
         "import hasfl.cli.main",
-        "import hasfl.runner; hasfl.runner.read_problem('examples/table1.toml')",
+        "import hasfl; hasfl.best_plan(hasfl.read_problem('examples/table1.toml'))",
     ],
 )
 def test_no_torch_without_need(code: str) -> None:

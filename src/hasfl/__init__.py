@@ -4,6 +4,7 @@ Importing this package imports no torch; what trains lives in `hasfl.networks` a
 """
 
 from hasfl.errors import HasflError as HasflError
+from hasfl.errors import Infeasible as Infeasible
 from hasfl.errors import InputError as InputError
 from hasfl.errors import TargetUnreachable as TargetUnreachable
 from hasfl.fleet import Device as Device
@@ -12,10 +13,14 @@ from hasfl.fleet import FleetRanges as FleetRanges
 from hasfl.fleet import draw_fleet as draw_fleet
 from hasfl.plan import Plan as Plan
 from hasfl.plan import PlanReport as PlanReport
+from hasfl.planning.joint import best_batches as best_batches
+from hasfl.planning.joint import best_cuts as best_cuts
+from hasfl.planning.joint import best_plan as best_plan
 from hasfl.problem import Problem as Problem
 from hasfl.profile import GradientStats as GradientStats
 from hasfl.profile import Layer as Layer
 from hasfl.profile import Profile as Profile
+from hasfl.runner import read_problem as read_problem
 from hasfl.seeds import Seeds as Seeds
 from hasfl.theory.objective import evaluate as evaluate
 

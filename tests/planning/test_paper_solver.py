@@ -1,11 +1,14 @@
 """Algorithm 2 and its parts: Dinkelbach, Newton-Jacobi, Proposition 1, the Remark, the MILP."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.errors import Infeasible
+from hasfl.plan import Plan
 from hasfl.planning.alternate import alternate, first_plan
 from hasfl.planning.batches import BatchProblem, exhaustive_batches, proposition_1, stationary_batches
 from hasfl.planning.cuts import CutProgram
@@ -141,6 +144,18 @@ def test_the_exhaustive_variant() -> None:
             continue
         assert not faults(searched, problem)
         assert searched.status == rounded.status == "settled"
+
+
+def test_a_start_that_keeps_no_constraint_is_not_taken() -> None:
+    problem = random_problem(3001, devices=(6, 6), layers=(4, 4), max_batch=32)
+    expected = alternate(problem).plan
+    assert alternate(problem, start=Plan.uniform(6, batch_size=33, cut=1)).plan == expected
+    hopeless = replace(
+        problem, stats=replace(problem.stats, moment_of=np.array([0.0, 0.0, 0.0, 1e9])), interval=2
+    )
+    report = alternate(hopeless, start=Plan.uniform(6, batch_size=4, cut=4))
+    assert not faults(report, hopeless)
+    assert report.plan.deepest_cut < 4
 
 
 def test_time_runs_out() -> None:

@@ -31,28 +31,34 @@ def alternate(
     """Run Algorithm 2 from a start; `exhaustive` searches the Remark's combinations instead of rounding."""
     began = time.monotonic()
     tables, model = CostTables.of(problem), Corollary1.of(problem)
-    plan = start if start is not None else first_plan(problem, tables, model)
-    path, residual = [_value(tables, model, plan)], 0.0
-    for _ in range(MAX_ITERATIONS):
+    plan = start or first_plan(problem, tables, model)
+    if not _usable(plan, tables, model):
+        plan = first_plan(problem, tables, model)
+    path, residual, status = [_value(tables, model, plan)], 0.0, "limit"
+    while status == "limit" and len(path) <= MAX_ITERATIONS:
         batch_sizes, residual = _next_batches(tables, model, plan, exhaustive=exhaustive)
-        trial = _better(tables, model, plan, Plan(batch_sizes, plan.cuts))
-        left = time_limit - (time.monotonic() - began)
-        if left <= 0:
+        plan = _better(tables, model, plan, Plan(batch_sizes, plan.cuts))
+        try:
+            cuts = _next_cuts(tables, model, plan, began + time_limit - time.monotonic())
+        except TimeoutError:
             break
-        cuts = _next_cuts(tables, model, trial, left)
-        plan = _better(tables, model, trial, Plan(trial.batch_sizes, cuts))
+        plan = _better(tables, model, plan, Plan(plan.batch_sizes, cuts))
         path.append(_value(tables, model, plan))
-        if path[-2] - path[-1] <= TOLERANCE * path[-1]:
-            break
-    settled = len(path) > 1 and path[-2] - path[-1] <= TOLERANCE * path[-1]
+        status = "settled" if path[-2] - path[-1] <= TOLERANCE * path[-1] else "limit"
     return replace(
         evaluate(plan, problem),
-        status="settled" if settled else "limit",
+        status=status,
         iterations=len(path) - 1,
         residual=residual,
         path=tuple(path),
         seconds=time.monotonic() - began,
     )
+
+
+def _usable(start: Plan, tables: CostTables, model: Corollary1) -> bool:
+    """Whether a start keeps the constraints."""
+    room = tables.largest_batch[np.arange(len(start)), start.cut_index]
+    return bool((start.batch_sizes <= room).all()) and math.isfinite(_value(tables, model, start))
 
 
 def first_plan(problem: Problem, tables: CostTables, model: Corollary1) -> Plan:
@@ -85,6 +91,8 @@ def _next_batches(
 
 def _next_cuts(tables: CostTables, model: Corollary1, plan: Plan, time_limit: float) -> IntN:
     """P2 with the batch sizes of a plan."""
+    if time_limit <= 0:
+        raise TimeoutError
     b: FloatN = plan.batch_sizes.astype(float)
     ratio = _value(tables, model, plan) / model.scale
     return CutProgram(tables, model, b, time_limit).solve(ratio).argmin

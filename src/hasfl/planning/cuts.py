@@ -18,6 +18,7 @@ from hasfl.planning.tables import CostTables
 from hasfl.theory.rounds import Corollary1, Floats
 
 AUXILIARIES = 6  # T₁ to T₆
+TIME_IS_UP = 1  # SciPy's status for a limit reached
 LEAST_MARGIN = 1e-9  # of the target, that a plan must leave
 
 
@@ -34,7 +35,10 @@ class CutProgram:
     time_limit: float = math.inf
 
     def solve(self, start: float) -> RatioMinimum[IntN]:
-        """The best cuts, beginning with the ratio of a plan that is known."""
+        """The best cuts, beginning with the ratio of a plan that is known.
+
+        Raises TimeoutError if time runs out before the solver has any.
+        """
         return minimise_ratio(self._minimise_difference, start=start, rtol=1e-7)
 
     def _minimise_difference(self, q: float) -> tuple[IntN, float, float]:
@@ -53,6 +57,8 @@ class CutProgram:
                 **({} if math.isinf(self.time_limit) else {"time_limit": self.time_limit}),
             },
         )
+        if result.x is None and result.status == TIME_IS_UP:
+            raise TimeoutError(result.message)
         if result.x is None:
             raise Infeasible(f"no cuts fit these batch sizes (C1 or C4): the solver says {result.message!r}")
         mu = result.x[: devices * layers].reshape(devices, layers)
