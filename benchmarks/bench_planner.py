@@ -243,7 +243,7 @@ def main() -> None:
     grown_sizes = [200, 1000] if options.quick else [1000, 3162, 10_000, 31_623, 100_000]
     parts = [
         f"# The planner on {hardware}, {datetime.date.today().isoformat()}",
-        "Made on a shared machine by `python -m benchmarks.bench_planner`; its docstring says what is measured.",
+        "Made on a shared machine by `python -m benchmarks.bench_planner`; see its docstring.",
         "## Batch sizes and cuts together",
         *speed_table(sizes),
         "## Batch sizes alone, gap 0.1 %",
