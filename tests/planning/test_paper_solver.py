@@ -11,7 +11,7 @@ from hasfl.errors import Infeasible
 from hasfl.plan import Plan
 from hasfl.planning.alternate import alternate, first_plan
 from hasfl.planning.batches import BatchProblem, exhaustive_batches, proposition_1, stationary_batches
-from hasfl.planning.cuts import CutProgram
+from hasfl.planning.cuts import CutProgram, quiet_solver
 from hasfl.planning.dinkelbach import minimise_ratio
 from hasfl.planning.exhaustive import best_of_all
 from hasfl.planning.joint import best_cuts
@@ -117,6 +117,16 @@ def test_the_program_finds_the_best_cuts() -> None:
         assert found.ratio * model.scale == pytest.approx(exact.objective, rel=1e-4), seed
         solved += 1
     assert solved >= 30
+
+
+def test_nothing_the_solver_prints_reaches_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    import ctypes
+
+    with quiet_solver():
+        ctypes.CDLL(None).puts(b"a doubt of the solver's")
+    ctypes.CDLL(None).puts(b"our own words")
+    ctypes.CDLL(None).fflush(None)
+    assert capfd.readouterr().out == "our own words\n"
 
 
 def test_algorithm_2_never_rises_and_never_ends_above_its_start() -> None:

@@ -4,8 +4,14 @@ Dinkelbach turns the ratio into a few mixed-integer linear programs over μ and 
 C4 and R1 to R8. For batch sizes that are given, this is exact to the solver's gap.
 """
 
+import ctypes
 import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -18,8 +24,25 @@ from hasfl.planning.tables import CostTables
 from hasfl.theory.rounds import Corollary1, Floats
 
 AUXILIARIES = 6  # T₁ to T₆
+STANDARD_OUTPUT = 1
 TIME_IS_UP = 1  # SciPy's status for a limit reached
+LONGEST = 1e6  # seconds; HiGHS wants a number
 LEAST_MARGIN = 1e-9  # of the target, that a plan must leave
+
+
+@contextmanager
+def quiet_solver() -> Iterator[None]:
+    """Keep standard output for our own words: HiGHS prints some of its doubts there, past Python."""
+    sys.stdout.flush()
+    libc, saved = ctypes.CDLL(None), os.dup(STANDARD_OUTPUT)
+    try:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), STANDARD_OUTPUT)
+            yield
+            libc.fflush(None)
+    finally:
+        os.dup2(saved, STANDARD_OUTPUT)
+        os.close(saved)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,16 +70,14 @@ class CutProgram:
             [self._server_cost().ravel(), [q, 0.0, 1.0, 1.0, *[1 / self.tables.interval] * 2]]
         )
         scale = float(np.abs(cost).max())
-        result = milp(
-            cost / scale,
-            integrality=np.repeat([1, 0], [devices * layers, AUXILIARIES]),
-            bounds=self._bounds(),
-            constraints=self._constraints(),
-            options={
-                "mip_rel_gap": 1e-6,
-                **({} if math.isinf(self.time_limit) else {"time_limit": self.time_limit}),
-            },
-        )
+        with quiet_solver():
+            result = milp(
+                cost / scale,
+                integrality=np.repeat([1, 0], [devices * layers, AUXILIARIES]),
+                bounds=self._bounds(),
+                constraints=self._constraints(),
+                options={"mip_rel_gap": 1e-6, "time_limit": min(self.time_limit, LONGEST)},
+            )
         if result.x is None and result.status == TIME_IS_UP:
             raise TimeoutError(result.message)
         if result.x is None:
