@@ -49,6 +49,14 @@ def test_equals_enumeration(hundred: int) -> None:
     assert feasible >= 50  # four times over: at least 200 problems
 
 
+def test_a_gap_of_zero_ends_too() -> None:
+    for seed in TINY[:60]:
+        if (expected := oracle(seed)) is not None:
+            report = best_plan(tiny(seed), gap=0.0, time_limit=20)
+            assert report.status == "optimal", seed
+            assert report.objective == pytest.approx(expected[1], rel=1e-12)
+
+
 def test_the_lower_bound_is_one_whatever_the_gap() -> None:
     for seed in TINY[:100]:
         if (expected := oracle(seed)) is not None:

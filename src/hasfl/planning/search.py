@@ -25,6 +25,7 @@ from hasfl.theory.rounds import Floats, Lines, RoundsModel
 
 ELEMENTS = 1 << 17  # boxes × devices × layers that are worked on at once
 CLOSED = 1 - 1e-12  # a bound this close to what is needed counts as reached
+POINT = 1e-12  # of a round: a box smaller than this cannot be split
 FIRST_STEPS, STEPS, DEVICE_STEPS = 16, 3, 12  # prices tried for a root, a box, and one split by device
 
 
@@ -195,6 +196,8 @@ class Search:
                 return
             if np.isinf(choice.price_gap):
                 return  # the only choices there are exchange too much
+        if given_away.sum() <= POINT * float(box.lower[:4] @ self.weights):
+            return  # a single plan, which has been considered
         side = int(given_away.argmax())
         lower_half, upper_half = upper.copy(), box.lower.copy()
         lower_half[side] = upper_half[side] = (box.lower[side] + upper[side]) / 2
