@@ -57,7 +57,7 @@ def test_a_value_does_not_change_with_the_array_it_was_made_from() -> None:
     assert fleet.flops[0] == 1.0
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize("bad", [0.0, -1.0, 1e-300, 1e300, np.nan, np.inf])
 @pytest.mark.parametrize("field", [*PER_DEVICE, *PER_SERVER])
 def test_numbers_that_make_no_sense_are_named(field: str, bad: float) -> None:
     fleet = draw_fleet(FleetRanges(devices=3), Seeds(0))
@@ -90,5 +90,11 @@ def test_other_faults() -> None:
         Device(name="pi", flops=1, up_rate=1, down_rate=1, fed_up_rate=1, fed_down_rate=1, memory=-1)
     with pytest.raises(InputError, match=r"fleet\.flops must run from low to high, got 2 to 1"):
         FleetRanges(flops=(2.0, 1.0))
-    with pytest.raises(InputError, match=r"fleet\.devices must be a whole number of at least 1, got 0"):
+    with pytest.raises(
+        InputError, match=r"fleet\.devices must be a whole number from 1 to 1,000,000,000, got 0"
+    ):
         FleetRanges(devices=0)
+    with pytest.raises(InputError, match=r"fleet\.devices must be at most 10,000,000, got 100,000,000"):
+        FleetRanges(devices=10**8)
+    with pytest.raises(InputError, match=r"fleet\.names must differ"):
+        replace(draw_fleet(FleetRanges(devices=2), Seeds(0)), names=("a", "a"))

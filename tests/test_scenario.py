@@ -15,7 +15,7 @@ from hasfl.scenario import Scenario
 from hasfl.seeds import Seeds
 
 STATISTICS = """
-[statistics]
+[stats]
 smoothness = 1.0
 initial_gap = 2.0
 variance_of = [1, 1, 1, 1, 1]
@@ -93,14 +93,14 @@ memory = "8 GiB"
 
 def test_the_profile_follows_model_and_optimiser(tmp_path: Path) -> None:
     sgd = problem(tmp_path, BASE)
-    adam = problem(tmp_path, BASE.replace("[statistics]", 'training.optimizer = "adam"\n[statistics]'))
+    adam = problem(tmp_path, BASE.replace("[stats]", 'training.optimizer = "adam"\n[stats]'))
     assert sgd.profile.names == ("conv1", "conv2", "conv3", "fc1", "fc2")
     assert sgd.profile.optimizer_bits_upto[-1] == 0
     assert adam.profile.optimizer_bits_upto[-1] > 1.9 * adam.profile.param_bits_upto[-1]
 
 
 def test_a_model_counted_now_and_one_from_a_file(tmp_path: Path) -> None:
-    counted = problem(tmp_path, BASE.replace("[statistics]", 'model.norm = "none"\n[statistics]'))
+    counted = problem(tmp_path, BASE.replace("[stats]", 'model.norm = "none"\n[stats]'))
     shipped = problem(tmp_path, BASE)
     assert counted.profile.param_bits_upto[-1] < shipped.profile.param_bits_upto[-1]
     tables = Path(importlib.util.find_spec("hasfl.profiling.shipped").origin).parent / "tables"  # type: ignore[union-attr]
@@ -115,13 +115,13 @@ def test_without_torch_only_shipped_models_can_be_planned(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert len(problem(tmp_path, BASE).profile) == 5
     with pytest.raises(MissingExtra, match=r"needs torch: pip install 'hasfl\[train\]'"):
-        problem(tmp_path, BASE.replace("[statistics]", "model.classes = 3\n[statistics]"))
+        problem(tmp_path, BASE.replace("[stats]", "model.classes = 3\n[stats]"))
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", r"\[statistics\] is missing"),
+        ("", r"\[stats\] is missing"),
         (STATISTICS, r"training.target is missing"),
         (BASE + "[traning]", "traning is not a known field: did you mean training"),
         (BASE + "[fleet]\nflop = 1", "fleet.flop is not a known field: did you mean flops"),
@@ -131,8 +131,17 @@ def test_without_torch_only_shipped_models_can_be_planned(
         ),
         (BASE + '[fleet]\nmemory = ["1 GiB", "2 lots"]', "fleet.memory: 'lots' is not a unit of bit"),
         (BASE + "[fleet]\nflops = [2e12, 1e12]", "fleet.flops must run from low to high"),
-        (BASE + "[fleet]\nflops = [1, 2, 3]", "fleet.flops"),
-        (BASE + "[fleet]\ndevices = 0", "fleet.devices must be a whole number of at least 1, got 0"),
+        (
+            BASE + "[fleet]\nflops = [1, 2, 3]",
+            r"fleet.flops: expected one value or a pair \[low, high\], got 3",
+        ),
+        (BASE + "[fleet]\nflops = true", "fleet.flops: expected a quantity like '1.5 TFLOPS', got True"),
+        (BASE + "[fleet]\nflops = {}", "fleet.flops: expected a quantity like"),
+        (BASE + f"[fleet]\nflops = {10**400}", "fleet.flops: expected a finite quantity"),
+        (
+            BASE + "[fleet]\ndevices = 0",
+            "fleet.devices must be a whole number from 1 to 1,000,000,000, got 0",
+        ),
         (BASE + '[[device]]\nname = "a"', r"device\[0\].flops is missing"),
         (BASE + '[[device]]\nname = "a"\nspeed = 1', r"device\[0\].flops is missing"),
         ("seed = -1", "seed must be greater than or equal to 0, got -1"),
@@ -158,7 +167,7 @@ def test_devices_are_either_listed_or_drawn_and_have_names_of_their_own(tmp_path
         InputError, match=r"give either \[\[device\]\] entries or fleet.flops to draw them from"
     ):
         problem(tmp_path, BASE + "[fleet]\nflops = 5\n" + DEVICE)
-    with pytest.raises(InputError, match="name of its own"):
+    with pytest.raises(InputError, match="every device needs a name of its own"):
         problem(tmp_path, BASE + DEVICE + DEVICE)
     with pytest.raises(
         InputError, match=r"device\[1\].speed is not a known field: expected one of name, count"

@@ -36,7 +36,10 @@ def test_reads_what_people_write(text: str | float, dimension: Dimension, value:
         ("fast", Dimension.COMPUTE, "expected a quantity like '1.5 TFLOPS', got 'fast'"),
         ("1.2.3 TFLOPS", Dimension.COMPUTE, "expected a quantity"),
         ("", Dimension.COMPUTE, "expected a quantity"),
+        ("4 gib", Dimension.SIZE, "did you mean 'Gib' or 'GiB'"),
         (float("nan"), Dimension.RATE, "finite"),
+        (10**400, Dimension.RATE, "finite"),
+        (True, Dimension.RATE, "expected a quantity like '78 Mbps', got True"),
         ("1e999 Mbps", Dimension.RATE, "finite"),
     ],
 )

@@ -8,6 +8,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from hasfl.errors import InputError
 
+# Beyond these, products of a few quantities leave what floating point can hold.
+SMALLEST, LARGEST = 1e-60, 1e60
+MOST = 10**9
+
 Dtype = TypeVar("Dtype", bound=np.generic)
 FloatN = NDArray[np.float64]  # one number per device i
 IntN = NDArray[np.int64]
@@ -22,12 +26,8 @@ def quantities(field: str, given: ArrayLike, *, positive: bool = False) -> NDArr
         raise InputError(f"{field} must be a list of numbers, got {given!r}") from None
     if values.ndim != 1 or values.size == 0:
         raise InputError(f"{field} must be a list of at least one number, got shape {values.shape}")
-    too_low = values <= 0 if positive else values < 0
-    if (wrong := np.flatnonzero(too_low | ~np.isfinite(values))).size:
-        bound = "above 0" if positive else "at least 0"
-        raise InputError(
-            f"{field}[{wrong[0]}] must be a finite number {bound}, got {float(values[wrong[0]])!r}"
-        )
+    if (wrong := np.flatnonzero(~_sensible(values, positive=positive))).size:
+        raise InputError(f"{field}[{wrong[0]}] {_must(positive)}, got {float(values[wrong[0]])!r}")
     return frozen(values)
 
 
@@ -44,16 +44,24 @@ def counts(field: str, given: ArrayLike) -> IntN:
 def quantity(field: str, given: float, *, positive: bool = False) -> float:
     """Return one finite number of at least 0, or above 0 if `positive`."""
     value = float(given)
-    if not np.isfinite(value) or value < 0 or (positive and value == 0):
-        bound = "above 0" if positive else "at least 0"
-        raise InputError(f"{field} must be a finite number {bound}, got {value!r}")
+    if not _sensible(np.array(value), positive=positive):
+        raise InputError(f"{field} {_must(positive)}, got {value!r}")
     return value
+
+
+def _sensible(values: NDArray[np.float64], *, positive: bool) -> NDArray[np.bool_]:
+    within = (values >= SMALLEST) & (values <= LARGEST)
+    return within if positive else within | (values == 0)
+
+
+def _must(positive: bool) -> str:
+    return f"must be a finite number {'above 0' if positive else 'at least 0'} (and at most {LARGEST:g})"
 
 
 def count(field: str, given: int) -> int:
     """Return one whole number of at least 1."""
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
-        raise InputError(f"{field} must be a whole number of at least 1, got {given!r}")
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or not 1 <= given <= MOST:
+        raise InputError(f"{field} must be a whole number from 1 to {MOST:,}, got {str(given)[:20]}")
     return int(given)
 
 

@@ -28,7 +28,7 @@ def read_json(path: str, kind: type[Kind]) -> Kind:
     """Read a JSON file, or standard input for "-", as a document of this kind."""
     try:
         data = json.loads(_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
         raise InputError(f"{path} is not valid JSON: {error}") from None
     return checked(data, kind, path)
 
@@ -66,6 +66,8 @@ def _sentence(fault: ErrorDetails, kind: type[Document]) -> str:
             return f"{field} is missing"
         case "extra_forbidden":
             return f"{field} is not a known field{_did_you_mean(fault['loc'], kind)}"
+        case "model_type":
+            return f"{field} must be an object with named fields, got {given}"
         case "value_error":
             return f"{field}: {fault['ctx']['error']}"
         case _:

@@ -11,6 +11,7 @@ from hasfl.arrays import FloatN, count, quantities, quantity, same_length
 from hasfl.errors import InputError
 from hasfl.seeds import Seeds
 
+MOST_DEVICES = 10_000_000
 GIBIBYTE = 8.0 * 2**30  # in bits
 
 
@@ -55,6 +56,8 @@ class Fleet:
         object.__setattr__(self, "names", names)
         arrays = {f"fleet.{field}": getattr(self, field) for field in PER_DEVICE}
         same_length({**arrays, "fleet.names": names}, per="device")
+        if len(set(names)) < len(names):
+            raise InputError("fleet.names must differ: every device needs a name of its own")
 
     @classmethod
     def of(cls, devices: Sequence[Device], **server: float) -> Self:
@@ -101,7 +104,8 @@ class FleetRanges:
     server_fed_down_rate: Range = (360e6, 380e6)
 
     def __post_init__(self) -> None:
-        count("fleet.devices", self.devices)
+        if count("fleet.devices", self.devices) > MOST_DEVICES:
+            raise InputError(f"fleet.devices must be at most {MOST_DEVICES:,}, got {self.devices:,}")
         for field in (*PER_DEVICE, *PER_SERVER):
             low, high = getattr(self, field)
             quantity(f"fleet.{field}[0]", low, positive=True)

@@ -92,7 +92,9 @@ class PlanReport:
     @property
     def gap(self) -> float | None:
         """How far, relatively, the plan may be from the best one."""
-        return None if self.lower_bound is None else 1 - self.lower_bound / self.objective
+        if self.lower_bound is None:
+            return None
+        return 1 - self.lower_bound / self.objective if self.objective > 0 else 0.0
 
     @property
     def feasible(self) -> bool:

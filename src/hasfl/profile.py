@@ -28,7 +28,8 @@ class Layer:
     backward_flops: float
     activation_bits: float  # the layer's output
     gradient_bits: float  # the gradient that comes back for it
-    param_bits: float  # trained weights
+    parameters: int  # trained weights
+    param_bits: float  # their size
     buffer_bits: float  # what is not trained but travels with the weights, e.g. batch-norm means
 
 

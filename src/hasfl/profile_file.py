@@ -17,6 +17,7 @@ class LayerRow(Document):
     backward_flops: float
     activation_bits: float
     gradient_bits: float
+    parameters: int
     param_bits: float
     buffer_bits: float
 

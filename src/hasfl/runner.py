@@ -21,25 +21,32 @@ from hasfl.theory.objective import evaluate
 def read_problem(path: str) -> Problem:
     """Read a raw problem (JSON; "-" is standard input) or a scenario (TOML)."""
     if path == STANDARD_INPUT or path.endswith(".json"):
-        return read_json(path, ProblemFile).problem()
-    if path.endswith(".toml"):
-        return problem_of(read_toml(path, Scenario), folder=Path(path).parent)
-    raise InputError(f"expected a scenario (.toml), a problem (.json) or - for standard input, got {path}")
+        document: ProblemFile | Scenario = read_json(path, ProblemFile)
+    elif path.endswith(".toml"):
+        document = read_toml(path, Scenario)
+    else:
+        raise InputError(
+            f"expected a scenario (.toml), a problem (.json) or - for standard input, got {path}"
+        )
+    try:
+        if isinstance(document, ProblemFile):
+            return document.problem()
+        return problem_of(document, folder=Path(path).parent)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def problem_of(scenario: Scenario, *, folder: Path) -> Problem:
     """The planning problem of a scenario; paths in it are relative to its folder."""
-    if scenario.statistics is None:
-        raise InputError(
-            "[statistics] is missing: a plan needs smoothness, initial_gap, variance_of, moment_of"
-        )
+    if scenario.stats is None:
+        raise InputError("[stats] is missing: a plan needs smoothness, initial_gap, variance_of, moment_of")
     if scenario.training.target is None:
         raise InputError("training.target is missing: a plan needs the mean squared gradient ε to reach")
     layers = layers_of(scenario.model, folder=folder)
     return Problem(
         fleet=scenario.draw(),
         profile=Profile.of(layers, optimizer=scenario.training.optimizer),
-        stats=scenario.statistics.stats(),
+        stats=scenario.stats.stats(),
         learning_rate=scenario.training.learning_rate,
         interval=scenario.training.interval,
         target=scenario.training.target,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from hasfl.documents import Document
-from hasfl.errors import InputError
+from hasfl.errors import UnitError
 from hasfl.fleet import GIBIBYTE, PER_DEVICE, PER_SERVER, Device, Fleet, FleetRanges, Range, draw_fleet
 from hasfl.problem_file import StatsSection
 from hasfl.seeds import Seeds
@@ -28,9 +28,12 @@ def _range(dimension: Dimension) -> BeforeValidator:
     """One value for all, or a pair to draw from."""
 
     def parse(given: Any) -> Any:
-        if isinstance(given, list):
-            return tuple(parse_quantity(value, dimension) for value in given)
-        return (parse_quantity(given, dimension),) * 2
+        pair = given if isinstance(given, list) else [given, given]
+        if len(pair) != 2:
+            raise UnitError(
+                f"expected one value, or a pair [low, high] to draw from, got {len(pair)} entries"
+            )
+        return tuple(parse_quantity(value, dimension) for value in pair)
 
     return BeforeValidator(parse)
 
@@ -43,6 +46,7 @@ RateRange = Annotated[Range, _range(Dimension.RATE)]
 SizeRange = Annotated[Range, _range(Dimension.SIZE)]
 
 TABLE_I = FleetRanges()
+LARGEST_SIDE = 1_000_000  # of a sample, in any direction
 
 
 class FleetSection(Document):
@@ -79,8 +83,8 @@ class DeviceSection(Document):
     def devices(self) -> list[Device]:
         """The boxes as rows, numbered if there are several."""
         row = {field: getattr(self, field) for field in PER_DEVICE}
-        row["fed_up_rate"] = self.fed_up_rate or self.up_rate
-        row["fed_down_rate"] = self.fed_down_rate or self.down_rate
+        row["fed_up_rate"] = self.up_rate if self.fed_up_rate is None else self.fed_up_rate
+        row["fed_down_rate"] = self.down_rate if self.fed_down_rate is None else self.fed_down_rate
         names = [self.name] if self.count == 1 else [f"{self.name}-{k + 1}" for k in range(self.count)]
         return [Device(name=name, **row) for name in names]
 
@@ -92,7 +96,9 @@ class ModelSection(Document):
     profile: str | None = None
     classes: int | None = Field(default=None, ge=1)
     norm: Literal["batch", "group", "none"] | None = None
-    input: list[int] | None = None  # the shape of one sample, for a model of your own
+    input: list[Annotated[int, Field(ge=1, le=LARGEST_SIDE)]] | None = (
+        None  # the shape of one sample, for a model of your own
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> "ModelSection":
@@ -119,7 +125,7 @@ class Scenario(Document):
     training: TrainingSection = TrainingSection()
     fleet: FleetSection = FleetSection()
     device: list[DeviceSection] = Field(default_factory=list)
-    statistics: StatsSection | None = None
+    stats: StatsSection | None = None
 
     @model_validator(mode="after")
     def _drawn_or_listed(self) -> "Scenario":
@@ -137,6 +143,4 @@ class Scenario(Document):
             return drawn
         server = {field: getattr(drawn, field) for field in PER_SERVER}
         devices = [device for section in self.device for device in section.devices()]
-        if len({device.name for device in devices}) < len(devices):
-            raise InputError("every [[device]] needs a name of its own")
         return Fleet.of(devices, **server)

@@ -13,6 +13,7 @@ from hasfl.errors import UnitError
 DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 PREFIXES = DECIMAL | BINARY
+LARGEST = 10**300  # a whole number beyond this is no quantity
 
 
 class Dimension(Enum):
@@ -40,9 +41,14 @@ EXAMPLES = {
 }
 
 
-def parse_quantity(given: str | float, dimension: Dimension) -> float:
+def parse_quantity(given: object, dimension: Dimension) -> float:
     """Read `given` in base units: "78 Mbps" is 7.8e7, a bare number is left as it is."""
-    value = float(given) if isinstance(given, int | float) else _parse_text(given, dimension)
+    if isinstance(given, str):
+        value = _parse_text(given, dimension)
+    elif isinstance(given, int | float) and not isinstance(given, bool):
+        value = float(given) if abs(given) < LARGEST else math.inf
+    else:
+        raise UnitError(f"expected a quantity like {EXAMPLES[dimension]!r}, got {given!r}")
     if not math.isfinite(value):
         raise UnitError(f"expected a finite quantity like {EXAMPLES[dimension]!r}, got {given!r}")
     return value
@@ -73,8 +79,8 @@ def _unit_size(unit: str, dimension: Dimension) -> float:
 
 def _did_you_mean(unit: str, dimension: Dimension) -> str:
     known = [prefix + spelling for spelling in dimension.spellings for prefix in PREFIXES]
-    near = [name for name in known if name.lower() == unit.lower()]
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    near = " or ".join(repr(name) for name in known if name.lower() == unit.lower())
+    return f" (did you mean {near}?)" if near else ""
 
 
 def format_quantity(value: float, unit: str, *, digits: int = 3) -> str:

@@ -17,13 +17,14 @@ class Outcome:
 
 
 Hasfl = Callable[..., Outcome]
+COLUMNS = "100"
 
 
 @pytest.fixture
 def hasfl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hasfl:
     def run(*arguments: object) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["hasfl", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "100")
+        monkeypatch.setenv("COLUMNS", COLUMNS)
         with pytest.raises(SystemExit) as stop:
             main()
         captured = capsys.readouterr()

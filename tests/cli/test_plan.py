@@ -104,7 +104,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "unknown top": ({"zzz": 1}, "zzz is not a known field: expected one of fleet, profile"),
     "negative": (
         {"fleet.flops": [1e12, -1.0, 1e12]},
-        "fleet.flops[1] must be a finite number above 0, got -1.0",
+        "fleet.flops[1] must be a finite number above 0 (and at most 1e+60), got -1.0",
     ),
     "nan": ({"stats.variance_of": [1, 2, float("nan"), 4, 5]}, "stats.variance_of[2] must be a finite"),
     "infinite": ({"fleet.server_flops": float("inf")}, "fleet.server_flops must be a finite number"),
@@ -114,7 +114,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "text": ({"learning_rate": "fast"}, "learning_rate must be a valid number, got 'fast'"),
     "text in a list": ({"fleet.flops": ["1 TFLOPS", 1, 1]}, "fleet.flops[0] must be a valid number"),
     "fraction": ({"interval": 2.5}, "interval must be a valid integer"),
-    "zero": ({"max_batch": 0}, "max_batch must be a whole number of at least 1, got 0"),
+    "zero": ({"max_batch": 0}, "max_batch must be a whole number from 1 to 1,000,000,000, got 0"),
     "empty": ({"fleet.flops": []}, "fleet.flops must be a list of at least one number"),
     "scalar": ({"fleet.flops": 3}, "fleet.flops must be a valid list, got 3"),
     "falling": (
@@ -138,22 +138,30 @@ def test_wrong_problems(hasfl: Hasfl, tmp_path: Path, case: str) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--batch", "4", "--cut", "0"), "cuts[0] must be at least 1, got 0"),
+        (("--batch", "4", "--cut", "0"), "--cut must be from 1 to 1,000,000,000, got 0"),
         (("--batch", "4", "--cut", "6"), "a cut must lie between 1 and 5, the number of layers, got 6"),
-        (("--batch", "0", "--cut", "1"), "batch_sizes[0] must be at least 1, got 0"),
+        (("--batch", "0", "--cut", "1"), "--batch must be from 1 to 1,000,000,000, got 0"),
         (("--batch", "1,2", "--cut", "1"), "--batch has 2 entries for 3 devices"),
         (("--batch", "many", "--cut", "1"), "--batch must be a whole number, or one per device"),
         (("--batch", "1.5", "--cut", "1"), "--batch must be a whole number"),
-        (("--batch", "99999999999999999999", "--cut", "1"), "batch_sizes must be a list of whole numbers"),
+        (
+            ("--batch", "99999999999999999999", "--cut", "1"),
+            "--batch must be from 1 to 1,000,000,000, got 99999999999999999999",
+        ),
         (("--solver", "magic"), "solver must be exact or bcd, got 'magic'"),
         (("--solver", "bcd", "--cut", "1"), "solver bcd finds batch sizes and cuts together"),
         (("--gap", "2"), "--gap"),
+        (("--cut", "6"), "a cut must lie between 1 and 5, the number of layers, got 6"),
+        (("--batch", "65"), "batch size 65 is above max_batch, 64"),
+        (("--why", "--batch", "4"), "--why lets the batch sizes adapt"),
+        (("--nonsense",), "No such option"),
     ],
 )
 def test_wrong_options(hasfl: Hasfl, tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
     outcome = hasfl("plan", write(tmp_path, raw()), *options)
     assert (outcome.code, outcome.out) == (2, "")
     assert sentence in outcome.err
+    assert outcome.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -161,7 +169,8 @@ def test_wrong_options(hasfl: Hasfl, tmp_path: Path, options: tuple[str, ...], s
     [
         ("p.json", "{", "p.json is not valid JSON"),
         ("p.json", "[" * 100_000, "p.json is not valid JSON"),
-        ("p.json", "[1]", "the document must be a valid dictionary"),
+        ("p.json", "1" * 5000, "p.json is not valid JSON"),
+        ("p.json", "[1]", "the document must be an object with named fields"),
         ("p.toml", "= 1", "p.toml is not valid TOML"),
         ("p.yaml", "a: 1", "expected a scenario (.toml), a problem (.json) or - for standard input"),
     ],
@@ -253,6 +262,36 @@ def test_why(hasfl: Hasfl, tmp_path: Path) -> None:
     assert len(saved) == 3 + 3 * 4
     assert saved == sorted(saved, reverse=True)
     assert saved[0] > 0
+
+
+def test_names_are_shown_as_they_are(hasfl: Hasfl, tmp_path: Path) -> None:
+    names = ["[red]x[/red]", "[/foo]", "[bold"]
+    shown = hasfl("plan", write(tmp_path, raw(**{"fleet.names": names}))).out
+    assert all(name in shown for name in names)
+
+
+@pytest.mark.parametrize("width", ["60", "80", "100", "200"])
+def test_the_tables_fit_the_terminal(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
+    monkeypatch.setattr("tests.cli.conftest.COLUMNS", width)
+    shown = hasfl("plan", EXAMPLE).out
+    assert max(map(len, shown.splitlines())) <= int(width)
+    assert "…" not in shown or width == "60"
+
+
+def test_a_problem_that_costs_nothing(hasfl: Hasfl, tmp_path: Path) -> None:
+    free = {f"profile.{field}": [0.0] * 5 for field in raw()["profile"]}
+    path = write(tmp_path, raw(**free))
+    printed = json.loads(hasfl("plan", path, "--json").out)
+    assert (printed["objective"] < 1e-80, printed["status"]) == (True, "optimal")
+    assert hasfl("plan", path).code == 0
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hasfl", "plan", str(EXAMPLE), "--json"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "hasfl: cannot write: No space left on device\n"
 
 
 def test_no_plan_at_all(hasfl: Hasfl, tmp_path: Path) -> None:

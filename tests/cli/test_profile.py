@@ -56,7 +56,7 @@ def test_a_model_of_ones_own(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.M
         (("vgg16", "--norm", "layer"), "norm must be 'batch', 'group' or 'none', got 'layer'"),
         (("vgg16", "--optimizer", "lion"), "optimizer must be one of sgd, momentum, adam, got 'lion'"),
         (("vgg16", "--input", "3by3"), "--input must be the shape of one sample like 3x32x32, got '3by3'"),
-        (("vgg16", "--input", "3x64x64"), "'vgg16' takes no input_shape"),
+        (("vgg16", "--input", "3x64x64"), "'vgg16' takes no input, got input = (3, 64, 64)"),
         (("vgg16", "--classes", "0"), "--classes"),
     ],
 )

@@ -59,6 +59,10 @@ def plain(): return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
 def pair(): return plain(), torch.zeros(1, 4)
 def chain(): return small_cnn()
 def nothing(): return None
+def failing(): raise KeyError("weights")
+def leaving(): raise SystemExit(3)
+def greedy(size): return plain()
+ready = plain()
 number = 5
 """
 
@@ -76,7 +80,10 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_model_of_ones_own(mine: str) -> None:
     assert network(f"{mine}:plain", input_shape=(4,)).names == ("0", "1", "2")
     assert network(f"{mine}:pair").names == ("0", "1", "2")
+    assert network(f"{mine}:ready", input_shape=(4,)).names == ("0", "1", "2")
     assert isinstance(network(f"{mine}:chain"), LayeredModel)
+    with pytest.raises(ModelError, match="brings its own example input: leave out --input"):
+        network(f"{mine}:pair", input_shape=(4,))
 
 
 @pytest.mark.parametrize(
@@ -86,6 +93,9 @@ def test_a_model_of_ones_own(mine: str) -> None:
         ("nothing", "must return a module, a LayeredModel or a pair .module, example input., got NoneType"),
         ("number", "must be a callable that returns a module, got int"),
         ("missing", "cannot find model .*missing"),
+        ("failing", "calling model .* failed: KeyError: 'weights'"),
+        ("leaving", "calling model .* failed: SystemExit: 3"),
+        ("greedy", "calling model .* failed: TypeError"),
     ],
 )
 def test_what_is_not_a_model_says_why(mine: str, attribute: str, message: str) -> None:
@@ -96,9 +106,11 @@ def test_what_is_not_a_model_says_why(mine: str, attribute: str, message: str) -
 def test_unknown_names_and_options() -> None:
     with pytest.raises(ModelError, match="unknown model 'vgg19': expected one of vgg16, resnet18, small-cnn"):
         network("vgg19")
-    with pytest.raises(ModelError, match="cannot find model 'no_such_module:f': No module named"):
+    with pytest.raises(
+        ModelError, match="cannot find model 'no_such_module:f': ModuleNotFoundError: No module named"
+    ):
         network("no_such_module:f")
-    with pytest.raises(ModelError, match="'vgg16' takes no input_shape"):
+    with pytest.raises(ModelError, match="'vgg16' takes no input,"):
         network("vgg16", input_shape=(3, 64, 64))
     with pytest.raises(ModelError, match="'a:b' takes no classes"):
         network("a:b", classes=3)

@@ -38,7 +38,7 @@ def test_dinkelbach_says_what_it_cannot_do() -> None:
     with pytest.raises(ValueError, match="must keep it above 0"):
         minimise_ratio(lambda q: (None, 1.0, 0.0), start=1.0)
     with pytest.raises(RuntimeError, match="not settled after 3 steps"):
-        minimise_ratio(lambda q: (None, q + 1, 1.0), start=1.0, max_iterations=3)
+        minimise_ratio(lambda q: (None, q - 1, 1.0), start=1.0, max_iterations=3)
 
 
 @st.composite

@@ -1,7 +1,10 @@
 """The verbs of `hasfl`. Each is short: read, ask, show. What goes wrong is one sentence and exit code 2."""
 
+import io
 import json
 import math
+import os
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +14,7 @@ import numpy as np
 import typer
 
 from hasfl import __version__
-from hasfl.arrays import IntN
+from hasfl.arrays import MOST, IntN
 from hasfl.errors import HasflError, InputError
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ app = typer.Typer(
     name="hasfl",
     help="Split federated learning on fleets of unequal devices.",
     no_args_is_help=True,
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -31,15 +35,29 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 
 def main() -> NoReturn:
-    """Run the command line; a deliberate error becomes one sentence on standard error."""
+    """Run the command line; what goes wrong becomes one sentence on standard error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Greek still gets its table
     try:
-        app()
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
     except HasflError as error:
-        sys.stderr.write(f"hasfl: {error}\n")
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
     except BrokenPipeError:  # the reader of our output went away: nothing is wrong
-        sys.stderr.close()
-    sys.exit(0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        _fail(f"cannot write: {error.strerror}", 1)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # the parser's own errors have it, whatever their class
+            raise
+        _fail(error.format_message(), 2)
+    sys.exit(code)
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    sys.stderr.write(f"hasfl: {sentence}\n")
+    sys.exit(code)
 
 
 def _show_version(wanted: bool) -> None:
@@ -83,6 +101,8 @@ def plan(
     """
     from hasfl.runner import read_problem, solve
 
+    if why and batch is not None:
+        raise InputError("--why lets the batch sizes adapt to an upgrade: leave out --batch")
     problem = read_problem(question)
     devices = len(problem.fleet)
     report = solve(
@@ -121,6 +141,8 @@ def _per_device(option: str, text: str, devices: int) -> IntN:
         raise InputError(
             f"{option} has {len(values)} entries for {devices} devices: give one, or one per device"
         )
+    if wrong := [value for value in values if not 1 <= value <= MOST]:
+        raise InputError(f"{option} must be from 1 to {MOST:,}, got {str(wrong[0])[:20]}")
     return np.broadcast_to(values, devices)
 
 
@@ -157,7 +179,6 @@ def profile(
 def _shape(text: str | None) -> list[int] | None:
     if text is None:
         return None
-    sizes = text.split("x")
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+    if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", text):
         raise InputError(f"--input must be the shape of one sample like 3x32x32, got {text!r}")
-    return [int(size) for size in sizes]
+    return [int(size) for size in text.split("x")]

@@ -23,7 +23,9 @@ from hasfl.theory.objective import memory_needed
 from hasfl.units import format_quantity, format_seconds
 
 ROWS = 24  # devices shown; of a larger fleet, those that take longest
-BAR = 30  # characters for the longest phase
+BAR = 24  # characters for the longest phase
+WIDE = 100  # columns of a terminal that has room for everything
+COLUMNS = ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (a4, a5)", "memory")
 
 
 def show_plan(report: PlanReport, problem: Problem, upgrades: Sequence[Upgrade]) -> None:
@@ -31,37 +33,48 @@ def show_plan(report: PlanReport, problem: Problem, upgrades: Sequence[Upgrade])
     console = Console()
     split = split_training_latency(report.plan, problem.fleet, problem.profile)
     aggregation = aggregation_latency(report.plan, problem.fleet, problem.profile)
-    console.print(_devices(report, problem, split))
+    console.print(_devices(report, problem, split, console.width))
     console.print(_phases(split, aggregation, problem.interval))
     console.print(_worth(report, problem))
     if upgrades:
         console.print(_why(split, problem, upgrades))
 
 
-def _devices(report: PlanReport, problem: Problem, split: SplitTrainingLatency) -> Table:
+def _devices(report: PlanReport, problem: Problem, split: SplitTrainingLatency, width: int) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD, title="What each device does", title_justify="left", title_style="bold"
     )
-    for name in ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (a4, a5)", "memory"):
+    columns = [name for name in COLUMNS if width >= WIDE or name not in ("compute", "uplink")]
+    for name in columns:
         table.add_column(name, justify="left" if name in ("device", "cut") else "right", no_wrap=True)
     shown = _shown(split)
-    used = memory_needed(report.plan, problem.profile) / problem.fleet.memory
-    for i in shown:
-        device = problem.fleet[int(i)]
-        table.add_row(
-            device.name,
-            str(report.plan.batch_sizes[i]),
-            f"{report.plan.cuts[i]} · {problem.profile.names[report.plan.cut_index[i]]}",
-            format_quantity(device.flops, "FLOPS"),
-            format_quantity(device.up_rate, "bps"),
-            _marked(split.up, i),
-            _marked(split.down, i),
-            Text(f"{used[i]:.1%}", style="bold red" if used[i] > 1 else ""),
-        )
+    for i in shown.tolist():
+        row = _row(report, problem, split, i)
+        table.add_row(*(row[name] for name in columns))
     number = f"the {len(shown)} of {len(problem.fleet)} devices that take longest; "
     table.caption = f"{number if len(shown) < len(problem.fleet) else ''}◀ slowest: everybody waits for it"
     table.caption_justify = "left"
     return table
+
+
+def _titled(title: str) -> Table:
+    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+
+
+def _row(report: PlanReport, problem: Problem, split: SplitTrainingLatency, i: int) -> dict[str, Text]:
+    """What one device does, by column."""
+    device, j = problem.fleet[i], int(report.plan.cut_index[i])
+    used = float(memory_needed(report.plan, problem.profile)[i]) / device.memory
+    return {
+        "device": Text(device.name),
+        "batch": Text(str(report.plan.batch_sizes[i])),
+        "cut": Text(f"{j + 1} · {problem.profile.names[j]}"),
+        "compute": Text(format_quantity(device.flops, "FLOPS")),
+        "uplink": Text(format_quantity(device.up_rate, "bps")),
+        "up (a1, a2)": _marked(split.up, i),
+        "down (a4, a5)": _marked(split.down, i),
+        "memory": Text(f"{used:.1%}", style="bold red" if used > 1 else ""),
+    }
 
 
 def _marked(seconds: FloatN, i: int) -> Text:
@@ -93,10 +106,8 @@ def _phases(split: SplitTrainingLatency, aggregation: AggregationLatency, interv
         f"b1 sub-models up, every {interval} rounds": aggregation.up / interval,
         f"b3 sub-models down, every {interval} rounds": aggregation.down / interval,
     }
-    longest, total = max(phases.values()), sum(phases.values())
-    table = Table(
-        box=box.SIMPLE_HEAD, title="Where a round's time goes", title_justify="left", title_style="bold"
-    )
+    longest, total = max(phases.values()) or 1.0, sum(phases.values()) or 1.0
+    table = _titled("Where a round's time goes")
     table.add_column("step")
     table.add_column("time", justify="right")
     table.add_column("share", justify="right")
@@ -131,8 +142,8 @@ def _certificate(report: PlanReport) -> str:
         found = f"{report.status} after {report.iterations} iterations; a heuristic, nothing is proved"
     else:
         found = (
-            f"{report.status}: no plan takes less than {format_seconds(report.lower_bound)}, "
-            f"this one at most {report.gap:.1%} more"
+            f"{report.status}: no plan takes less than {format_seconds(report.lower_bound)}; "
+            f"at most {100 * report.gap:.3g} % of this one's time could be saved"
         )
     return f"{found}; {format_seconds(report.seconds)} to plan"
 
@@ -143,7 +154,9 @@ def _why(split: SplitTrainingLatency, problem: Problem, upgrades: Sequence[Upgra
     text = Text("  Why not faster?\n", style="bold")
     text.append(f"  device {names[split.up.argmax()]} sets T₃ (up), ", style="not bold")
     text.append(f"device {names[split.down.argmax()]} sets T₄ (down)\n", style="not bold")
-    for upgrade in upgrades[:3]:
+    if not upgrades[0].saved_seconds:
+        text.append("  10 % more of any one resource would save nothing\n", style="not bold")
+    for upgrade in [upgrade for upgrade in upgrades[:3] if upgrade.saved_seconds]:
         saved = format_seconds(upgrade.saved_seconds)
         text.append(f"  10 % more {upgrade.resource} would save {saved}\n", style="not bold")
     return text

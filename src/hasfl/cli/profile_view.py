@@ -2,52 +2,56 @@
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from hasfl.profile_file import ProfileFile
+from hasfl.profile_file import LayerRow, ProfileFile
 from hasfl.units import format_quantity
 
-BITS = 32  # of one number
+WIDE = 100  # columns of a terminal that has room for everything
+COLUMNS = ("cut", "layer", "output", "forward", "backward", "activations", "parameters", "sub-model so far")
 
 
-def show_profile(table: ProfileFile, console: Console | None = None) -> None:
+def show_profile(table: ProfileFile) -> None:
     """Print one row per layer and the sums."""
+    console = Console()
     shown = Table(
-        box=box.SIMPLE_HEAD, title=f"{table.model}, one sample", title_justify="left", title_style="bold"
+        box=box.SIMPLE_HEAD,
+        title=f"{escape(table.model)}, one sample",
+        title_justify="left",
+        title_style="bold",
     )
-    columns = (
-        "cut",
-        "layer",
-        "output",
-        "forward",
-        "backward",
-        "activations",
-        "parameters",
-        "sub-model so far",
-    )
+    columns = [
+        name for name in COLUMNS if console.width >= WIDE or name not in ("backward", "sub-model so far")
+    ]
     for name in columns:
         shown.add_column(name, justify="left" if name == "layer" else "right", no_wrap=True)
     for j, layer in enumerate(table.layers):
-        shown.add_row(
-            str(j + 1),
-            layer.name,
-            "x".join(map(str, layer.output_shape)) or "-",
-            format_quantity(layer.forward_flops, "FLOP"),
-            format_quantity(layer.backward_flops, "FLOP"),
-            format_quantity(layer.activation_bits, "bit"),
-            f"{layer.param_bits / BITS:,.0f}",
-            format_quantity(table.profile.param_bits_upto[j], "bit"),
-        )
-    console = console or Console()
+        row = _row(j, layer, table)
+        shown.add_row(*(escape(row[name]) for name in columns))
     console.print(shown)
     console.print(_sums(table))
 
 
+def _row(j: int, layer: LayerRow, table: ProfileFile) -> dict[str, str]:
+    """What one layer costs, by column."""
+    return {
+        "cut": str(j + 1),
+        "layer": layer.name,
+        "output": "x".join(map(str, layer.output_shape)) or "-",
+        "forward": format_quantity(layer.forward_flops, "FLOP"),
+        "backward": format_quantity(layer.backward_flops, "FLOP"),
+        "activations": format_quantity(layer.activation_bits, "bit"),
+        "parameters": f"{layer.parameters:,}",
+        "sub-model so far": format_quantity(table.profile.param_bits_upto[j], "bit"),
+    }
+
+
 def _sums(table: ProfileFile) -> str:
-    parameters = sum(layer.param_bits for layer in table.layers) / BITS
+    parameters = sum(layer.parameters for layer in table.layers)
     return (
         f"  {format_quantity(table.profile.forward_flops_upto[-1], 'FLOP')} forward, "
         f"{format_quantity(table.profile.backward_flops_upto[-1], 'FLOP')} backward, "
-        f"{parameters:,.0f} parameters; {table.optimizer} keeps "
+        f"{parameters:,} parameters; {table.optimizer} keeps "
         f"{format_quantity(table.profile.optimizer_bits_upto[-1], 'bit')}. A multiply-add counts two FLOP.\n"
     )

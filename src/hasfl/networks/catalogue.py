@@ -37,11 +37,11 @@ def network(
     """
     if ":" in name:
         _refuse(name, classes=classes, norm=norm)
-        return _as_layered(name, _import_callable(name)(), input_shape)
+        return _as_layered(name, _made_by(name), input_shape)
     if name not in NETWORKS:
         known = ", ".join(NETWORKS)
         raise ModelError(f"unknown model {name!r}: expected one of {known}, or package.module:callable")
-    _refuse(name, input_shape=input_shape)
+    _refuse(name, input=input_shape)
     given = {"classes": classes, "norm": norm}
     return NETWORKS[name](**{option: value for option, value in given.items() if value is not None})
 
@@ -53,32 +53,42 @@ def _refuse(name: str, **options: object) -> None:
             raise ModelError(f"model {name!r} takes no {option}, got {option} = {value!r}: leave it out")
 
 
-def _import_callable(name: str) -> Callable[[], object]:
-    """Find `package.module:callable`, looking in the working folder as `python -m` does."""
+def _made_by(name: str) -> object:
+    """Find `package.module:callable`, looking in the working folder as `python -m` does, and call it.
+
+    Whatever goes wrong inside is the user's own code speaking: it is told in a sentence.
+    """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ModelError(f"cannot find model {name!r}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"cannot find model {name!r}: {type(error).__name__}: {error}") from error
+    if isinstance(found, nn.Module):
+        return found
     if not callable(found):
         raise ModelError(
             f"model {name!r} must be a callable that returns a module, got {type(found).__name__}"
         )
-    return found  # type: ignore[no-any-return]
+    try:
+        return found()
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"calling model {name!r} failed: {type(error).__name__}: {error}") from error
 
 
 def _as_layered(name: str, made: object, input_shape: tuple[int, ...] | None) -> LayeredModel:
     """Turn what a user's callable returned into a layered model."""
     match made:
+        case LayeredModel() | (nn.Module(), Tensor()) if input_shape is not None:
+            raise ModelError(f"model {name!r} brings its own example input: leave out --input")
         case LayeredModel():
             return made
         case (nn.Module() as module, Tensor() as example_input):
             return layered(module, example_input)
         case nn.Module() if input_shape is not None:
-            return layered(made, torch.empty(1, *input_shape))
+            return layered(made, torch.empty(1, *input_shape, device="meta"))
         case nn.Module():
             raise ModelError(
                 f"model {name!r} returns a plain module: give the shape of one sample, e.g. --input 3x32x32"

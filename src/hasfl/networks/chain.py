@@ -185,6 +185,6 @@ def _cannot_be_cut(module: nn.Module, graph: fx.Graph) -> str:
     reason = (
         "its forward cannot be traced, because it depends on data or is a single step"
         if whole
-        else "nowhere inside does exactly one tensor cross"
+        else "nowhere inside does exactly one tensor cross between parts that share no weight"
     )
     return f"{type(module).__name__} cannot be cut anywhere: {reason}"

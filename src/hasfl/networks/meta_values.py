@@ -47,8 +47,11 @@ class MetaValues:
     def _run_both(self, node: fx.Node) -> tuple[Any, Any]:
         try:
             return self._run(node, 0), self._run(node, 1)
-        except (RuntimeError, NotImplementedError, ValueError) as error:
-            raise ModelError(f"{self._what(node)} cannot be worked out from shapes alone: {error}") from error
+        except Exception as error:  # a user's forward may raise anything
+            reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+            raise ModelError(
+                f"{self._what(node)} cannot be worked out from shapes alone: {reason[0]}"
+            ) from error
 
     def _what(self, node: fx.Node) -> str:
         is_module = node.op == "call_module"

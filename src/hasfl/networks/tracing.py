@@ -20,7 +20,13 @@ CONTAINERS = (nn.Sequential, nn.TransformerEncoder)
 # What a forward raises when it wants to know something that only a real run can tell.
 UNTRACEABLE = (TraceError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError)
 
-IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
+IN_PLACE_OPERATORS = tuple(
+    getattr(operator, f"i{name}")
+    for name in (
+        "add", "and", "floordiv", "lshift", "matmul", "mod", "mul",
+        "or", "pow", "rshift", "sub", "truediv", "xor",
+    )
+)  # fmt: skip
 
 BODY = "body"
 Answer = TypeVar("Answer")

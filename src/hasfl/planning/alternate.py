@@ -1,7 +1,7 @@
 """Algorithm 2, the paper's planner: batch sizes and cuts in turn, until Θ′ settles.
 
-A heuristic. It never returns anything worse than its start: the rounding of Proposition 1 may raise Θ′,
-and then the older plan is kept.
+A heuristic. It never returns anything worse than a start that keeps the constraints: the rounding of
+Proposition 1 may raise Θ′, and then the older plan is kept.
 """
 
 import math
@@ -32,6 +32,7 @@ def alternate(
     began = time.monotonic()
     tables, model = CostTables.of(problem), Corollary1.of(problem)
     plan = start or first_plan(problem, tables, model)
+    problem.require_fits(plan)
     if not _usable(plan, tables, model):
         plan = first_plan(problem, tables, model)
     path, residual, status = [_value(tables, model, plan)], 0.0, "limit"
@@ -39,7 +40,7 @@ def alternate(
         batch_sizes, residual = _next_batches(tables, model, plan, exhaustive=exhaustive)
         plan = _better(tables, model, plan, Plan(batch_sizes, plan.cuts))
         try:
-            cuts = _next_cuts(tables, model, plan, began + time_limit - time.monotonic())
+            cuts = _next_cuts(tables, model, plan, began + time_limit)
         except TimeoutError:
             break
         plan = _better(tables, model, plan, Plan(plan.batch_sizes, cuts))
@@ -89,13 +90,11 @@ def _next_batches(
     return rounded.astype(np.int64), stationary.residual
 
 
-def _next_cuts(tables: CostTables, model: Corollary1, plan: Plan, time_limit: float) -> IntN:
+def _next_cuts(tables: CostTables, model: Corollary1, plan: Plan, deadline: float) -> IntN:
     """P2 with the batch sizes of a plan."""
-    if time_limit <= 0:
-        raise TimeoutError
     b: FloatN = plan.batch_sizes.astype(float)
     ratio = _value(tables, model, plan) / model.scale
-    return CutProgram(tables, model, b, time_limit).solve(ratio).argmin
+    return CutProgram(tables, model, b, deadline).solve(ratio).argmin
 
 
 def _value(tables: CostTables, model: Corollary1, plan: Plan) -> float:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hasfl.arrays import FloatN, IntN
 from hasfl.plan import Plan
 from hasfl.planning.relaxation import ROUNDING, best_batch
-from hasfl.planning.tables import largest_batch_in_memory
+from hasfl.planning.tables import largest_batch_in_memory, seconds_per_sample
 from hasfl.problem import Problem
 from hasfl.theory.latency import aggregation_latency
 from hasfl.theory.rounds import Corollary1, Floats, RoundsModel
@@ -26,7 +26,8 @@ from hasfl.theory.rounds import Corollary1, Floats, RoundsModel
 EDGES = 256  # of a grid, in each direction
 STRIPS = 12  # that the plane is first divided into, in each direction
 PASSES = 12
-CLOSED = 1 - 1e-12  # a bound this close to what is needed counts as reached
+MOST_POINTS = 2e7  # that a grid holds; beyond them the search is better
+ROUNDOFF = 1e-12  # of a round: a bound this close to what is needed counts as reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,13 +45,15 @@ class FixedCuts:
     @classmethod
     def of(cls, problem: Problem, cuts: IntN) -> Self:
         """The problem of the batch sizes for these cuts."""
-        fleet, profile, j = problem.fleet, problem.profile, cuts - 1
-        rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto
-        aggregation = aggregation_latency(Plan(np.ones_like(cuts), cuts), fleet, profile).total
+        j = cuts - 1
+        up, down, server = seconds_per_sample(problem, j)
+        aggregation = aggregation_latency(
+            Plan(np.ones_like(cuts), cuts), problem.fleet, problem.profile
+        ).total
         return cls(
-            up_seconds=rho[j] / fleet.flops + profile.activation_bits_at[j] / fleet.up_rate,
-            down_seconds=profile.gradient_bits_at[j] / fleet.down_rate + varpi[j] / fleet.flops,
-            server_seconds=((rho[-1] - rho + varpi[-1] - varpi) / fleet.server_flops)[j],
+            up_seconds=up,
+            down_seconds=down,
+            server_seconds=server,
             largest_batch=np.minimum(largest_batch_in_memory(problem, j), problem.max_batch),
             aggregation_seconds=aggregation / problem.interval,
             deepest_cut=int(cuts.max()),
@@ -123,7 +126,10 @@ def best_batches_on_grid(cuts: FixedCuts, start: FloatN, gap: float) -> BatchesF
         level = _Level.at(cuts, value * (1 - gap))
         for side in (0, 1, 0, 1) if k == 0 else ():
             window = level.narrowed(level.reachable(window), side)
-        grid = level.grid(level.reachable(window))
+        window = level.reachable(window)
+        if level.points_within(window) > MOST_POINTS:
+            return None
+        grid = level.grid(window)
         candidate = grid.batch_sizes_of_best_cell()
         if (found := cuts.value(candidate)) < value:
             best, value = candidate, found
@@ -177,15 +183,23 @@ class _Level:
         """Without the first and the last strips of one side that are closed as a whole."""
         edges = np.linspace(window.low[side], window.high[side], STRIPS + 1)
         strips = [window.with_side(side, low, high) for low, high in pairwise(edges)]
-        still_open = [strip for strip in strips if self.bound(strip) < self.needed * CLOSED]
+        still_open = [strip for strip in strips if not self.closed(np.array(self.bound(strip)), window.low)]
         if not still_open:
             return window.with_side(side, edges[0], edges[0])
         return window.with_side(side, still_open[0].low[side], still_open[-1].high[side])
 
+    def points_within(self, window: Window) -> float:
+        """How many samples more the upper corner allows than the lower one."""
+        return float((self.limit(window.high) - self.limit(window.low)).sum())
+
+    def closed(self, bounds: Floats, window_low: Floats) -> NDArray[np.bool_]:
+        """Whether bounds reach what is needed, up to rounding."""
+        return bounds >= self.needed - ROUNDOFF * self.per_second * float(window_low.sum())
+
     def grid(self, window: Window) -> "_Grid":
         """Bound every cell of a grid over the window."""
         always, top = self.limit(window.low), self.limit(window.high)
-        added = (top - always).astype(np.int64)
+        added = np.maximum(top - always, 0.0).astype(np.int64)
         device = np.repeat(np.arange(len(top)), added)
         first = np.repeat(always - (added.cumsum() - added), added)  # so that levels count from `always` + 1
         level = first + np.arange(1, len(device) + 1)
@@ -218,11 +232,12 @@ class _Grid:
     def _upper(self, side: int, cell: int) -> float:
         """Just below the next cell, or the end of the window."""
         edges = (self.up_edges, self.down_edges)[side]
-        return float(edges[cell + 1] / ROUNDING**2 if cell + 1 < len(edges) else self.high[side])
+        end = edges[cell + 1] / ROUNDING**2 if cell + 1 < len(edges) else self.high[side]
+        return float(max(end, edges[cell]))
 
     def open_window(self) -> Window | None:
         """The smallest rectangle around the cells that are not closed."""
-        still_open = self.bounds < self.level.needed * CLOSED
+        still_open = ~self.level.closed(self.bounds, np.array([self.up_edges[0], self.down_edges[0]]))
         rows, columns = np.flatnonzero(still_open.any(axis=1)), np.flatnonzero(still_open.any(axis=0))
         if not len(rows):
             return None
@@ -231,16 +246,16 @@ class _Grid:
 
 
 def _edges(points: Floats, window: Window, side: int) -> Floats:
-    """Lower edges of the cells: the points themselves if they are few, else evenly spaced."""
+    """Lower edges of the cells: the points themselves if they are few, else EDGES evenly spaced ones."""
     low, high = window.low[side], window.high[side]
-    if len(points) <= EDGES:
+    if len(points) < EDGES - 1:
         return np.unique(np.append(points[points > low], low))
     width = float(high - low) / EDGES
     return low + width * np.arange(float(EDGES))
 
 
 def _cell(points: Floats, edges: Floats) -> NDArray[np.int64]:
-    """The cell of each point, or one before it; what lies left of all edges counts from the first on."""
+    """The cell of each point, or an earlier one; what lies left of all edges counts from the first on."""
     if len(edges) != EDGES:
         return np.maximum(np.searchsorted(edges, points, side="right").astype(np.int64) - 1, 0)
     per_cell = (EDGES - 1) / max(edges[-1] - edges[0], np.finfo(float).tiny)

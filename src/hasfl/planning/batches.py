@@ -57,7 +57,7 @@ class BatchProblem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StationaryPoint:
-    """Where every derivative of Θ′ vanishes, b̂."""
+    """Where every derivative of Θ′ vanishes that can, b̂."""
 
     batch_sizes: FloatN
     iterations: int
@@ -76,6 +76,8 @@ def stationary_batches(problem: BatchProblem, start: FloatN) -> StationaryPoint:
         return StationaryPoint(np.zeros_like(start), 0, 0.0)
     endless = C * problem.largest_batch <= 1e-15 * problem.fixed_seconds
     b = np.where(endless, np.maximum(problem.largest_batch, 1.0), start)
+    if problem.margin(b) <= 0:
+        raise ValueError("the batch sizes to start from must reach the target")
     residual, iterations = np.inf, 0
     while residual > TOLERANCE and iterations < MAX_ITERATIONS:
         iterations += 1

@@ -8,6 +8,7 @@ import ctypes
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ AUXILIARIES = 6  # T₁ to T₆
 STANDARD_OUTPUT = 1
 TIME_IS_UP = 1  # SciPy's status for a limit reached
 LONGEST = 1e6  # seconds; HiGHS wants a number
-LEAST_MARGIN = 1e-9  # of the target, that a plan must leave
+LEAST_MARGIN = 1e-9  # of the most margin, that cuts must leave
 
 
 @contextmanager
@@ -49,13 +50,14 @@ def quiet_solver() -> Iterator[None]:
 class CutProgram:
     """P2 for given batch sizes: num = T₃ + T₄ + Σ b C μ + (T₅ + T₆)/I, den = (most margin) − T₁.
 
-    T₁ is the drift beyond that of the first cut, T₂ counts in whole models, T₃ to T₆ are seconds.
+    T₁ is the drift beyond that of the first cut, as a share of the most margin; T₂ counts in whole models;
+    T₃ to T₆ are seconds.
     """
 
     tables: CostTables
     model: Corollary1
     batch_sizes: FloatN
-    time_limit: float = math.inf
+    deadline: float = math.inf  # on the monotonic clock
 
     def solve(self, start: float) -> RatioMinimum[IntN]:
         """The best cuts, beginning with the ratio of a plan that is known.
@@ -66,9 +68,11 @@ class CutProgram:
 
     def _minimise_difference(self, q: float) -> tuple[IntN, float, float]:
         devices, layers = self.tables.up_seconds.shape
-        cost = np.concatenate(
-            [self._server_cost().ravel(), [q, 0.0, 1.0, 1.0, *[1 / self.tables.interval] * 2]]
-        )
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        per_auxiliary = [q * self._most_margin(), 0.0, 1.0, 1.0, *[1 / self.tables.interval] * 2]
+        cost = np.concatenate([self._server_cost().ravel(), per_auxiliary])
         scale = float(np.abs(cost).max())
         with quiet_solver():
             result = milp(
@@ -76,7 +80,7 @@ class CutProgram:
                 integrality=np.repeat([1, 0], [devices * layers, AUXILIARIES]),
                 bounds=self._bounds(),
                 constraints=self._constraints(),
-                options={"mip_rel_gap": 1e-6, "time_limit": min(self.time_limit, LONGEST)},
+                options={"mip_rel_gap": 1e-6, "time_limit": min(left, LONGEST)},
             )
         if result.x is None and result.status == TIME_IS_UP:
             raise TimeoutError(result.message)
@@ -85,14 +89,14 @@ class CutProgram:
         mu = result.x[: devices * layers].reshape(devices, layers)
         cuts = mu.argmax(axis=1) + 1
         seconds = float(self.tables.round_seconds(self.batch_sizes, cuts))
-        return cuts, seconds, self._most_margin() - float(self._drift()[cuts.max() - 1])
+        return cuts, seconds, self._most_margin() * (1 - float(self._drift()[cuts.max() - 1]))
 
     def _server_cost(self) -> Floats:
         return self.batch_sizes[:, None] * self.tables.server_seconds
 
     def _drift(self) -> Floats:
-        """How much more drift each deepest cut has than the first."""
-        return self.model.margin_upto[0] - self.model.margin_upto
+        """How much more drift each deepest cut has than the first, as a share of the most margin."""
+        return (self.model.margin_upto[0] - self.model.margin_upto) / self._most_margin()
 
     def _most_margin(self) -> float:
         """ε − drift − sampling if every device cuts after the first layer."""
@@ -100,18 +104,18 @@ class CutProgram:
         return float(self.model.margin_upto[0]) - sampling
 
     def _bounds(self) -> Bounds:
-        """μ is 0 where a cut does not fit into memory (C4); T₁ must leave some margin (C1)."""
+        """μ is 0 where a cut does not fit into memory (C4) or leaves no margin (C1)."""
         fits = self.tables.largest_batch >= self.batch_sizes[:, None]
-        most_drift = self._most_margin() * (1 - LEAST_MARGIN)
-        upper = np.concatenate([fits.ravel().astype(float), [most_drift, *[np.inf] * 5]])
+        reaches = self._drift() <= 1 - LEAST_MARGIN
+        upper = np.concatenate([(fits & reaches).ravel().astype(float), [1.0, *[np.inf] * 5]])
         return Bounds(np.zeros_like(upper), upper)
 
     def _constraints(self) -> list[LinearConstraint]:
         """C3, then R1 to R8 with everything on the left: row · (μ, T) ≤ 0."""
         tables, b = self.tables, self.batch_sizes[:, None]
         devices, layers = tables.up_seconds.shape
-        bits = np.broadcast_to(tables.param_bits / tables.param_bits[-1], (devices, layers))
-        seconds = tables.param_bits[-1]
+        seconds = max(float(tables.param_bits[-1]), 1.0)
+        bits = np.broadcast_to(tables.param_bits / seconds, (devices, layers))
         rows = [
             self._per_device(np.broadcast_to(self._drift(), (devices, layers)), 0),  # R1
             self._per_device(bits, 1),  # R2

@@ -28,7 +28,7 @@ def minimise_ratio(
 
     `minimise_difference(q)` returns an x minimising num(x) − q·den(x), with its num and den. That minimum
     falls as q rises and is zero at the optimal ratio; taking for q the ratio of the last x is Newton's
-    method on it.
+    method on it. It ends when no x has a smaller ratio than q, up to `rtol`.
     """
     q, residual = start, float("nan")
     for iteration in range(1, max_iterations + 1):
@@ -37,6 +37,6 @@ def minimise_ratio(
             raise ValueError(f"den(x) = {den:.3g} at q = {q:.3g}: the subproblem must keep it above 0")
         residual = num - q * den
         q = num / den
-        if abs(residual) <= rtol * abs(num):
+        if residual >= -rtol * abs(num):
             return RatioMinimum(x, q, iteration, residual)
     raise RuntimeError(f"ratio {q:.6g} not settled after {max_iterations} steps (residual {residual:.2e})")

@@ -49,6 +49,8 @@ class Asked:
 def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
     """Which constraint of which device forbids every plan that is asked for."""
     room = asked.room(tables)
+    if (asked.smallest_batch > problem.max_batch).any():
+        return f"batch size {asked.smallest_batch.max():.0f} is above max_batch, {problem.max_batch}"
     if (stuck := np.flatnonzero(~room.any(axis=1))).size:
         name, bits = problem.fleet.names[stuck[0]], problem.fleet.memory[stuck[0]]
         return (

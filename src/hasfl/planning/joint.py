@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.errors import Infeasible
+from hasfl.errors import Infeasible, InputError
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.batch_grid import FixedCuts, best_batches_on_grid
 from hasfl.planning.feasibility import Asked, why_infeasible
@@ -39,6 +39,7 @@ def best_cuts(
     start: Plan | None = None,
 ) -> PlanReport:
     """The best cuts for given batch sizes."""
+    problem.require_fits(Plan(batch_sizes, np.ones_like(batch_sizes)))
     return _search(problem, Asked.these_batches(problem, batch_sizes), gap, time_limit, start)
 
 
@@ -47,17 +48,20 @@ def best_batches(
 ) -> PlanReport:
     """The best batch sizes for given cuts: on a grid, or by the search where the grid does not close."""
     began = time.monotonic()
-    fixed = FixedCuts.of(problem, np.asarray(cuts))
+    problem.require_fits(Plan(np.ones_like(cuts), cuts))
+    _check(problem, gap, start)
+    fixed = FixedCuts.of(problem, cuts)
     if (fixed.largest_batch >= 1).all():
         first = fixed.first_batches() if start is None else fixed.within_limits(start.batch_sizes)
         if math.isfinite(fixed.value(first)) and (found := best_batches_on_grid(fixed, first, gap)):
-            plan = Plan(found.batch_sizes.astype(np.int64), np.asarray(cuts))
+            plan = Plan(found.batch_sizes.astype(np.int64), cuts)
             return _report(plan, problem, "optimal", found.lower_bound, found.passes, began)
     return _search(problem, Asked.these_cuts(problem, cuts), gap, time_limit, start)
 
 
 def _search(problem: Problem, asked: Asked, gap: float, time_limit: float, start: Plan | None) -> PlanReport:
     began = time.monotonic()
+    _check(problem, gap, start)
     tables = CostTables.of(problem)
     search = Search(tables, Corollary1.of(problem), asked, gap, time_limit)
     _consider_first_plans(search, start)
@@ -65,6 +69,13 @@ def _search(problem: Problem, asked: Asked, gap: float, time_limit: float, start
         raise Infeasible(why_infeasible(problem, tables, asked))
     found = search.run()
     return _report(found.plan, problem, found.status, found.lower_bound, found.boxes, began)
+
+
+def _check(problem: Problem, gap: float, start: Plan | None) -> None:
+    if not 0 <= gap <= 1:
+        raise InputError(f"gap must lie between 0 and 1, got {gap!r}")
+    if start is not None:
+        problem.require_fits(start)
 
 
 def _report(

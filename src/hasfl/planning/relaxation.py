@@ -69,8 +69,8 @@ class Relaxation:
     def root(self) -> tuple[Floats, Floats] | None:
         """The smallest box that holds every plan with deepest cut J; None if there is no such plan."""
         tables, J, smallest = self.tables, self.deepest_cut, self.asked.smallest_batch[:, None]
-        largest = np.minimum(tables.largest_batch[:, :J], self.asked.largest_batch[:, None])
-        fits = (largest >= smallest) & self.asked.cuts[:, :J]
+        largest = self.asked.room(tables)[:, :J]
+        fits = largest > 0
         if not fits.any(axis=1).all() or not fits[:, J - 1].any():
             return None
         parts = (
@@ -243,5 +243,5 @@ class Tariff:
 def best_batch(x: Floats, y: Floats) -> Floats:
     """The whole b ≥ 1 that minimises b·x + y/b: the first for which b (b + 1) x ≥ y."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        root = np.sqrt(0.25 + np.where(x > 0, y / x, np.inf)) - 0.5
-    return np.maximum(np.ceil(np.where(np.isnan(root), 1.0, root)), 1.0)
+        ratio = np.where(y > 0, y / x, 0.0)
+    return np.maximum(np.ceil(np.sqrt(0.25 + ratio) - 0.5), 1.0)

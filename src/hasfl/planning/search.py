@@ -24,8 +24,7 @@ from hasfl.planning.tables import CostTables
 from hasfl.theory.rounds import Floats, Lines, RoundsModel
 
 ELEMENTS = 1 << 17  # boxes × devices × layers that are worked on at once
-CLOSED = 1 - 1e-12  # a bound this close to what is needed counts as reached
-POINT = 1e-12  # of a round: a box smaller than this cannot be split
+ROUNDOFF = 1e-12  # of a round: a bound this close counts as reached, a box smaller than this is a point
 FIRST_STEPS, STEPS, DEVICE_STEPS = 16, 3, 12  # prices tried for a root, a box, and one split by device
 
 
@@ -62,6 +61,7 @@ class Search:
     best_value: float = np.inf
     best_plan: tuple[Floats, Ints] | None = None
     boxes: int = 0
+    relaxations: dict[int, Relaxation] = field(default_factory=dict)
     queues: dict[int, list[tuple[float, int, Box]]] = field(default_factory=dict)
     ticket: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -98,15 +98,17 @@ class Search:
 
     def _found(self) -> Found:
         bounds = [queue[0][0] for queue in self.queues.values()]
-        status = "limit" if any(bound < self.cutoff * CLOSED for bound in bounds) else "optimal"
+        status = "limit" if any(bound < self.cutoff * (1 - ROUNDOFF) for bound in bounds) else "optimal"
         assert self.best_plan is not None, "a first plan must have been considered"
         plan = Plan(self.best_plan[0].astype(np.int64), self.best_plan[1])
         return Found(plan, min([self.cutoff, *bounds]), status, self.boxes)
 
     def _plant(self, deepest_cut: int) -> None:
         """The root of one deepest cut, if there are plans with it."""
-        root = Relaxation(self.tables, self.asked, deepest_cut).root()
+        relaxation = Relaxation(self.tables, self.asked, deepest_cut)
+        root = relaxation.root()
         if root is not None:
+            self.relaxations[deepest_cut] = relaxation
             lower, upper = root
             least = float(lower @ self.weights)
             low, high = self.model.slopes(self.cutoff, deepest_cut, least_seconds=least)
@@ -124,7 +126,7 @@ class Search:
         popped = [heapq.heappop(queue) for _ in range(min(size, len(queue)))]
         if not queue:
             del self.queues[deepest_cut]
-        return [box for proved, _, box in popped if proved < self.cutoff * CLOSED]
+        return [box for proved, _, box in popped if proved < self.cutoff * (1 - ROUNDOFF)]
 
     def _work(self, deepest_cut: int) -> None:
         """Bound some boxes of one deepest cut, and split those that stay open."""
@@ -147,7 +149,8 @@ class Search:
             reached=np.where(possible, reached, np.inf),
             least=lines.per_second * (seconds + idle),
         )
-        for k in np.flatnonzero(reached < lines.needed * CLOSED).tolist():
+        roundoff = ROUNDOFF * lines.per_second * seconds
+        for k in np.flatnonzero(reached < lines.needed - roundoff).tolist():
             scale = float(lines.per_second[k])
             missing = float(lines.needed[k] - reached[k]) / scale
             slope_loss = self._slope_loss(cutoff, deepest_cut, boxes[k], choices, k, seconds[k]) / scale
@@ -156,14 +159,13 @@ class Search:
     def _choose(
         self, boxes: list[Box], deepest_cut: int, corners: tuple[Floats, Floats], lines: Lines
     ) -> Choices:
-        relaxation = Relaxation(self.tables, self.asked, deepest_cut)
         forbidden = None
         if any(box.forbidden is not None for box in boxes):
             nothing = np.zeros((len(self.tables.fed_up_rate), deepest_cut), dtype=bool)
             forbidden = np.array([nothing if box.forbidden is None else box.forbidden for box in boxes])
         price = np.array([box.price for box in boxes])
         steps = max(box.steps for box in boxes)
-        return relaxation.choose(corners, lines, price, steps=steps, forbidden=forbidden)
+        return self.relaxations[deepest_cut].choose(corners, lines, price, steps=steps, forbidden=forbidden)
 
     def _slope_loss(
         self, value: float, deepest_cut: int, box: Box, choices: Choices, k: int, seconds: float
@@ -196,7 +198,7 @@ class Search:
                 return
             if np.isinf(choice.price_gap):
                 return  # the only choices there are exchange too much
-        if given_away.sum() <= POINT * float(box.lower[:4] @ self.weights):
+        if given_away.sum() <= ROUNDOFF * float(box.lower[:4] @ self.weights):
             return  # a single plan, which has been considered
         side = int(given_away.argmax())
         lower_half, upper_half = upper.copy(), box.lower.copy()
@@ -206,8 +208,7 @@ class Search:
 
     def _marginal_device(self, deepest_cut: int, box: Box, choice: Choice) -> tuple[int, int] | None:
         lines = self.model.lines(self.cutoff, deepest_cut, box.lower[4:], box.upper[4:])
-        relaxation = Relaxation(self.tables, self.asked, deepest_cut)
-        return relaxation.marginal_device(box.upper[:4], lines, choice, box.forbidden)
+        return self.relaxations[deepest_cut].marginal_device(box.upper[:4], lines, choice, box.forbidden)
 
     def _split_by_device(self, deepest_cut: int, box: Box, device: tuple[int, int], proved: float) -> None:
         """What is left is due to the price on M: one device takes an earlier cut, or a later one."""

@@ -36,12 +36,13 @@ class Upgrade:
 
 
 def upgrades(plan: Plan, problem: Problem) -> list[Upgrade]:
-    """What 10 % more of each resource saves, the most valuable first."""
+    """What 10 % more of each resource saves, the most valuable first; 0 where it is too little to tell."""
     base = best_batches(problem, plan.cuts, gap=GAP, start=plan)
     found = []
     for resource, fleet in _upgraded_fleets(plan, problem):
         better = best_batches(replace(problem, fleet=fleet), plan.cuts, gap=GAP, start=base.plan)
-        found.append(Upgrade(resource, max(base.objective - better.objective, 0.0)))
+        saved = base.objective - better.objective
+        found.append(Upgrade(resource, saved if saved > 2 * GAP * base.objective else 0.0))
     return sorted(found, key=lambda upgrade: -upgrade.saved_seconds)
 
 

@@ -10,6 +10,8 @@ from hasfl.arrays import FloatL, FloatN, IntN
 from hasfl.problem import Problem
 from hasfl.theory.rounds import Floats
 
+ENDLESS = 1e18  # samples: no memory is needed for them
+INSTANT = 1e-90  # seconds; what costs nothing costs this, so that every limit on time is a limit on samples
 FloatNL = NDArray[np.float64]  # device i, layer j
 
 
@@ -34,16 +36,13 @@ class CostTables:
     def of(cls, problem: Problem) -> Self:
         """Work the tables out."""
         fleet, profile = problem.fleet, problem.profile
-        rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto
-        flops = fleet.flops[:, None]
-        up_seconds = rho / flops + profile.activation_bits_at / fleet.up_rate[:, None]
-        down_seconds = profile.gradient_bits_at / fleet.down_rate[:, None] + varpi / flops
+        up_seconds, down_seconds, server_seconds = seconds_per_sample(problem, slice(None))
         return cls(
             up_seconds=up_seconds,
             down_seconds=down_seconds,
-            up_rate=_inverse(up_seconds),
-            down_rate=_inverse(down_seconds),
-            server_seconds=(rho[-1] - rho + varpi[-1] - varpi) / fleet.server_flops,
+            up_rate=1 / up_seconds,
+            down_rate=1 / down_seconds,
+            server_seconds=server_seconds,
             largest_batch=np.minimum(largest_batch_in_memory(problem, slice(None)), problem.max_batch),
             param_bits=profile.param_bits_upto,
             fed_up_rate=fleet.fed_up_rate,
@@ -74,13 +73,24 @@ class CostTables:
         return up + down + server + (fed_up + fed_down) / self.interval
 
 
-def _inverse(seconds: FloatNL) -> FloatNL:
-    with np.errstate(divide="ignore"):
-        return 1 / seconds
+def seconds_per_sample(problem: Problem, layer: slice | IntN) -> tuple[Floats, Floats, Floats]:
+    """ρ/f + ψ/r^U, χ/r^D + ϖ/f and C: for every device at every layer, or for device i at layer[i]."""
+    profile = problem.profile
+    rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto
+    column = (slice(None), None) if isinstance(layer, slice) else slice(None)
+    flops, up, down = (
+        rate[column] for rate in (problem.fleet.flops, problem.fleet.up_rate, problem.fleet.down_rate)
+    )
+    server = (rho[-1] - rho + varpi[-1] - varpi) / problem.fleet.server_flops
+    return (
+        rho[layer] / flops + profile.activation_bits_at[layer] / up + INSTANT,
+        profile.gradient_bits_at[layer] / down + varpi[layer] / flops + INSTANT,
+        server[layer],
+    )
 
 
 def largest_batch_in_memory(problem: Problem, layer: slice | IntN) -> Floats:
-    """The largest whole b with b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j ≤ υ_i; infinite where b needs no memory.
+    """The largest whole b with b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j ≤ υ_i; endless where b needs no memory.
 
     For every device at every layer, or for device i at layer[i].
     """
@@ -90,8 +100,7 @@ def largest_batch_in_memory(problem: Problem, layer: slice | IntN) -> Floats:
     memory = problem.fleet.memory[:, None] if isinstance(layer, slice) else problem.fleet.memory
     free = memory - states
     with np.errstate(divide="ignore", invalid="ignore"):
-        batch = np.floor(free / per_sample)
-    batch = np.where(per_sample > 0, batch, np.where(free >= 0, np.inf, 0.0))
+        batch = np.floor(np.where(per_sample > 0, free / per_sample, np.where(free >= 0, ENDLESS, 0.0)))
     fits = (batch + 1) * per_sample + states <= memory  # a quotient rounded down too far
     exceeds = batch * per_sample + states > memory  # … or not far enough
-    return np.where(np.isinf(batch), batch, batch + fits - exceeds)
+    return np.where(batch == ENDLESS, batch, batch + fits - exceeds)

@@ -12,7 +12,7 @@ from hasfl.theory.objective import evaluate
 
 
 def faults(report: PlanReport, problem: Problem, *, rtol: float = 1e-9) -> list[str]:
-    """Everything that is wrong with a report, in sentences; empty if nothing is."""
+    """Everything that is wrong with a report beyond rounding, in sentences; empty if nothing is."""
     found = [*_plan_faults(report, problem)]
     if not found:
         found += _value_faults(report, problem, rtol)

@@ -51,8 +51,9 @@ def _count_layer(name: str, layer: nn.Module, x: Tensor) -> tuple[Layer, Tensor]
         backward_flops=backward_flops / SAMPLES,
         activation_bits=_bits([y]) / SAMPLES,
         gradient_bits=_bits([y]) / SAMPLES,
+        parameters=sum(parameter.numel() for parameter in layer.parameters()),
         param_bits=_bits(layer.parameters()),
-        buffer_bits=_bits(buffer for buffer in layer.buffers() if buffer.is_floating_point()),
+        buffer_bits=_bits(_travelling_buffers(layer)),
     )
     return row, y.detach().requires_grad_(y.requires_grad)
 
@@ -61,6 +62,12 @@ def _count(work: Callable[[], Any]) -> tuple[float, Any]:
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         result = work()
     return float(counter.get_total_flops()), result
+
+
+def _travelling_buffers(layer: nn.Module) -> list[Tensor]:
+    """What is kept with the weights and is averaged like them; a counter of batches is not."""
+    kept = layer.state_dict()
+    return [buffer for name, buffer in layer.named_buffers() if name in kept and buffer.is_floating_point()]
 
 
 def _bits(tensors: Iterable[Tensor]) -> float:

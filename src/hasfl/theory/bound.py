@@ -29,9 +29,10 @@ def bound_floor(plan: Plan, stats: GradientStats, *, learning_rate: float, inter
     beta, gamma = stats.smoothness, learning_rate
     inverse_batches = float((1 / plan.batch_sizes).sum()) / len(plan) ** 2
     client_moment = float(stats.moment_upto[plan.deepest_cut - 1])
+    reach = beta * gamma * interval
     return BoundFloor(
         sampling=beta * gamma * float(stats.variance_of.sum()) * inverse_batches,
-        drift=4 * (beta * gamma * interval) ** 2 * client_moment if interval > 1 else 0.0,
+        drift=4 * reach * reach * client_moment if interval > 1 else 0.0,
     )
 
 

@@ -63,7 +63,8 @@ class Corollary1:
     def of(cls, problem: Problem) -> Self:
         """The model with a problem's constants."""
         stats, gamma, interval = problem.stats, problem.learning_rate, problem.interval
-        drift = 4 * (stats.smoothness * gamma * interval) ** 2 * stats.moment_upto if interval > 1 else 0.0
+        reach = stats.smoothness * gamma * interval
+        drift = 4 * reach * reach * stats.moment_upto if interval > 1 else 0.0
         variance = float(stats.variance_of.sum())
         return cls(
             scale=2 * stats.initial_gap / gamma,
