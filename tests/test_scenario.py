@@ -133,7 +133,7 @@ def test_without_torch_only_shipped_models_can_be_planned(
         (BASE + "[fleet]\nflops = [2e12, 1e12]", "fleet.flops must run from low to high"),
         (
             BASE + "[fleet]\nflops = [1, 2, 3]",
-            r"fleet.flops: expected one value or a pair \[low, high\], got 3",
+            r"fleet.flops: expected one value, or a pair \[low, high\] to draw from",
         ),
         (BASE + "[fleet]\nflops = true", "fleet.flops: expected a quantity like '1.5 TFLOPS', got True"),
         (BASE + "[fleet]\nflops = {}", "fleet.flops: expected a quantity like"),

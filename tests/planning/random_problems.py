@@ -1,11 +1,13 @@
 """Random problems that are neither trivial nor hopeless, from tiny to fifty devices."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from hasfl.fleet import Fleet
+from hasfl.fleet import PER_DEVICE, Fleet
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, Profile
+from hasfl.profile import PER_LAYER_COSTS, GradientStats, Profile
 from hasfl.theory.bound import bound_floor
 
 
@@ -59,3 +61,37 @@ def random_problem(
         target=floor.total * float(spread(0.3, 8, 1)[0]),
         max_batch=max_batch,
     )
+
+
+def odd_problem(seed: int) -> Problem:
+    """A tiny problem with something odd: layers that cost nothing, equal devices, a target hardly above the
+    floor, statistics of another magnitude, a server that does nothing.
+    """  # fmt: skip
+    rng = np.random.default_rng(seed)
+    problem = random_problem(seed, devices=(1, 3), max_batch=int(rng.integers(1, 9)))
+    profile, fleet, stats = problem.profile, problem.fleet, problem.stats
+    if rng.random() < 0.6:
+        free = {}
+        for field in PER_LAYER_COSTS:
+            if rng.random() < 0.4:
+                layers = len(profile)
+                per_layer = np.where(rng.random(layers) < 0.5, 0.0, rng.uniform(1e3, 1e6, layers))
+                free[field] = per_layer.cumsum() if field.endswith("_upto") else per_layer
+        profile = replace(profile, **free)
+    if rng.random() < 0.3:
+        fleet = replace(
+            fleet, **{field: np.full(len(fleet), getattr(fleet, field)[0]) for field in PER_DEVICE}
+        )
+    target = problem.target
+    if rng.random() < 0.3:
+        most = Plan.uniform(len(fleet), batch_size=problem.max_batch, cut=1)
+        floor = bound_floor(most, stats, learning_rate=0.05, interval=problem.interval).total
+        target = floor * (1 + 10 ** rng.uniform(-8, 1))
+    scale = 10.0 ** rng.choice([-9, 0, 9])
+    stats = replace(
+        stats,
+        initial_gap=stats.initial_gap * scale,
+        variance_of=stats.variance_of * scale,
+        moment_of=stats.moment_of * scale,
+    )
+    return replace(problem, profile=profile, fleet=fleet, stats=stats, target=target * scale)

@@ -6,15 +6,17 @@ from functools import cache
 import numpy as np
 import pytest
 
+from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError
+from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan, PlanReport
+from hasfl.planning import batch_grid
 from hasfl.planning.alternate import alternate
 from hasfl.planning.exhaustive import best_of_all, objectives
 from hasfl.planning.joint import best_batches, best_cuts, best_plan
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
-from hasfl.theory.objective import evaluate
-from tests.planning.random_problems import random_problem
+from tests.planning.random_problems import odd_problem, random_problem
 
 TINY = range(400)  # some 250 of them have a plan
 ENUMERABLE = 2_000_000
@@ -47,6 +49,29 @@ def test_equals_enumeration(hundred: int) -> None:
         assert not faults(report, tiny(seed))
         feasible += 1
     assert feasible >= 50  # four times over: at least 200 problems
+
+
+@pytest.mark.parametrize("hundred", range(3))
+def test_equals_enumeration_of_odd_problems(hundred: int) -> None:
+    feasible = 0
+    for seed in range(hundred * 100, hundred * 100 + 100):
+        problem = odd_problem(seed)
+        expected = best_of_all(problem)
+        if expected is None:
+            with pytest.raises(Infeasible):
+                best_plan(problem)
+            continue
+        report = best_plan(problem, gap=1e-8, time_limit=30)
+        assert report.status == "optimal", seed
+        assert report.objective == pytest.approx(expected[1], rel=1e-7, abs=1e-80), seed
+        assert report.lower_bound <= expected[1] * (1 + 1e-7), seed
+        given = best_batches(problem, expected[0].cuts, gap=1e-8)
+        assert given.objective == pytest.approx(expected[1], rel=1e-7, abs=1e-80), seed
+        given = best_cuts(problem, expected[0].batch_sizes, gap=1e-8)
+        assert given.objective == pytest.approx(expected[1], rel=1e-7, abs=1e-80), seed
+        assert alternate(problem).objective >= report.lower_bound * (1 - 1e-7), seed
+        feasible += 1
+    assert feasible >= 40
 
 
 def test_a_gap_of_zero_ends_too() -> None:
@@ -118,39 +143,70 @@ def test_batches_alone_and_cuts_alone_equal_enumeration(keep: str, solve: object
 
 @pytest.mark.parametrize("part", range(4))
 def test_no_heuristic_beats_the_bound_of_a_larger_fleet(part: int) -> None:
+    compared = 0
     for seed in range(3000 + part * 30, 3030 + part * 30):
         problem = random_problem(seed, devices=(1, 50), layers=(2, 8), max_batch=32)
         try:
             exact = best_plan(problem, time_limit=60)
         except Infeasible:
             continue
+        assert exact.status == "optimal"
         assert not faults(exact, problem)
         rng = np.random.default_rng(seed)
         N, L = len(problem.fleet), len(problem.profile)
         batches = rng.integers(1, 33, (300, N))
-        cuts = np.where(
-            rng.random((300, 1)) < 0.5, rng.integers(1, L + 1, (300, 1)), rng.integers(1, L + 1, (300, N))
-        )
-        assert objectives(problem, batches, cuts).min() >= exact.lower_bound
+        alike = np.broadcast_to(rng.integers(1, L + 1, (300, 1)), batches.shape)
+        cuts = np.where(rng.random((300, 1)) < 0.5, alike, rng.integers(1, L + 1, (300, N)))
+        values = objectives(problem, batches, cuts)
+        assert values.min() >= exact.lower_bound
         started = alternate(problem, start=exact.plan)
-        assert started.objective >= exact.lower_bound
-        assert started.objective <= exact.objective
+        assert exact.lower_bound <= started.objective <= exact.objective
         assert alternate(problem).objective >= exact.lower_bound
+        compared += bool(np.isfinite(values).any())
+    assert compared >= 8
 
 
-def test_batches_of_a_larger_fleet_agree_with_the_search() -> None:
+@pytest.mark.parametrize("edges", [4, 8, 32, 256])
+def test_batches_on_a_grid_of_any_size_agree_with_the_search(
+    edges: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_grid, "EDGES", edges)
+    on_grid = 0
     for seed in range(4000, 4040):
-        problem = random_problem(seed, devices=(5, 200), layers=(2, 8), max_batch=64)
+        problem = random_problem(seed, devices=(2, 60), layers=(2, 6), max_batch=64)
         try:
-            plan = best_plan(problem).plan
+            cuts = best_plan(problem, gap=1e-2, time_limit=30).plan.cuts
         except Infeasible:
             continue
-        report = best_batches(problem, plan.cuts)
-        assert report.status == "optimal"
-        assert not faults(report, problem)
-        assert report.lower_bound <= evaluate(plan, problem).objective * (1 + 1e-12)
-        again = best_batches(problem, plan.cuts, start=report.plan)
-        assert again.objective == pytest.approx(report.objective, rel=1e-3)
+        fixed = batch_grid.FixedCuts.of(problem, cuts)
+        found = batch_grid.best_batches_on_grid(fixed, fixed.first_batches(), 1e-4)
+        searched = search_batches(problem, cuts)
+        if found is not None:
+            assert found.lower_bound <= searched.objective * (1 + 1e-12), seed
+            assert fixed.value(found.batch_sizes) >= (searched.lower_bound or 0.0) * (1 - 1e-12), seed
+            assert fixed.value(found.batch_sizes) <= found.lower_bound * (1 + 1.01e-4), seed
+            on_grid += 1
+    assert on_grid >= (3 if edges == 4 else 12)  # the coarsest grid mostly leaves it to the search
+
+
+def search_batches(problem: Problem, cuts: IntN) -> PlanReport:
+    """Batches alone by the search, as if the grid had not closed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_grid, "MOST_POINTS", -1)
+        return best_batches(problem, cuts, gap=1e-3, time_limit=30)
+
+
+def test_more_samples_than_a_grid_holds_are_left_to_the_search() -> None:
+    problem = random_problem(3001, devices=(20, 20), layers=(4, 4), max_batch=32)
+    endless = replace(
+        problem,
+        max_batch=10**9,
+        fleet=replace(problem.fleet, memory=np.full(20, 1e30)),
+        target=problem.target * 5,
+    )
+    report = best_batches(endless, np.full(20, 4), time_limit=20)
+    assert not faults(report, endless)
+    assert report.status == "optimal"
 
 
 def test_the_same_question_gets_the_same_answer() -> None:
@@ -187,33 +243,40 @@ def test_a_warm_start_helps_and_does_not_change_the_promise() -> None:
 
 
 def test_a_start_that_does_not_fit_is_not_taken() -> None:
-    problem = next(p for p in map(tiny, TINY) if oracle_exists(p) and len(p.profile) > 1)
-    short = replace(problem, max_batch=1)
-    report = (
-        best_plan(short, start=Plan.uniform(len(problem.fleet), batch_size=4, cut=1), gap=0.5)
-        if oracle_exists(short)
-        else None
-    )
-    assert report is None or report.plan.batch_sizes.max() == 1
+    problem = replace(random_problem(3001, devices=(6, 6), layers=(4, 4), max_batch=32), max_batch=4)
+    best = best_plan(problem)
+    too_many = Plan.uniform(6, batch_size=5, cut=1)
+    assert best_plan(problem, start=too_many).plan.batch_sizes.max() <= 4
+    assert best_batches(problem, best.plan.cuts, start=too_many).plan.batch_sizes.max() <= 4
 
 
-def oracle_exists(problem: Problem) -> bool:
-    return best_of_all(problem) is not None
+def test_starts_gaps_and_plans_of_the_wrong_kind_are_refused() -> None:
+    problem = random_problem(3001, devices=(6, 6), layers=(4, 4), max_batch=32)
+    for wrong in (Plan.uniform(5, batch_size=1, cut=1), Plan.uniform(6, batch_size=1, cut=5)):
+        with pytest.raises(InputError, match=r"devices|a cut must lie between 1 and 4"):
+            best_plan(problem, start=wrong)
+        with pytest.raises(InputError, match=r"devices|a cut must lie between 1 and 4"):
+            alternate(problem, start=wrong)
+        with pytest.raises(InputError, match=r"devices|a cut must lie between 1 and 4"):
+            best_batches(problem, wrong.cuts)
+    with pytest.raises(InputError, match="devices"):
+        best_cuts(problem, np.ones(5, dtype=int))
+    with pytest.raises(InputError, match=r"gap must lie between 0 and 1, got -0\.1"):
+        best_plan(problem, gap=-0.1)
 
 
-def test_identical_devices_with_ample_links() -> None:
+def test_identical_devices_are_planned_alike_where_nothing_couples_them() -> None:
     problem = random_problem(3001, devices=(20, 20), layers=(6, 6), max_batch=32)
     fleet = problem.fleet
     alike = replace(
         fleet,
-        **{
-            field: np.full(20, getattr(fleet, field)[0])
-            for field in ("flops", "up_rate", "down_rate", "fed_up_rate", "fed_down_rate", "memory")
-        },
+        **{field: np.full(20, getattr(fleet, field)[0]) for field in PER_DEVICE},
+        server_fed_up_rate=1e15,
+        server_fed_down_rate=1e15,
     )
-    report = best_plan(replace(problem, fleet=alike))
-    assert not faults(report, replace(problem, fleet=alike))
+    report = best_plan(replace(problem, fleet=alike), gap=1e-9)
     assert report.status == "optimal"
+    assert len(set(zip(report.plan.batch_sizes, report.plan.cuts, strict=True))) == 1
 
 
 def test_when_one_sample_is_the_answer_it_is_the_answer() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hasfl.planning.joint import best_batches, best_plan
 from hasfl.planning.sensitivity import upgrades
 from hasfl.problem import Problem
+from hasfl.theory.objective import memory_needed
 from tests.planning.random_problems import random_problem
 
 
@@ -32,8 +33,10 @@ def test_a_saving_is_one_that_can_be_had(problem: Problem) -> None:
 
 def test_memory_is_worth_something_only_where_it_binds(problem: Problem) -> None:
     roomy = replace(problem, fleet=replace(problem.fleet, memory=np.full(8, 1e15)))
-    found = upgrades(best_plan(roomy).plan, roomy)
-    assert all(upgrade.saved_seconds < 3e-6 for upgrade in found if upgrade.resource.startswith("memory"))
+    plan = best_plan(roomy).plan
+    assert all(u.saved_seconds == 0 for u in upgrades(plan, roomy) if u.resource.startswith("memory"))
+    tight = replace(roomy, fleet=replace(roomy.fleet, memory=memory_needed(plan, roomy.profile) * 0.8))
+    assert any(u.saved_seconds > 0 for u in upgrades(plan, tight) if u.resource.startswith("memory"))
 
 
 def test_a_large_fleet_is_asked_about_those_that_everybody_waits_for() -> None:
