@@ -186,7 +186,7 @@ def test_batches_on_a_grid_of_any_size_agree_with_the_search(
             assert fixed.value(found.batch_sizes) >= (searched.lower_bound or 0.0) * (1 - 1e-12), seed
             assert fixed.value(found.batch_sizes) <= found.lower_bound * (1 + 1.01e-4), seed
             on_grid += 1
-    assert on_grid >= (3 if edges == 4 else 12)  # the coarsest grid mostly leaves it to the search
+    assert on_grid >= (3 if edges < 32 else 12)  # a coarse grid leaves much to the search
 
 
 def search_batches(problem: Problem, cuts: IntN) -> PlanReport:
@@ -243,7 +243,8 @@ def test_a_warm_start_helps_and_does_not_change_the_promise() -> None:
 
 
 def test_a_start_that_does_not_fit_is_not_taken() -> None:
-    problem = replace(random_problem(3001, devices=(6, 6), layers=(4, 4), max_batch=32), max_batch=4)
+    problem = random_problem(3001, devices=(6, 6), layers=(4, 4), max_batch=32)
+    problem = replace(problem, max_batch=4, target=problem.target * 20)
     best = best_plan(problem)
     too_many = Plan.uniform(6, batch_size=5, cut=1)
     assert best_plan(problem, start=too_many).plan.batch_sizes.max() <= 4
