@@ -23,7 +23,7 @@ from hasfl.theory.objective import memory_needed
 from hasfl.units import format_quantity, format_seconds
 
 ROWS = 24  # devices shown; of a larger fleet, those that take longest
-BAR = 24  # characters for the longest phase
+BAR = 16  # characters for the longest phase
 WIDE = 100  # columns of a terminal that has room for everything
 COLUMNS = ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (a4, a5)", "memory")
 
@@ -124,28 +124,26 @@ def _worth(report: PlanReport, problem: Problem) -> Text:
     )
     text = Text()
     text.append(f"  {format_seconds(report.objective)} of training", style="bold green")
-    text.append(f" = {report.rounds:,.1f} rounds × {format_seconds(report.round_seconds)} a round")
-    text.append(f" ({format_seconds(report.split_seconds)} split training, ")
-    text.append(f"{format_seconds(report.aggregation_seconds)} an aggregation)\n")
+    text.append(f" = {report.rounds:,.1f} rounds × {format_seconds(report.round_seconds)} a round\n")
+    text.append(f"  a round: {format_seconds(report.split_seconds)} of split training; an aggregation every ")
+    text.append(f"{problem.interval}: {format_seconds(report.aggregation_seconds)}\n")
     text.append(f"  target {problem.target:.4g} = sampling {floor.sampling:.3g} + drift {floor.drift:.3g}")
     text.append(f" + {report.margins.target:.3g} left to descend\n")
     if report.status != "evaluated":
-        text.append(f"  {_certificate(report)}\n")
+        text.append(f"  {_certificate(report)}\n  planned in {format_seconds(report.seconds)}\n")
     for line in _warnings(report, problem):
         text.append(f"  {line}\n", style="bold red")
     return text
 
 
 def _certificate(report: PlanReport) -> str:
-    """How good the plan is, and how hard it was to find."""
+    """How good the plan is known to be."""
     if report.lower_bound is None or report.gap is None:
-        found = f"{report.status} after {report.iterations} iterations; a heuristic, nothing is proved"
-    else:
-        found = (
-            f"{report.status}: no plan takes less than {format_seconds(report.lower_bound)}; "
-            f"at most {100 * report.gap:.3g} % of this one's time could be saved"
-        )
-    return f"{found}; {format_seconds(report.seconds)} to plan"
+        return f"{report.status} after {report.iterations} iterations; a heuristic, nothing is proved"
+    return (
+        f"{report.status}: no plan takes less than {format_seconds(report.lower_bound)}, "
+        f"so at most {100 * report.gap:.3g} % could be saved"
+    )
 
 
 def _why(split: SplitTrainingLatency, problem: Problem, upgrades: Sequence[Upgrade]) -> Text:
