@@ -138,7 +138,7 @@ class Overwriting(nn.Module):
 
 
 class Noisy(nn.Module):
-    """One child adds noise in training only; another loops over a size."""
+    """One child adds noise in training only; another loops over the batch."""
 
     class AddNoise(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -149,10 +149,10 @@ class Noisy(nn.Module):
     class Looping(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.each = nn.Linear(1, 1)
+            self.each = nn.Linear(4, 4)
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.cat([self.each(x[:, k : k + 1]) for k in range(x.size(1))], dim=1)
+            return torch.cat([self.each(x[k : k + 1]) for k in range(x.size(0))])
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,3 +221,61 @@ class Tokens(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.relu(self.mix(self.embed(x))).mean(dim=1))
+
+
+class Decoder(nn.Module):
+    """A causal transformer over tokens: positions made from a size, a mask cut to it."""
+
+    mask: Tensor
+
+    def __init__(self, tokens: int = 6, width: int = 8, blocks: int = 2) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(11, width), nn.Embedding(tokens, width)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 2, 16, dropout=0.0, batch_first=True) for _ in range(blocks)
+        )
+        self.head = nn.Linear(width, 11, bias=False)
+        self.register_buffer("mask", torch.ones(tokens, tokens).triu(1).bool())
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, tokens = x.shape
+        x = self.token(x) + self.position(torch.arange(tokens, device=x.device))
+        for block in self.blocks:
+            x = block(x, src_mask=self.mask[:tokens, :tokens])
+        return self.head(x)
+
+
+class VisionTransformer(nn.Module):
+    """Patches, a class token for every sample, learnt positions, torch's own layers."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, width, 4, 4)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.position = nn.Parameter(torch.randn(1, 5, width))
+        self.blocks = nn.Sequential(
+            *(nn.TransformerEncoderLayer(width, 2, 16, dropout=0.0, batch_first=True) for _ in range(2))
+        )
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch = x.shape[0]
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(batch, -1, -1), x], 1) + self.position
+        return self.head(self.blocks(x)[:, 0])
+
+
+class DenseNet(nn.Module):
+    """Every step sees all earlier ones, so few places have a single tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.two, self.narrow = nn.Conv2d(16, 8, 3, padding=1), nn.Conv2d(24, 8, 1)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = [self.stem(x)]
+        for step in (self.one, self.two):
+            seen.append(F.relu(step(torch.cat(seen, 1))))
+        return self.head(self.narrow(torch.cat(seen, 1)).mean((2, 3)))

@@ -22,6 +22,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "torch encoder": (models.TorchEncoder, SEQUENCE, 6),
     "tied": (models.Tied, VECTOR, 3),
     "overwriting": (models.Overwriting, VECTOR, 4),
+    "vision transformer": (models.VisionTransformer, IMAGE, 9),
+    "dense": (models.DenseNet, IMAGE, 5),
     "resnet18": (lambda: resnet18(10), (3, 32, 32), 22),
 }
 
@@ -121,11 +123,18 @@ def test_every_place_is_found_and_named() -> None:
     assert layered(models.Tied(), sample(VECTOR, 1)).names == ("three", "relu_2", "four")
 
 
-def test_whole_numbers_may_come_in() -> None:
-    tokens = torch.randint(11, (2, 5))
-    module = models.Tokens()
-    chain = layered(module, tokens)
-    torch.testing.assert_close(chain(tokens), module(tokens))
+@pytest.mark.parametrize(("make", "layers"), [(models.Tokens, 5), (models.Decoder, 4)])
+def test_whole_numbers_may_come_in(make: Callable[[], nn.Module], layers: int) -> None:
+    module = make()
+    chain = layered(module, torch.randint(11, (2, 6)))
+    assert len(chain) == layers, chain.names
+    tokens = torch.randint(11, (3, 6))
+    wanted_output, wanted = expected(module, tokens)
+    for cut in range(1, len(chain)):
+        module.zero_grad()
+        torch.testing.assert_close(split(chain, cut, tokens), wanted_output)
+        for weight, parameter in module.named_parameters():
+            torch.testing.assert_close(parameter.grad, wanted[weight], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def layered(module: nn.Module, example_input: Tensor) -> LayeredModel:
     layers: dict[str, nn.Module] = {}
     for before, after in zip([None, *places], places, strict=False):
         segment = _Segment(graph, before, after, values)
-        layers[_unused(segment.name(root), layers)] = fx.GraphModule(module, segment.graph())
+        layers[_unused(segment.name(root), layers)] = segment.module(root)
     return LayeredModel(layers, example_input)
 
 
@@ -151,9 +151,20 @@ class _Segment:
         modules = [str(node.target) for node in self.nodes if node.op == "call_module"]
         weighted = [path for path in modules if any(True for _ in root.get_submodule(path).parameters())]
         path = weighted[-1] if weighted else modules[-1] if modules else self.nodes[-1].name
-        return path.removeprefix(f"{BODY}.").replace(".", "_")
+        return _short(path).replace(".", "_")
 
-    def graph(self) -> fx.Graph:
+    def module(self, root: nn.Module) -> fx.GraphModule:
+        """The segment as a module that shares its weights with `root`."""
+        held = {
+            str(node.target): root.get_submodule(str(node.target))
+            if node.op == "call_module"
+            else attribute(root, str(node.target))
+            for node in self.nodes
+            if node.op in ("call_module", "get_attr")
+        }
+        return fx.GraphModule({_short(path): value for path, value in held.items()}, self._graph())
+
+    def _graph(self) -> fx.Graph:
         """A graph with one input, `before`, and one output, `after`."""
         graph = fx.Graph()
         received = graph.placeholder("x")
@@ -169,9 +180,14 @@ class _Segment:
         for node in self.nodes:
             made[node] = graph.node_copy(node, argument)
             if node.op in ("call_module", "get_attr"):
-                made[node].target = str(node.target).removeprefix(f"{BODY}.")
+                made[node].target = _short(str(node.target))
         graph.output(made[self.after])
         return graph
+
+
+def _short(path: str) -> str:
+    """A path as the user's module has it."""
+    return path.removeprefix(f"{BODY}.")
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, fx, nn
 from torch.fx.proxy import TraceError
 
@@ -27,6 +28,10 @@ IN_PLACE_OPERATORS = tuple(
         "or", "pow", "rshift", "sub", "truediv", "xor",
     )
 )  # fmt: skip
+
+# Functions that make a tensor from sizes, a type and a device; fx does not see them by itself.
+FACTORIES = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "zeros")
+CONSTANT = "_tensor_constant"  # what fx calls a tensor that a forward makes from nothing
 
 BODY = "body"
 Answer = TypeVar("Answer")
@@ -52,6 +57,12 @@ class _Proxy(fx.Proxy):
     def __len__(self) -> int:
         return self.tracer.fixed(self.node, len)
 
+    def __index__(self) -> int:
+        return self.tracer.fixed(self.node, _only_int)
+
+    def __float__(self) -> float:
+        return float(self.tracer.fixed(self.node, _only_int))
+
     def __getattr__(self, name: str) -> Any:
         is_property = hasattr(Tensor, name) and not callable(getattr(Tensor, name))
         if is_property:  # known at once, unlike a method, which waits for its call
@@ -61,6 +72,8 @@ class _Proxy(fx.Proxy):
 
 class _Tracer(fx.Tracer):
     """Follows a forward; a child that cannot be followed stays whole."""
+
+    proxy_buffer_attributes = True
 
     def __init__(self, values: MetaValues) -> None:
         super().__init__()
@@ -108,6 +121,12 @@ class _Tracer(fx.Tracer):
         return small
 
 
+def _only_int(value: Any) -> int:
+    if type(value) is not int:
+        raise TraceError(f"expected a size, got {type(value).__name__}")
+    return value
+
+
 def _only_bool(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TraceError(f"expected a yes or no that shapes can tell, got {type(value).__name__}")
@@ -121,6 +140,8 @@ def trace_both_modes(root: nn.Module, values: MetaValues) -> fx.Graph:
     for good. Traced once in each mode, the two graphs differ just there.
     """
     graph = _trace(root, values, training=True)
+    for constant in [name for name in vars(root) if name.startswith(CONSTANT)]:
+        delattr(root, constant)  # so that the second trace gives its own the same names
     evaluating = _trace(root, values, training=False)
     nodes, others = list(graph.nodes), list(evaluating.nodes)
     if [(n.op, str(n.target)) for n in nodes] != [(n.op, str(n.target)) for n in others]:
@@ -135,8 +156,9 @@ def trace_both_modes(root: nn.Module, values: MetaValues) -> fx.Graph:
 
 def _trace(root: nn.Module, values: MetaValues, *, training: bool) -> fx.Graph:
     """Trace a forward in one mode, drop what nothing needs, and make writing in place visible."""
-    with _mode(root, training=training):
-        graph = _Tracer(values).trace(root)
+    tracer = _Tracer(values)
+    with _mode(root, training=training), _factories_on_proxies(tracer):
+        graph = tracer.trace(root)
     order = {node: k for k, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         if works_in_place(node, root) and isinstance(node.args[0], fx.Node):
@@ -155,6 +177,28 @@ def works_in_place(node: fx.Node, root: nn.Module) -> bool:
     name = getattr(node.target, "__name__", str(node.target))
     in_place_name = name.endswith("_") and not name.endswith("__")
     return in_place_name or node.target in IN_PLACE_OPERATORS or bool(node.kwargs.get("inplace", False))
+
+
+@contextmanager
+def _factories_on_proxies(tracer: fx.Tracer) -> Iterator[None]:
+    """While tracing, `torch.arange(x.size(1), device=x.device)` and its like become nodes too."""
+
+    def recorded(factory: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if any(isinstance(value, fx.Proxy) for value in (*args, *kwargs.values())):
+                return tracer.create_proxy("call_function", factory, args, kwargs)
+            return factory(*args, **kwargs)
+
+        return call
+
+    originals = {name: getattr(torch, name) for name in FACTORIES}
+    try:
+        for name, factory in originals.items():
+            setattr(torch, name, recorded(factory))
+        yield
+    finally:
+        for name, factory in originals.items():
+            setattr(torch, name, factory)
 
 
 @contextmanager
