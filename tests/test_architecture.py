@@ -98,6 +98,11 @@ def test_no_torch_without_need(code: str) -> None:
     subprocess.run([sys.executable, "-c", check], check=True, cwd=ROOT.parents[1])
 
 
+def test_the_package_itself_needs_numpy_alone() -> None:
+    check = "import hasfl, sys; assert not {'torch', 'scipy', 'pydantic', 'typer', 'rich'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
 def test_the_changelog_begins_with_the_version() -> None:
     headings = [
         line for line in (ROOT.parents[1] / "CHANGELOG.md").read_text().splitlines() if line[:3] == "## "

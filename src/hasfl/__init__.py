@@ -20,8 +20,14 @@ from hasfl.problem import Problem as Problem
 from hasfl.profile import GradientStats as GradientStats
 from hasfl.profile import Layer as Layer
 from hasfl.profile import Profile as Profile
-from hasfl.runner import read_problem as read_problem
 from hasfl.seeds import Seeds as Seeds
 from hasfl.theory.objective import evaluate as evaluate
 
 __version__ = "0.1.0"
+
+
+def read_problem(path: str) -> Problem:
+    """Read a raw problem (JSON; "-" is standard input) or a scenario (TOML)."""
+    from hasfl.runner import read_problem as read  # brings pydantic, which only files need
+
+    return read(path)

@@ -1,7 +1,7 @@
 """What a module's forward does, written down as a list of nodes by `torch.fx`.
 
-Two things are added to what fx does by itself: questions about shapes are answered where the batch
-size does not matter, and the graph still tells training from evaluation.
+Three things are added to what fx does by itself: questions about shapes are answered where the batch size
+does not matter, tensors made from sizes are recorded, and the graph still tells training from evaluation.
 """
 
 import operator
