@@ -24,7 +24,7 @@ from hasfl.theory.latency import aggregation_latency
 from hasfl.theory.rounds import Corollary1, Floats, RoundsModel
 
 EDGES = 256  # of a grid, in each direction
-STRIPS = 12  # that the plane is first divided into, in each direction
+STRIPS = 8  # that the plane is first divided into, in each direction
 PASSES = 12
 MOST_POINTS = 2e7  # that a grid holds; beyond them the search is better
 ROUNDOFF = 1e-12  # of a round: a bound this close to what is needed counts as reached
@@ -63,17 +63,20 @@ class FixedCuts:
     def first_batches(self) -> FloatN:
         """Batch sizes to begin with: all that fit, then as many as pay within a T₃ and a T₄ homed in on."""
         best = np.floor(self.largest_batch)
+        value = self.value(best)
         corner = 8 * np.array([self.up_seconds.max(), self.down_seconds.max()])
         for side, spread in ((0, 3.0), (1, 3.0), (0, 1.0), (1, 1.0), (0, 0.3), (1, 0.3)):
-            value = self.value(best)
             if not math.isfinite(value):
-                return best
-            level = _Level.at(self, value)
+                break
             corners = np.tile(corner, (6, 1))
             corners[:, side] *= 2.0 ** np.linspace(-spread, spread, 6)
+            level = _Level.at(self, value)
             tried = [level.limit(each) for each in corners]
-            k = min(range(6), key=lambda k: self.value(tried[k]))
-            corner, best = corners[k], min(best, tried[k], key=self.value)
+            values = [self.value(each) for each in tried]
+            k = int(np.argmin(values))
+            corner = corners[k]
+            if values[k] < value:
+                best, value = tried[k], values[k]
         return best
 
     def within_limits(self, batch_sizes: IntN) -> FloatN:
