@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hasfl.arrays import IntN
-from hasfl.errors import Infeasible, InputError
+from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning import batch_grid
@@ -249,6 +249,16 @@ def test_a_start_that_does_not_fit_is_not_taken() -> None:
     too_many = Plan.uniform(6, batch_size=5, cut=1)
     assert best_plan(problem, start=too_many).plan.batch_sizes.max() <= 4
     assert best_batches(problem, best.plan.cuts, start=too_many).plan.batch_sizes.max() <= 4
+
+
+def test_a_start_out_of_reach_of_the_target_does_no_harm() -> None:
+    problem = random_problem(3001, devices=(6, 6), layers=(4, 4), max_batch=32)
+    cuts = best_plan(problem).plan.cuts
+    noisy = Plan(np.ones_like(cuts), cuts)
+    with pytest.raises(TargetUnreachable):
+        evaluate(noisy, problem)
+    assert best_batches(problem, cuts, start=noisy).plan == best_batches(problem, cuts).plan
+    assert best_plan(problem, start=noisy).plan == best_plan(problem).plan
 
 
 def test_starts_gaps_and_plans_of_the_wrong_kind_are_refused() -> None:

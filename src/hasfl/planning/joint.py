@@ -53,6 +53,8 @@ def best_batches(
     fixed = FixedCuts.of(problem, cuts)
     if (fixed.largest_batch >= 1).all():
         first = fixed.first_batches() if start is None else fixed.within_limits(start.batch_sizes)
+        if not math.isfinite(fixed.value(first)):
+            first = fixed.first_batches()
         if math.isfinite(fixed.value(first)) and (found := best_batches_on_grid(fixed, first, gap)):
             plan = Plan(found.batch_sizes.astype(np.int64), cuts)
             return _report(plan, problem, "optimal", found.lower_bound, found.passes, began)
