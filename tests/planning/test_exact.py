@@ -16,6 +16,7 @@ from hasfl.planning.exhaustive import best_of_all, objectives
 from hasfl.planning.joint import best_batches, best_cuts, best_plan
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
+from hasfl.theory.objective import evaluate
 from tests.planning.random_problems import odd_problem, random_problem
 
 TINY = range(400)  # some 250 of them have a plan
