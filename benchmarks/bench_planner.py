@@ -111,7 +111,7 @@ def speed_table(sizes: list[int]) -> list[str]:
             seeds = range(20 if devices == 20 else 1)
             runs = [measured("exact", devices, seed, grown=grown, gap=gap) for seed in seeds]
             seconds = statistics.median(run["seconds"] for run in runs)
-            bcd = measured("bcd", devices, grown=grown) if devices <= 10_000 else {}
+            bcd = measured("bcd", devices, grown=grown) if devices <= 1000 else {}
             settled = bcd.get("status") == "settled"
             ratio = f"{bcd['objective'] / runs[0]['objective']:.2f}" if settled else "-"
             bcd_seconds = (
