@@ -44,7 +44,7 @@ class Plan:
 
     @property
     def cut_index(self) -> IntN:
-        """The cuts as indices into arrays over layers: the one place where 1 is subtracted."""
+        """The cuts as indices into arrays over layers, which begin at 0."""
         return self.cuts - 1
 
     @property

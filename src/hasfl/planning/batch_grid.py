@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hasfl.arrays import FloatN, IntN
 from hasfl.plan import Plan
-from hasfl.planning.relaxation import ROUNDING, best_batch
+from hasfl.planning.relaxation import ROUNDING, ROUNDOFF, best_batch
 from hasfl.planning.tables import largest_batch_in_memory, seconds_per_sample
 from hasfl.problem import Problem
 from hasfl.theory.latency import aggregation_latency
@@ -27,7 +27,6 @@ EDGES = 256  # of a grid, in each direction
 STRIPS = 8  # that the plane is first divided into, in each direction
 PASSES = 12
 MOST_POINTS = 2e7  # that a grid holds; beyond them the search is better
-ROUNDOFF = 1e-12  # of a round: a bound this close to what is needed counts as reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

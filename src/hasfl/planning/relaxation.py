@@ -26,6 +26,7 @@ from hasfl.planning.tables import CostTables
 from hasfl.theory.rounds import Floats, Lines
 
 ROUNDING = 1 + 1e-12  # limits are loosened by this much, so that rounding never excludes a plan
+ROUNDOFF = 1e-12  # of a round: a bound this close counts as reached, a box smaller than this is a point
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 

@@ -19,12 +19,11 @@ import numpy as np
 
 from hasfl.plan import Plan
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.relaxation import Bools, Choice, Choices, Ints, Relaxation
+from hasfl.planning.relaxation import ROUNDOFF, Bools, Choice, Choices, Ints, Relaxation
 from hasfl.planning.tables import CostTables
 from hasfl.theory.rounds import Floats, Lines, RoundsModel
 
 ELEMENTS = 1 << 17  # boxes × devices × layers that are worked on at once
-ROUNDOFF = 1e-12  # of a round: a bound this close counts as reached, a box smaller than this is a point
 FIRST_STEPS, STEPS, DEVICE_STEPS = 16, 3, 12  # prices tried for a root, a box, and one split by device
 
 
