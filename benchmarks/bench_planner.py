@@ -32,7 +32,7 @@ from hasfl import FleetRanges, Plan, PlanReport, Problem, Seeds, draw_fleet
 from hasfl.errors import Infeasible
 from hasfl.planning.joint import best_batches, best_plan
 from hasfl.planning.verify import faults
-from hasfl.runner import read_problem
+from hasfl.runner.questions import read_problem
 from tests.planning.random_problems import random_problem
 
 HERE = Path(__file__).parent

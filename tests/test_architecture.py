@@ -11,17 +11,22 @@ import hasfl
 
 ROOT = Path(hasfl.__file__).parent
 GROUND = {"units", "seeds", "errors", "arrays", "documents"}
-HALL = GROUND | {"fleet", "profile", "problem", "plan", "problem_file", "profile_file", "scenario"}
+NOUNS = {"fleet", "profile", "problem", "plan", "record", "world", "problem_file", "profile_file", "scenario"}
+HALL = GROUND | NOUNS
 MAY_IMPORT = {
     "theory": HALL,
     "planning": HALL | {"theory"},
+    "strategies": HALL | {"theory", "planning"},
     "networks": GROUND,
+    "data": GROUND,
     "profiling": HALL | {"networks"},
+    "engines": HALL | {"theory", "networks", "data"},
+    "reporting": HALL | {"theory"},
     **dict.fromkeys(HALL, HALL),
     **dict.fromkeys(GROUND, GROUND),
 }
 FREE = {"__init__", "__main__", "runner", "cli"}  # may import every room; nobody imports them
-TORCH = {"networks", "profiling"}
+TORCH = {"networks", "data", "profiling", "engines", "runner"}
 
 
 def imported_names(file: Path) -> set[str]:

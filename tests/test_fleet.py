@@ -21,6 +21,21 @@ def test_rows_and_arrays_round_trip(fleet: Fleet) -> None:
     assert all(np.array_equal(getattr(again, field), getattr(fleet, field)) for field in PER_DEVICE)
 
 
+@given(st.integers(1, 6).flatmap(fleets), st.data())
+def test_only_some_devices_keep_their_rows_and_names_and_the_server(
+    fleet: Fleet, data: st.DataObject
+) -> None:
+    chosen = data.draw(st.lists(st.sampled_from(range(len(fleet))), min_size=1, unique=True))
+    some = fleet.only(np.array(chosen))
+    assert list(some) == [fleet[i] for i in chosen]
+    assert all(getattr(some, field) == getattr(fleet, field) for field in PER_SERVER)
+
+
+def test_only_nobody_is_no_fleet() -> None:
+    with pytest.raises(InputError, match="at least one number"):
+        draw_fleet(FleetRanges(devices=3), Seeds(0)).only(np.array([], dtype=np.int64))
+
+
 def test_table_1_is_the_default() -> None:
     fleet = draw_fleet(FleetRanges(), Seeds(0))
     assert len(fleet) == 20

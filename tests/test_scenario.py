@@ -10,7 +10,7 @@ from hasfl.documents import read_toml
 from hasfl.errors import InputError, MissingExtra
 from hasfl.fleet import PER_DEVICE, FleetRanges, draw_fleet
 from hasfl.problem import Problem
-from hasfl.runner import read_problem
+from hasfl.runner.questions import read_problem
 from hasfl.scenario import Scenario
 from hasfl.seeds import Seeds
 

@@ -28,6 +28,6 @@ __version__ = "0.1.0"
 
 def read_problem(path: str) -> Problem:
     """Read a raw problem (JSON; "-" is standard input) or a scenario (TOML)."""
-    from hasfl.runner import read_problem as read  # brings pydantic, which only files need
+    from hasfl.runner.questions import read_problem as read  # brings pydantic, which only files need
 
     return read(path)

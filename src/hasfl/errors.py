@@ -6,7 +6,10 @@
     │   ├── ModelError          a model that cannot be found, cut or counted
     │   ├── TargetUnreachable   a target ε below the floor of the convergence bound
     │   └── Infeasible          a problem that no plan solves
-    └── MissingExtra            a part of hasfl that is not installed
+    ├── MissingExtra            a part of hasfl that is not installed
+    ├── StorageError            a disk or folder that refused to be written; exits with 1
+    ├── Diverged                a loss that is not a number any more; exits with 1
+    └── Interrupted             a training that was stopped from outside; exits with 130
 
 A message is one sentence or two: what was expected, what came, what to do.
 """
@@ -40,3 +43,21 @@ class Infeasible(InputError):
 
 class MissingExtra(HasflError):
     """A part of hasfl that needs an optional dependency which is not installed."""
+
+
+class StorageError(HasflError):
+    """The disk or folder refused to be written: it is full, read-only or not there."""
+
+    exit_code = 1
+
+
+class Diverged(HasflError):
+    """A loss that is not a number any more."""
+
+    exit_code = 1
+
+
+class Interrupted(HasflError):
+    """A training that was stopped from outside, between two rounds; it can be resumed."""
+
+    exit_code = 130

@@ -4,10 +4,10 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
-from hasfl.arrays import FloatN, count, quantities, quantity, same_length
+from hasfl.arrays import FloatN, IntN, count, quantities, quantity, same_length
 from hasfl.errors import InputError
 from hasfl.seeds import Seeds
 
@@ -76,6 +76,11 @@ class Fleet:
 
     def __iter__(self) -> Iterator[Device]:
         return (self[i] for i in range(len(self)))
+
+    def only(self, devices: IntN) -> Self:
+        """The fleet of some devices, by index and in that order, with the same server."""
+        rows = {field: getattr(self, field)[devices] for field in PER_DEVICE}
+        return replace(self, **rows, names=tuple(self.names[i] for i in devices))
 
 
 PER_DEVICE = tuple(field.name for field in fields(Device) if field.name != "name")

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from hasfl.arrays import count, quantity
+import numpy as np
+
+from hasfl.arrays import FloatN, IntN, count, counts, frozen, quantity, same_length
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
@@ -20,17 +22,27 @@ class Problem:
     interval: int  # I, rounds between aggregations
     target: float  # ε, the mean squared gradient to reach
     max_batch: int = 64  # the upper end of the paper's random batch sizes
+    samples: IntN | None = None  # |D_i|, what each device holds, if that is known
 
     def __post_init__(self) -> None:
         for field in ("learning_rate", "target"):
             object.__setattr__(self, field, quantity(field, getattr(self, field), positive=True))
         for field in ("interval", "max_batch"):
             object.__setattr__(self, field, count(field, getattr(self, field)))
+        if self.samples is not None:
+            object.__setattr__(self, "samples", counts("samples", self.samples))
+            same_length({"fleet.flops": self.fleet.flops, "samples": self.samples}, per="device")
         if len(self.stats.variance_of) != len(self.profile):
             raise InputError(
                 f"stats.variance_of has {len(self.stats.variance_of)} entries but the profile has "
                 f"{len(self.profile)} layers: give one per layer"
             )
+
+    @property
+    def largest_batch(self) -> FloatN:
+        """The most samples that each device may use in a round, memory aside: no more than it holds."""
+        most = np.full(len(self.fleet), float(self.max_batch))
+        return frozen(most if self.samples is None else np.minimum(most, self.samples))
 
     def require_fits(self, plan: Plan) -> None:
         """Refuse a plan for another number of devices or with a cut that the model does not have."""

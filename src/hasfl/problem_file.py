@@ -3,6 +3,7 @@
 SI units; one entry per device or layer.
 """
 
+import numpy as np
 from pydantic import Field
 
 from hasfl.documents import Document
@@ -61,6 +62,7 @@ class ProblemFile(Document):
     interval: int
     target: float
     max_batch: int = 64
+    samples: list[int] | None = None  # what each device holds
 
     def problem(self) -> Problem:
         """The file as a value; the values check their own numbers."""
@@ -72,4 +74,5 @@ class ProblemFile(Document):
             interval=self.interval,
             target=self.target,
             max_batch=self.max_batch,
+            samples=None if self.samples is None else np.array(self.samples),
         )

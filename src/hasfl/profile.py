@@ -41,7 +41,7 @@ class Profile:
     backward_flops_upto: FloatL  # ϖ_j, FLOP
     activation_bits_at: FloatL  # ψ_j, bit
     gradient_bits_at: FloatL  # χ_j, bit
-    param_bits_upto: FloatL  # δ_j, bit: the sub-model that is exchanged
+    param_bits_upto: FloatL  # δ_j, bit: weights, and buffers such as batch-norm means
     optimizer_bits_upto: FloatL  # ϑ̃_j, bit
     names: tuple[str, ...] = ()
 
@@ -80,6 +80,11 @@ class Profile:
         return len(self.forward_flops_upto)
 
     @property
+    def submodel_bits_upto(self) -> FloatL:
+        """δ_j + ϑ̃_j, bit: what is exchanged at an aggregation; with plain SGD, which keeps nothing, δ_j."""
+        return frozen(self.param_bits_upto + self.optimizer_bits_upto)
+
+    @property
     def activation_bits_upto(self) -> FloatL:
         """ψ̃_j, bit."""
         return frozen(self.activation_bits_at.cumsum())
@@ -116,6 +121,11 @@ class GradientStats:
         for field in ("variance_of", "moment_of"):
             object.__setattr__(self, field, quantities(f"stats.{field}", getattr(self, field)))
         same_length({"stats.variance_of": self.variance_of, "stats.moment_of": self.moment_of}, per="layer")
+
+    @classmethod
+    def unknown(cls, layers: int) -> Self:
+        """Nothing is known, and nothing weighs against anything: for plans that do not ask."""
+        return cls(smoothness=0.0, initial_gap=1.0, variance_of=np.zeros(layers), moment_of=np.zeros(layers))
 
     @property
     def moment_upto(self) -> FloatL:

@@ -9,10 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from hasfl.arrays import MOST
 from hasfl.documents import Document
 from hasfl.errors import UnitError
 from hasfl.fleet import GIBIBYTE, PER_DEVICE, PER_SERVER, Device, Fleet, FleetRanges, Range, draw_fleet
 from hasfl.problem_file import StatsSection
+from hasfl.record import Goal
 from hasfl.seeds import Seeds
 from hasfl.units import Dimension, parse_quantity
 
@@ -45,7 +47,10 @@ ComputeRange = Annotated[Range, _range(Dimension.COMPUTE)]
 RateRange = Annotated[Range, _range(Dimension.RATE)]
 SizeRange = Annotated[Range, _range(Dimension.SIZE)]
 
+Count = Annotated[int, Field(ge=1, le=MOST)]
+
 TABLE_I = FleetRanges()
+MODEL_FOR = {"digits": "small-cnn", "fashion-mnist": "small-cnn", "cifar10": "vgg16", "cifar100": "resnet18"}
 LARGEST_SIDE = 1_000_000  # of a sample, in any direction
 
 
@@ -92,7 +97,7 @@ class DeviceSection(Document):
 class ModelSection(Document):
     """Which model: a name, or the file that `hasfl profile --json` wrote for it."""
 
-    name: str = "vgg16"
+    name: str | None = None
     profile: str | None = None
     classes: int | None = Field(default=None, ge=1)
     norm: Literal["batch", "group", "none"] | None = None
@@ -110,11 +115,68 @@ class ModelSection(Document):
 class TrainingSection(Document):
     """How training is done; the defaults are the paper's."""
 
+    strategy: str = "hasfl"
     learning_rate: float = 5e-4
-    interval: int = 15
+    interval: Count = 15
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
     max_batch: int = 64
     target: float | None = None
+    engine: Literal["simulated", "reference"] = "simulated"
+    evaluate_every: Count | None = None  # rounds; as often as sub-models are aggregated, if not given
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0  # of wall time, at least, between checkpoints
+
+
+class StopSection(Document):
+    """When training ends: whichever comes first."""
+
+    rounds: Count | None = None
+    samples: Count | None = None
+    seconds: Annotated[float, Field(gt=0)] | None = None  # of virtual time
+    accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    converged: bool | None = None  # less than 0.02 % gain over five evaluations
+
+    def goal(self) -> Goal:
+        """The section as a value; where nothing is said, until accuracy has converged."""
+        asked = self.model_dump()
+        asked["converged"] = bool(self.converged) if self.model_fields_set else True
+        return Goal(**asked)
+
+
+class DataSection(Document):
+    """Which data, and how the devices share it."""
+
+    name: str | None = None
+    folder: str | None = None
+    partition: Literal["iid", "shards", "dirichlet"] = "iid"
+    shards_per_device: Count = 2
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    samples: Count | None = None  # that each device holds; its share of all, if not given
+    augment: bool = False  # crop and flip images at random
+
+
+class WorldSection(Document):
+    """How compute and link rates change from interval to interval."""
+
+    rates: Literal["fixed", "redrawn", "walk", "trace"] = "fixed"
+    step: Annotated[float, Field(gt=0)] = 0.1  # of a random walk, in logarithms
+    bound: Annotated[float, Field(ge=1)] = 2.0  # how far a random walk may lead, as a factor
+    trace: str | None = None  # a CSV file
+    leave: Annotated[float, Field(ge=0, le=1)] | None = None  # chance a round that a device drops out
+    come_back: Annotated[float, Field(gt=0, le=1)] = 0.2  # … and that one that did is there again
+
+    @model_validator(mode="after")
+    def _a_trace_where_needed(self) -> "WorldSection":
+        if (self.rates == "trace") != (self.trace is not None):
+            raise ValueError('rates = "trace" and the file trace = "….csv" belong together: give both')
+        return self
+
+
+class AbsenceSection(Document):
+    """Rounds in which a device is away."""
+
+    device: str
+    first_round: Count
+    last_round: Count
 
 
 class Scenario(Document):
@@ -122,10 +184,26 @@ class Scenario(Document):
 
     seed: int = Field(default=0, ge=0)
     model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
     training: TrainingSection = TrainingSection()
+    stop: StopSection = StopSection()
     fleet: FleetSection = FleetSection()
     device: list[DeviceSection] = Field(default_factory=list)
+    world: WorldSection = WorldSection()
+    absence: list[AbsenceSection] = Field(default_factory=list)
     stats: StatsSection | None = None
+
+    @property
+    def model_name(self) -> str:
+        """The model, or the one that goes with the data; the paper's first where neither is given."""
+        by_data = MODEL_FOR.get(self.data.name or "cifar10", "small-cnn")
+        return self.model.name or by_data
+
+    @property
+    def data_name(self) -> str:
+        """The data, or what goes with the model."""
+        by_model = {model: data for data, model in reversed(MODEL_FOR.items())}
+        return self.data.name or by_model.get(self.model_name, "digits")
 
     @model_validator(mode="after")
     def _drawn_or_listed(self) -> "Scenario":
@@ -134,6 +212,8 @@ class Scenario(Document):
             raise ValueError(
                 f"give either [[device]] entries or fleet.{drawn[0]} to draw them from, not both"
             )
+        if self.absence and self.world.leave is not None:
+            raise ValueError("give either [[absence]] entries or world.leave for chance, not both")
         return self
 
     def draw(self) -> Fleet:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hasfl import Plan, evaluate
-from hasfl.runner import read_problem
+from hasfl.runner.questions import read_problem
 from tests.cli.conftest import Hasfl
 from tests.problems import raw
 

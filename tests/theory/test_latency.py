@@ -43,7 +43,8 @@ def naive_split_seconds(problem: Problem, plan: Plan) -> float:
 def naive_aggregation_seconds(problem: Problem, plan: Plan) -> float:
     """T_A by the letter of Eqs. (34)-(37) and (39)."""
     fleet, devices = problem.fleet, range(len(problem.fleet))
-    delta = [problem.profile.param_bits_upto[plan.cuts[i] - 1] for i in devices]
+    weights, states = problem.profile.param_bits_upto, problem.profile.optimizer_bits_upto
+    delta = [weights[plan.cuts[i] - 1] + states[plan.cuts[i] - 1] for i in devices]
     middle = len(delta) * max(delta) - sum(delta)
     up = max(*(delta[i] / fleet.fed_up_rate[i] for i in devices), middle / fleet.server_fed_up_rate)
     down = max(*(delta[i] / fleet.fed_down_rate[i] for i in devices), middle / fleet.server_fed_down_rate)
@@ -62,7 +63,7 @@ def aggregation_seconds(problem: Problem, plan: Plan) -> float:
 def test_equals_the_naive_double_loop(setting: tuple[Problem, Plan]) -> None:
     assert split_seconds(*setting) == pytest.approx(naive_split_seconds(*setting), rel=1e-9)
     # a difference of sums of large numbers: what is left of it is as exact as those numbers are
-    largest = len(setting[1]) * setting[0].profile.param_bits_upto[-1]
+    largest = len(setting[1]) * setting[0].profile.submodel_bits_upto[-1]
     slack = 1e-12 * largest / min(setting[0].fleet.server_fed_up_rate, setting[0].fleet.server_fed_down_rate)
     assert aggregation_seconds(*setting) == pytest.approx(
         naive_aggregation_seconds(*setting), rel=1e-9, abs=slack

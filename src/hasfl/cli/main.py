@@ -15,6 +15,7 @@ import typer
 
 from hasfl import __version__
 from hasfl.arrays import MOST, IntN
+from hasfl.cli.training import compare, data, train
 from hasfl.errors import HasflError, InputError
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader of our output went away: nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
     except OSError as error:
         _fail(f"cannot write: {error.strerror}", 1)
     except Exception as error:
@@ -99,7 +102,7 @@ def plan(
 
     With --batch and --cut the plan is evaluated; with one of them, the best for the other is found.
     """
-    from hasfl.runner import read_problem, solve
+    from hasfl.runner.questions import read_problem, solve
 
     if why and batch is not None:
         raise InputError("--why lets the batch sizes adapt to an upgrade: leave out --batch")
@@ -160,13 +163,13 @@ def profile(
     """Show what each layer of a model costs, for one sample."""
     from hasfl.documents import checked
     from hasfl.profile_file import ProfileFile
-    from hasfl.runner import layers_of
+    from hasfl.runner.questions import layers_of
     from hasfl.scenario import ModelSection
 
     given = {"name": model, "classes": classes, "norm": norm, "input": _shape(shape)}
     options = {option: value for option, value in given.items() if value is not None}
     section = checked(options, ModelSection, source="hasfl profile")
-    layers = layers_of(section, folder=Path())
+    layers = layers_of(section, model, folder=Path())
     table = ProfileFile.of(model, layers, optimizer=optimizer, classes=classes, norm=norm)
     if as_json:
         typer.echo(table.model_dump_json())
@@ -182,3 +185,7 @@ def _shape(text: str | None) -> list[int] | None:
     if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", text):
         raise InputError(f"--input must be the shape of one sample like 3x32x32, got {text!r}")
     return [int(size) for size in text.split("x")]
+
+
+for verb in (data, train, compare):
+    app.command()(verb)

@@ -21,6 +21,7 @@ NETWORKS: dict[str, Callable[..., LayeredModel]] = {
     "resnet18": resnet18,
     "small-cnn": small_cnn,
 }
+ANY_SHAPE = {"small-cnn"}
 
 
 def network(
@@ -33,7 +34,7 @@ def network(
     """Build the model called `name`.
 
     The classes and the norm are for hasfl's own models; their defaults are the model's. The shape of
-    one sample is for a callable that returns a plain module.
+    one sample is for small-cnn and for a callable that returns a plain module.
     """
     if ":" in name:
         _refuse(name, classes=classes, norm=norm)
@@ -41,8 +42,9 @@ def network(
     if name not in NETWORKS:
         known = ", ".join(NETWORKS)
         raise ModelError(f"unknown model {name!r}: expected one of {known}, or package.module:callable")
-    _refuse(name, input=input_shape)
-    given = {"classes": classes, "norm": norm}
+    if name not in ANY_SHAPE:
+        _refuse(name, input=input_shape)
+    given = {"classes": classes, "norm": norm, "input_shape": input_shape}
     return NETWORKS[name](**{option: value for option, value in given.items() if value is not None})
 
 

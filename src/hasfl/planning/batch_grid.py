@@ -53,7 +53,7 @@ class FixedCuts:
             up_seconds=up,
             down_seconds=down,
             server_seconds=server,
-            largest_batch=np.minimum(largest_batch_in_memory(problem, j), problem.max_batch),
+            largest_batch=np.minimum(largest_batch_in_memory(problem, j), problem.largest_batch),
             aggregation_seconds=aggregation / problem.interval,
             deepest_cut=int(cuts.max()),
             model=Corollary1.of(problem),

@@ -114,8 +114,8 @@ class CutProgram:
         """C3, then R1 to R8 with everything on the left: row · (μ, T) ≤ 0."""
         tables, b = self.tables, self.batch_sizes[:, None]
         devices, layers = tables.up_seconds.shape
-        seconds = max(float(tables.param_bits[-1]), 1.0)
-        bits = np.broadcast_to(tables.param_bits / seconds, (devices, layers))
+        seconds = max(float(tables.submodel_bits[-1]), 1.0)
+        bits = np.broadcast_to(tables.submodel_bits / seconds, (devices, layers))
         rows = [
             self._per_device(np.broadcast_to(self._drift(), (devices, layers)), 0),  # R1
             self._per_device(bits, 1),  # R2

@@ -44,7 +44,8 @@ def objectives(problem: Problem, batch_sizes: IntN, cuts: IntN) -> Floats:
     """Θ of plans (K, N), Eq. (43) term by term; infinite where C1 or C4 is broken."""
     fleet, profile, stats = problem.fleet, problem.profile, problem.stats
     b, j, N = batch_sizes, cuts - 1, len(fleet)
-    rho, varpi, bits = profile.forward_flops_upto, profile.backward_flops_upto, profile.param_bits_upto[j]
+    rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto
+    bits = profile.param_bits_upto[j] + profile.optimizer_bits_upto[j]
     up = (b * rho[j] / fleet.flops + b * profile.activation_bits_at[j] / fleet.up_rate).max(axis=1)
     down = (b * profile.gradient_bits_at[j] / fleet.down_rate + b * varpi[j] / fleet.flops).max(axis=1)
     server = (b * (rho[-1] - rho[j] + varpi[-1] - varpi[j])).sum(axis=1) / fleet.server_flops
@@ -60,7 +61,7 @@ def objectives(problem: Problem, batch_sizes: IntN, cuts: IntN) -> Floats:
     margin = problem.target - sampling - drift
 
     per_sample = (profile.activation_bits_at + profile.gradient_bits_at).cumsum()[j]
-    memory = b * per_sample + profile.optimizer_bits_upto[j] + bits
-    kept = (margin > 0) & (memory <= fleet.memory).all(axis=1)
+    fits = (b * per_sample + bits <= fleet.memory) & (b <= problem.largest_batch)
+    kept = (margin > 0) & fits.all(axis=1)
     with np.errstate(divide="ignore"):
         return np.where(kept, 2 * stats.initial_gap * seconds / (problem.learning_rate * margin), np.inf)

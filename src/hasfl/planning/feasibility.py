@@ -24,8 +24,7 @@ class Asked:
     def anything(cls, problem: Problem) -> Self:
         """Any batch size up to the largest, and any cut."""
         shape = (len(problem.fleet), len(problem.profile))
-        largest = np.full(shape[0], float(problem.max_batch))
-        return cls(np.ones_like(largest), largest, np.ones(shape, dtype=bool))
+        return cls(np.ones(shape[0]), problem.largest_batch, np.ones(shape, dtype=bool))
 
     @classmethod
     def these_cuts(cls, problem: Problem, cuts: IntN) -> Self:
@@ -49,8 +48,12 @@ class Asked:
 def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
     """Which constraint of which device forbids every plan that is asked for."""
     room = asked.room(tables)
-    if (asked.smallest_batch > problem.max_batch).any():
-        return f"batch size {asked.smallest_batch.max():.0f} is above max_batch, {problem.max_batch}"
+    if (large := np.flatnonzero(asked.smallest_batch > problem.largest_batch)).size:
+        i = large[0]
+        return (
+            f"batch size {asked.smallest_batch[i]:.0f} of device {problem.fleet.names[i]!r} is above "
+            f"{problem.largest_batch[i]:.0f}, the lesser of max_batch and the samples it holds"
+        )
     if (stuck := np.flatnonzero(~room.any(axis=1))).size:
         name, bits = problem.fleet.names[stuck[0]], problem.fleet.memory[stuck[0]]
         return (

@@ -77,14 +77,14 @@ class Relaxation:
         parts = (
             (tables.up_seconds[:, :J], smallest, largest),
             (tables.down_seconds[:, :J], smallest, largest),
-            (tables.param_bits[:J] / tables.fed_up_rate[:, None], 1.0, 1.0),
-            (tables.param_bits[:J] / tables.fed_down_rate[:, None], 1.0, 1.0),
+            (tables.submodel_bits[:J] / tables.fed_up_rate[:, None], 1.0, 1.0),
+            (tables.submodel_bits[:J] / tables.fed_down_rate[:, None], 1.0, 1.0),
         )
         lower = np.array([np.where(fits, cost * few, np.inf).min(axis=1).max() for cost, few, _ in parts])
         upper = np.array([np.where(fits, cost * many, 0.0).max() for cost, _, many in parts])
         for k in (2, 3):  # some device holds J layers
             lower[k] = max(lower[k], parts[k][0][fits[:, J - 1], J - 1].min())
-        middle = len(smallest) * (tables.param_bits[J - 1] - tables.param_bits[0])
+        middle = len(smallest) * (tables.submodel_bits[J - 1] - tables.submodel_bits[0])
         upper[2:] = np.maximum(upper[2:], middle / self._server_rates())
         return lower, upper
 
@@ -114,16 +114,16 @@ class Relaxation:
             index = np.where(better[:, None], chosen, index)
         batch_sizes = np.take_along_axis(batch, index[:, :, None], axis=2)[:, :, 0]
         unpriced = np.column_stack([np.ones((len(best), 2)), 1 - tariff.used(best)])
-        server_bits = self._server_bits(self.tables.param_bits[index].sum(axis=1))
+        server_bits = self._server_bits(self.tables.submodel_bits[index].sum(axis=1))
         return Choices(least, best, index + 1, batch_sizes, unpriced, tariff.gap(best, server_bits))
 
     def _server_bits(self, bits: Floats) -> Floats:
         """M, if the devices hold `bits`."""
-        return len(self.tables.fed_up_rate) * self.tables.param_bits[self.deepest_cut - 1] - bits
+        return len(self.tables.fed_up_rate) * self.tables.submodel_bits[self.deepest_cut - 1] - bits
 
     def _at_price(self, cost: Floats, price: Floats, tariff: "Tariff") -> tuple[Floats, Ints, Floats]:
         """The bound at a price, the choices, and the bits that the devices hold under them."""
-        bits = self.tables.param_bits[: self.deepest_cut]
+        bits = self.tables.submodel_bits[: self.deepest_cut]
         priced = cost - price[:, None, None] * bits if price.any() else cost
         index = priced.argmin(axis=2)
         least = np.take_along_axis(priced, index[:, :, None], axis=2)[:, :, 0].sum(axis=1)
@@ -138,7 +138,7 @@ class Relaxation:
         None if no device has another cut to go to.
         """
         cost, _ = self._costs(upper[None], lines)
-        priced = cost[0] - choice.price * self.tables.param_bits[: self.deepest_cut]
+        priced = cost[0] - choice.price * self.tables.submodel_bits[: self.deepest_cut]
         if forbidden is not None:
             priced[forbidden] = np.inf
         chosen = choice.cuts[:, None] - 1
@@ -170,7 +170,7 @@ class Relaxation:
         tables, J = self.tables, self.deepest_cut
         up, down = upper[:, 2, None] * tables.fed_up_rate, upper[:, 3, None] * tables.fed_down_rate
         most_bits = np.minimum(up, down) * ROUNDING
-        return (tables.param_bits[:J] > most_bits[:, :, None]) | ~self.asked.cuts[:, :J]
+        return (tables.submodel_bits[:J] > most_bits[:, :, None]) | ~self.asked.cuts[:, :J]
 
     def _server_rates(self) -> Floats:
         return np.array([self.tables.server_fed_up_rate, self.tables.server_fed_down_rate])

@@ -24,8 +24,8 @@ class CostTables:
     up_rate: FloatNL  # samples a second: 1 / up_seconds
     down_rate: FloatNL
     server_seconds: FloatL  # C_j = (ρ_L − ρ_j + ϖ_L − ϖ_j)/f_s, a sample
-    largest_batch: FloatNL  # ⌊κ⌋ from C4 and max_batch; below 1 where the cut does not fit
-    param_bits: FloatL  # δ_j
+    largest_batch: FloatNL  # ⌊κ⌋ from C4, max_batch and |D_i|; below 1 where the cut does not fit
+    submodel_bits: FloatL  # δ_j, with what the optimiser keeps
     fed_up_rate: FloatN
     fed_down_rate: FloatN
     server_fed_up_rate: float
@@ -43,8 +43,10 @@ class CostTables:
             up_rate=1 / up_seconds,
             down_rate=1 / down_seconds,
             server_seconds=server_seconds,
-            largest_batch=np.minimum(largest_batch_in_memory(problem, slice(None)), problem.max_batch),
-            param_bits=profile.param_bits_upto,
+            largest_batch=np.minimum(
+                largest_batch_in_memory(problem, slice(None)), problem.largest_batch[:, None]
+            ),
+            submodel_bits=profile.submodel_bits_upto,
             fed_up_rate=fleet.fed_up_rate,
             fed_down_rate=fleet.fed_down_rate,
             server_fed_up_rate=fleet.server_fed_up_rate,
@@ -55,7 +57,7 @@ class CostTables:
     def parts(self, batch_sizes: Floats, cuts: IntN) -> Floats:
         """T₃, T₄, T₅, T₆ and the server's seconds (5, ...) of plans (..., N)."""
         i, j = np.arange(cuts.shape[-1]), cuts - 1
-        bits = self.param_bits[j]
+        bits = self.submodel_bits[j]
         middle = cuts.shape[-1] * bits.max(axis=-1) - bits.sum(axis=-1)
         return np.array(
             [

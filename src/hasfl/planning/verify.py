@@ -26,10 +26,9 @@ def _plan_faults(report: PlanReport, problem: Problem) -> list[str]:
         return [f"the plan is for {len(report.plan)} devices, the fleet has {len(problem.fleet)}"]
     for i, device in enumerate(problem.fleet):
         b, cut = int(report.plan.batch_sizes[i]), int(report.plan.cuts[i])
-        if not 1 <= b <= problem.max_batch:
-            found.append(
-                f"device {device.name}: batch size {b} is not between 1 and {problem.max_batch} (C5)"
-            )
+        if not 1 <= b <= problem.largest_batch[i]:
+            most = f"{problem.largest_batch[i]:.0f}"
+            found.append(f"device {device.name}: batch size {b} is not between 1 and {most} (C5)")
         if not 1 <= cut <= layers:
             found.append(f"device {device.name}: cut {cut} is not between 1 and {layers} (C2, C3)")
             continue

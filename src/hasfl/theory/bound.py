@@ -36,6 +36,15 @@ def bound_floor(plan: Plan, stats: GradientStats, *, learning_rate: float, inter
     )
 
 
+def default_target(plan: Plan, stats: GradientStats, *, learning_rate: float, interval: int) -> float:
+    """A target that a plan can reach: twice its floor, so that rounds and floor weigh alike.
+
+    The paper does not say how it chose ε.
+    """
+    floor = bound_floor(plan, stats, learning_rate=learning_rate, interval=interval)
+    return 2 * floor.total if floor.total > 0 else 1.0
+
+
 def gradient_bound(
     plan: Plan, stats: GradientStats, *, learning_rate: float, interval: int, rounds: float
 ) -> float:

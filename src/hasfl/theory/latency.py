@@ -2,6 +2,9 @@
 
 import math
 from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
 
 from hasfl.arrays import FloatN
 from hasfl.fleet import Fleet
@@ -81,20 +84,65 @@ def split_training_latency(plan: Plan, fleet: Fleet, profile: Profile) -> SplitT
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrangement:
+    """Who holds which layers during an interval."""
+
+    plan: Plan
+    fleet: Fleet
+    depth: int  # layers that devices hold apart: the deepest cut, even once the device that had it is gone
+
+    @classmethod
+    def of(cls, plan: Plan, fleet: Fleet) -> Self:
+        """What a plan says."""
+        return cls(plan, fleet, plan.deepest_cut)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AggregationBits:
+    """What each arrow of an aggregation carries."""
+
+    submodel_upload: FloatN  # Λ_{c,i}
+    server_submodel_upload: float  # Λ_s
+    submodel_download: FloatN
+    server_submodel_download: float
+
+
 def aggregation_latency(plan: Plan, fleet: Fleet, profile: Profile) -> AggregationLatency:
     """Latency of one aggregation of the forged sub-models. Batch sizes play no part in it.
 
-        T_A(μ) = max_i {T_{c,i}^U, T_s^U} + max_i {T_{c,i}^D, T_s^D}                          Eq. (39)
-
-    The server exchanges what each device lacks of the deepest sub-model: N max_i δ − Σ_i δ.
+    T_A(μ) = max_i {T_{c,i}^U, T_s^U} + max_i {T_{c,i}^D, T_s^D}                          Eq. (39)
     """
-    client = profile.param_bits_upto[plan.cut_index]  # Λ_{c,i}
-    middle = float(len(plan) * client.max() - client.sum())  # Λ_s
+    arrangement = Arrangement.of(plan, fleet)
+    return rearrangement_latency(arrangement, arrangement, profile)
+
+
+def rearrangement_latency(before: Arrangement, after: Arrangement, profile: Profile) -> AggregationLatency:
+    """Latency of an aggregation after which cuts or devices are others; Eq. (39) where they are the same."""
+    bits = aggregation_bits(before, after, profile)
     return AggregationLatency(
-        submodel_upload=client / fleet.fed_up_rate,  # (34)
-        server_submodel_upload=middle / fleet.server_fed_up_rate,  # (35)
-        submodel_download=client / fleet.fed_down_rate,  # (36)
-        server_submodel_download=middle / fleet.server_fed_down_rate,  # (37)
+        submodel_upload=bits.submodel_upload / before.fleet.fed_up_rate,  # (34)
+        server_submodel_upload=bits.server_submodel_upload / before.fleet.server_fed_up_rate,  # (35)
+        submodel_download=bits.submodel_download / after.fleet.fed_down_rate,  # (36)
+        server_submodel_download=bits.server_submodel_download / after.fleet.server_fed_down_rate,  # (37)
+    )
+
+
+def aggregation_bits(before: Arrangement, after: Arrangement, profile: Profile) -> AggregationBits:
+    """Sub-models go up as they were cut and come down as they will be.
+
+    The edge server exchanges what each device lacks of the deepest sub-model: N max_i δ − Σ_i δ. Layers
+    that were common and become private go up from it once; those that become common come down to it once.
+    """
+    delta = np.concatenate([[0.0], profile.submodel_bits_upto])  # of 0 to L layers
+    client, next_client = delta[before.plan.cuts], delta[after.plan.cuts]
+    middle, next_middle = delta[before.depth] - client, delta[after.depth] - next_client
+    moved = float(delta[after.depth] - delta[before.depth])
+    return AggregationBits(
+        submodel_upload=client,
+        server_submodel_upload=float(middle.sum()) + max(moved, 0.0),
+        submodel_download=next_client,
+        server_submodel_download=float(next_middle.sum()) + max(-moved, 0.0),
     )
 
 

@@ -41,7 +41,7 @@ def margins(plan: Plan, problem: Problem) -> Margins:
     return Margins(
         target=problem.target - floor.total,  # C1
         memory=problem.fleet.memory - memory_needed(plan, problem.profile),  # C4
-        max_batch=problem.max_batch - plan.batch_sizes.astype(float),
+        max_batch=problem.largest_batch - plan.batch_sizes,
     )
 
 

@@ -1,4 +1,4 @@
-"""From a file to what it asks for. With `cli`, the only module that may import every room."""
+"""From a file to the planning problem it asks about, and to the plan that answers it."""
 
 import importlib.util
 import math
@@ -42,7 +42,7 @@ def problem_of(scenario: Scenario, *, folder: Path) -> Problem:
         raise InputError("[stats] is missing: a plan needs smoothness, initial_gap, variance_of, moment_of")
     if scenario.training.target is None:
         raise InputError("training.target is missing: a plan needs the mean squared gradient ε to reach")
-    layers = layers_of(scenario.model, folder=folder)
+    layers = layers_of(scenario.model, scenario.model_name, folder=folder)
     return Problem(
         fleet=scenario.draw(),
         profile=Profile.of(layers, optimizer=scenario.training.optimizer),
@@ -85,22 +85,22 @@ def _alternate(problem: Problem, time_limit: float) -> PlanReport:
     return alternate(problem, time_limit=time_limit)
 
 
-def layers_of(model: ModelSection, *, folder: Path) -> tuple[Layer, ...]:
+def layers_of(model: ModelSection, name: str, *, folder: Path) -> tuple[Layer, ...]:
     """A model's layer table: from a file, shipped with hasfl, or counted now with torch."""
     if model.profile is not None:
         return read_json(str(folder / model.profile), ProfileFile).rows()
-    shipped = shipped_layers(model.name, classes=model.classes, norm=model.norm)
-    return shipped if shipped is not None and model.input is None else _count(model)
+    shipped = shipped_layers(name, classes=model.classes, norm=model.norm)
+    return shipped if shipped is not None and model.input is None else _count(model, name)
 
 
-def _count(model: ModelSection) -> tuple[Layer, ...]:
+def _count(model: ModelSection, name: str) -> tuple[Layer, ...]:
     if importlib.util.find_spec("torch") is None:
         raise MissingExtra(
-            f"counting the layers of {model.name!r} needs torch: pip install 'hasfl[train]', or set "
+            f"counting the layers of {name!r} needs torch: pip install 'hasfl[train]', or set "
             "model.profile to a file that `hasfl profile --json` wrote elsewhere"
         )
     from hasfl.networks import network
     from hasfl.profiling.costs import count_layers
 
     shape = tuple(model.input) if model.input is not None else None
-    return count_layers(network(model.name, classes=model.classes, norm=model.norm, input_shape=shape))
+    return count_layers(network(name, classes=model.classes, norm=model.norm, input_shape=shape))

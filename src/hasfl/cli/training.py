@@ -1,0 +1,135 @@
+"""The verbs that train: `train`, `compare`, and `data`, which shows what they would train on."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hasfl.errors import InputError
+
+ScenarioFile = Annotated[Path, typer.Argument(help="A scenario (.toml).", metavar="SCENARIO")]
+RunsFolder = Annotated[Path, typer.Option("--out", help="The folder that runs are kept in.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+PAPER = "hasfl,rbs+hams,habs+rms,rbs+rms,rbs+rhams"
+
+
+def train(
+    scenario: ScenarioFile,
+    strategy: Annotated[str | None, typer.Option(help="Instead of the scenario's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's.")] = None,
+    run: Annotated[str | None, typer.Option(help="A name for the run's folder.")] = None,
+    out: RunsFolder = Path("runs"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model over a fleet, in virtual time.
+
+    The run is kept in a folder: a record of every round, a checkpoint, the model, the result.
+    """
+    _wait_politely()
+    from hasfl.cli.training_view import TrainingView, show_outcome
+    from hasfl.runner.runs import RunRequest, carry_out
+    from hasfl.runner.scenarios import read_scenario
+
+    if run is not None and Path(run).name != run:
+        raise InputError(
+            f"--run must be a folder's name without slashes, got {run!r}: --out says where it lies"
+        )
+    given = read_scenario(scenario)
+    request = RunRequest.of(
+        scenario,
+        out,
+        strategy_name=given.training.strategy if strategy is None else strategy,
+        seed=given.seed if seed is None else seed,
+        name=run,
+    )
+    with TrainingView() as view:
+        reached = carry_out(request, view, resume=resume)
+    if as_json:
+        typer.echo(json.dumps({"run": str(request.path), **asdict(reached)}))
+    else:
+        show_outcome(reached, request.path)
+
+
+def compare(
+    scenario: ScenarioFile,
+    strategies: Annotated[
+        str, typer.Option(help="Names, with commas between; a name with options ends at a semicolon.")
+    ] = PAPER,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, as 0,1,2; the scenario's if not given.")] = None,
+    out: RunsFolder = Path("runs"),
+    picture: Annotated[
+        Path | None, typer.Option(help="Where accuracy against time is drawn (.png or .svg).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train several strategies and say who is better and faster, by how much.
+
+    Runs that are there already are used, and those that were stopped are gone on with.
+    """
+    _wait_politely()
+    from hasfl.cli.training_view import TrainingView, comparison_rows, show_comparison
+    from hasfl.reporting.figures import accuracy_against_time, save_figure
+    from hasfl.runner.comparison import compare as contests_of
+    from hasfl.runner.scenarios import read_scenario
+
+    chosen = [read_scenario(scenario).seed] if seeds is None else _seeds(seeds)
+    with TrainingView() as view:
+        contests = contests_of(scenario, out, _names(strategies), chosen, view)
+    drawn = picture or out / f"{scenario.stem}-accuracy.png"
+    save_figure(accuracy_against_time(contests[0].runs), drawn)
+    rows = comparison_rows(contests)
+    if as_json:
+        typer.echo(json.dumps({"picture": str(drawn), "strategies": [asdict(row) for row in rows]}))
+    else:
+        show_comparison(rows, drawn)
+
+
+def data(
+    scenario: ScenarioFile,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw who holds what into this file (.png or .svg).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which device holds how many samples of which class."""
+    from hasfl.cli.training_view import show_shares
+    from hasfl.data import label_counts
+    from hasfl.reporting.figures import save_figure, who_holds_what
+    from hasfl.runner.scenarios import read_scenario, shared_data
+
+    asked = read_scenario(scenario)
+    fleet = asked.draw()
+    dataset, shares = shared_data(asked, len(fleet), folder=scenario.parent)
+    counts = label_counts(shares, dataset.y_train.numpy(), dataset.classes)
+    if picture is not None:
+        save_figure(who_holds_what(counts, dataset.class_names), picture)
+    if as_json:
+        held = dict(zip(fleet.names, counts.tolist(), strict=True))
+        typer.echo(json.dumps({"classes": dataset.class_names, "samples": held}))
+    else:
+        show_shares(dataset.name, fleet.names, counts, dataset.class_names, picture)
+
+
+def _names(text: str) -> Sequence[str]:
+    """Strategies between commas; where one has options, which have commas too, between semicolons."""
+    names = [name.strip() for name in text.split(";" if ";" in text else ",")]
+    if not all(names):
+        raise InputError(f"--strategies must be names with commas between, as {PAPER}; got {text!r}")
+    return names
+
+
+def _seeds(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and len(part) <= 9 for part in parts):
+        raise InputError(f"--seeds must be whole numbers with commas between, as 0,1,2; got {text!r}")
+    return [int(part) for part in parts]
+
+
+def _wait_politely() -> None:
+    """Let idle threads sleep; torch, which is not imported yet, would have them spin on a shared machine."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")

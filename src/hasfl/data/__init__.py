@@ -1,0 +1,10 @@
+"""Data sets, how they are spread over devices, and which samples a device draws in which order."""
+
+from hasfl.data.augmentation import crop_and_flip as crop_and_flip
+from hasfl.data.augmentation import draw_crops as draw_crops
+from hasfl.data.dataset import Dataset as Dataset
+from hasfl.data.minibatch import Minibatches as Minibatches
+from hasfl.data.partition import label_counts as label_counts
+from hasfl.data.partition import partition as partition
+from hasfl.data.sources import DATASETS as DATASETS
+from hasfl.data.sources import load_dataset as load_dataset

@@ -1,0 +1,132 @@
+"""Which samples each device holds: alike for all, a few labels each, or anything between. NumPy only."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from hasfl.arrays import IntN, count, quantity
+from hasfl.errors import InputError
+from hasfl.seeds import Seeds
+
+Kind = Literal["iid", "shards", "dirichlet"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+
+def partition(
+    labels: IntN,
+    devices: int,
+    seeds: Seeds,
+    *,
+    kind: Kind = "iid",
+    shards_per_device: int = 2,
+    alpha: float = 0.5,
+    samples: int | None = None,
+) -> tuple[IntN, ...]:
+    """Spread samples over devices; returns the sorted positions that each device holds.
+
+    `iid` shuffles and deals. `shards` sorts by label, cuts into equal shards and gives each device
+    `shards_per_device` of them at random (the paper's non-IID setting: 20 devices, two each).
+    `dirichlet` spreads every class by proportions drawn from Dir(α). Each sample goes to one device and
+    each device gets one at least. With `samples` each device keeps that many of its share; under `iid`
+    it may be more than the share, and devices then overlap.
+    """
+    labels = _checked(labels)
+    count("devices", devices)
+    if samples is not None:
+        count("samples", samples)
+        if kind == "iid" and samples * devices > len(labels):
+            return _overlapping(len(labels), devices, samples, seeds)
+    if devices > len(labels):
+        raise InputError(
+            f"{devices} devices cannot each hold one of {len(labels)} samples: take fewer devices"
+            + (", or set samples so that they share" if kind == "iid" else "")
+        )
+    match kind:
+        case "iid":
+            parts = _dealt(len(labels), devices, seeds)
+        case "shards":
+            parts = _sharded(labels, devices, count("shards_per_device", shards_per_device), seeds)
+        case "dirichlet":
+            parts = _spread(labels, devices, quantity("alpha", alpha, positive=True), seeds)
+        case _:
+            raise InputError(f"unknown partition {kind!r}: expected one of {', '.join(KINDS)}")
+    return tuple(np.sort(part) for part in _thinned(parts, samples, seeds))
+
+
+def label_counts(parts: Sequence[IntN], labels: IntN, classes: int) -> IntN:
+    """How many samples of each class each device holds: (devices, classes)."""
+    labels = _checked(labels)
+    if labels.max() >= classes:
+        raise InputError(f"labels must run from 0 to {classes - 1}, got {int(labels.max())}")
+    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts]).astype(np.int64)
+
+
+def _checked(labels: IntN) -> IntN:
+    values = np.asarray(labels)
+    if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu":
+        raise InputError(
+            f"labels must be a list of whole numbers, got {values.dtype} of shape {values.shape}"
+        )
+    if values.min() < 0:
+        raise InputError(f"labels must number the classes from 0, got {int(values.min())}")
+    return values.astype(np.int64)
+
+
+def _overlapping(total: int, devices: int, samples: int, seeds: Seeds) -> tuple[IntN, ...]:
+    """For each device its own draw from all samples, without repetition within a device."""
+    if samples > total:
+        raise InputError(f"samples must be at most the {total} that there are, got {samples}")
+    streams = (seeds.stream("partition.overlapping", i) for i in range(devices))
+    return tuple(np.sort(stream.permutation(total)[:samples]) for stream in streams)
+
+
+def _dealt(total: int, devices: int, seeds: Seeds) -> list[IntN]:
+    return np.array_split(seeds.stream("partition.iid").permutation(total), devices)
+
+
+def _sharded(labels: IntN, devices: int, shards_per_device: int, seeds: Seeds) -> list[IntN]:
+    shards = devices * shards_per_device
+    if shards > len(labels):
+        raise InputError(
+            f"{len(labels)} samples cannot be cut into {devices} x {shards_per_device} = {shards} shards: "
+            "take fewer devices or fewer shards_per_device"
+        )
+    cut = np.array_split(np.argsort(labels, kind="stable"), shards)
+    owned = seeds.stream("partition.shards").permutation(shards).reshape(devices, shards_per_device)
+    return [np.concatenate([cut[shard] for shard in row]) for row in owned]
+
+
+def _spread(labels: IntN, devices: int, alpha: float, seeds: Seeds) -> list[IntN]:
+    """Each class by its own proportions, drawn from a stream of its own."""
+    pieces: list[list[IntN]] = [[] for _ in range(devices)]
+    for label in np.unique(labels):
+        stream = seeds.stream("partition.dirichlet", int(label))
+        members = stream.permutation(np.flatnonzero(labels == label))
+        shares = stream.dirichlet(np.full(devices, alpha)).cumsum()[:-1]
+        for i, piece in enumerate(np.split(members, (shares * len(members)).round().astype(np.int64))):
+            pieces[i].append(piece)
+    return _none_empty([np.concatenate(own) for own in pieces])
+
+
+def _none_empty(parts: list[IntN]) -> list[IntN]:
+    """Give every empty device one sample of the device that then holds the most."""
+    sizes = np.array([len(part) for part in parts])
+    for i in np.flatnonzero(sizes == 0):
+        donor = int(sizes.argmax())
+        parts[i], parts[donor] = parts[donor][-1:], parts[donor][:-1]
+        sizes[i], sizes[donor] = 1, sizes[donor] - 1
+    return parts
+
+
+def _thinned(parts: list[IntN], samples: int | None, seeds: Seeds) -> list[IntN]:
+    """A random subset of each share; a smaller one is part of every larger one."""
+    if samples is None:
+        return parts
+    smallest = min(range(len(parts)), key=lambda i: len(parts[i]))
+    if samples > len(parts[smallest]):
+        raise InputError(
+            f"samples must be at most {len(parts[smallest])}, what device {smallest + 1} gets of the data, "
+            f"got {samples}: lower it, leave it out, or spread the data iid"
+        )
+    return [seeds.stream("partition.subset", i).permutation(part)[:samples] for i, part in enumerate(parts)]

@@ -1,0 +1,1 @@
+"""Algorithm 1: one loop, and engines that do a round in different ways with the same result."""

@@ -1,0 +1,103 @@
+"""What a layer carries through training: weights, buffers, and what the optimiser keeps for each weight.
+
+All three are treated alike when sub-models are aggregated, handed on or saved.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """One layer's tensors by name; or, with a leading axis over devices, those of many replicas."""
+
+    weights: Tensors
+    buffers: Tensors
+    slots: dict[str, Tensors]  # the optimiser's, by weight and slot
+
+    @classmethod
+    def of(cls, layer: nn.Module, slots: Callable[[Tensor], Tensors]) -> Self:
+        """Copy a module's tensors; weights that are not trained are kept with the buffers.
+
+        `slots` makes what the optimiser keeps for a weight.
+        """
+        named = {name: weight.detach().clone() for name, weight in layer.named_parameters()}
+        trained = [name for name, weight in layer.named_parameters() if weight.requires_grad]
+        buffers = {name: buffer.detach().clone() for name, buffer in layer.named_buffers()}
+        return cls(
+            weights={name: named[name] for name in trained},
+            buffers=buffers | {name: weight for name, weight in named.items() if name not in trained},
+            slots={name: slots(named[name]) for name in trained},
+        )
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Apply a function to every tensor."""
+        return type(self)(
+            weights={name: function(tensor) for name, tensor in self.weights.items()},
+            buffers={name: function(tensor) for name, tensor in self.buffers.items()},
+            slots={
+                name: {slot: function(tensor) for slot, tensor in slots.items()}
+                for name, slots in self.slots.items()
+            },
+        )
+
+    def replicated(self, devices: int) -> Self:
+        """A copy for each of so many devices."""
+        return self.map(lambda tensor: tensor.expand(devices, *tensor.shape).clone())
+
+    def row(self, i: int) -> Self:
+        """The replica of one device; a view, so that a step on it is a step on the whole."""
+        return self.map(lambda tensor: tensor[i])
+
+    def rows(self, keep: Tensor) -> Self:
+        """The replicas of some devices, copied."""
+        return self.map(lambda tensor: tensor[keep])
+
+    def mean(self) -> Self:
+        """The mean over devices of every tensor, Eq. (7); the only average there is."""
+        return self.map(_mean)
+
+    def named(self, layer: str) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor under a name of its own; weights and buffers as the model's state has them."""
+        for tensors in (self.weights, self.buffers):
+            yield from ((f"{layer}.{name}", tensor) for name, tensor in tensors.items())
+        for name, slots in self.slots.items():
+            yield from ((f"{layer}.{name}:{slot}", tensor) for slot, tensor in slots.items())
+
+    def filled(self, layer: str, tensors: Mapping[str, Tensor]) -> Self:
+        """The same layer with the tensors that `named` gave such names."""
+
+        def found(known: Tensors, prefix: str) -> Tensors:
+            return {name: tensors[prefix + name].to(known[name].device) for name in known}
+
+        return type(self)(
+            weights=found(self.weights, f"{layer}."),
+            buffers=found(self.buffers, f"{layer}."),
+            slots={name: found(slots, f"{layer}.{name}:") for name, slots in self.slots.items()},
+        )
+
+
+def _mean(replicas: Tensor) -> Tensor:
+    """The mean over the first axis; counters, which are whole numbers, are rounded down."""
+    if replicas.is_floating_point():
+        return replicas.mean(dim=0)
+    return replicas.sum(dim=0) // len(replicas)
+
+
+def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
+    """A layer's outputs with these tensors in place of its own."""
+    outputs: Tensor = functional_call(layer, tensors, (x,))
+    return outputs
+
+
+def forward(layers: Iterable[nn.Module], states: Iterable[LayerState], x: Tensor) -> Tensor:
+    """Pass samples through layers with these tensors."""
+    for layer, state in zip(layers, states, strict=True):
+        x = applied(layer, state.weights | state.buffers, x)
+    return x

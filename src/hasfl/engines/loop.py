@@ -1,0 +1,153 @@
+"""The one training loop, Algorithm 1: the engine acts, the decider chooses plans, a clock tells time.
+
+A generator of records: the caller stops, shows, saves; the loop does none of it.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import SupportsFloat
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.engines.api import Decider, Engine, Observer, Order
+from hasfl.engines.clock import Cost, ModelledClock
+from hasfl.errors import Diverged, Infeasible, TargetUnreachable
+from hasfl.plan import Plan
+from hasfl.record import Goal, RoundRecord
+from hasfl.theory.latency import Arrangement
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a training stands between two rounds."""
+
+    drawn: IntN  # samples that every device of the fleet has used
+    order: Order  # for the next round
+    depth: int = 0  # layers that devices hold apart in the present interval
+    last: RoundRecord | None = None
+    accuracies: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """Everything that takes part in Algorithm 1."""
+
+    engine: Engine
+    decider: Decider
+    observer: Observer
+    clock: ModelledClock
+    goal: Goal
+    interval: int  # I
+    samples: IntN  # |D_i|
+    evaluate_every: int
+    report_every: int = 1  # rounds whose losses are read at once: an accelerator need not wait for each
+    progress: Progress | None = None  # where to go on from
+
+    def rounds(self) -> Iterator[RoundRecord]:
+        """Run until the goal is reached, one record a round."""
+        progress = self.progress = self.progress or self._begin()
+        waiting: list[tuple[RoundRecord, SupportsFloat]] = []
+        while waiting or self._goes_on(progress):
+            if self._goes_on(progress):
+                waiting.append(self._round(progress))
+            if len(waiting) >= self.report_every or not self._goes_on(progress):
+                yield from (_with_loss(*pair) for pair in waiting)
+                waiting = []
+
+    def _goes_on(self, progress: Progress) -> bool:
+        samples = int(progress.order.batch_sizes.sum())
+        return self.goal.allows(samples, progress.last) and not self.goal.reached(progress.accuracies)
+
+    def _begin(self) -> Progress:
+        devices = self.observer.participants(1)
+        plan = self.decider.plan(self.observer.problem(1, devices), devices, 1, None)
+        drawn = np.zeros_like(self.samples)
+        return Progress(drawn, Order(round=1, devices=devices, plan=plan, drawn=drawn[devices]))
+
+    def _round(self, progress: Progress) -> tuple[RoundRecord, SupportsFloat]:
+        order = progress.order
+        if (order.round - 1) % self.interval == 0:
+            progress.depth = self.clock.depth(order.plan)
+            self.engine.split(progress.depth, order.devices)
+        loss = self.engine.split_train(order)  # a1 to a5
+        progress.drawn[order.devices] += order.batch_sizes
+        now = Arrangement(order.plan, self.observer.problem(order.round, order.devices).fleet, progress.depth)
+        cost = self.clock.round(now)
+        if order.round == 1:
+            cost += self.clock.start(now.fleet, self.samples[order.devices])
+        aggregates = order.round % self.interval == 0
+        notes: tuple[str, ...] = ()
+        if aggregates:
+            self.observer.learn(order)
+            progress.order, notes = self._next_interval(progress)
+            cost += self.clock.aggregation(now, self._arrangement(progress.order))
+            self.engine.aggregate()  # b1 to b3
+        else:
+            progress.order = self._next_round(progress)
+        return self._record(order, cost, aggregates, notes, progress), loss
+
+    def _arrangement(self, order: Order) -> Arrangement:
+        fleet = self.observer.problem(order.round, order.devices).fleet
+        return Arrangement(order.plan, fleet, self.clock.depth(order.plan))
+
+    def _next_interval(self, progress: Progress) -> tuple[Order, tuple[str, ...]]:
+        """Who takes part from the next round on, and what they do; a plan that cannot be renewed is kept."""
+        before, t = progress.order, progress.order.round + 1
+        devices = self.observer.participants(t)
+        notes: tuple[str, ...] = ()
+        try:
+            plan = self.decider.plan(self.observer.problem(t, devices), devices, t, before.plan)
+        except (Infeasible, TargetUnreachable) as error:
+            if not np.array_equal(devices, before.devices):
+                raise
+            plan, notes = before.plan, (f"the plan is kept: {error}",)
+        return Order(round=t, devices=devices, plan=plan, drawn=progress.drawn[devices]), notes
+
+    def _next_round(self, progress: Progress) -> Order:
+        """The next round of the same interval: devices may leave, batch sizes may change, cuts stay."""
+        before, t = progress.order, progress.order.round + 1
+        stays = np.isin(before.devices, self.observer.participants(t))
+        devices = before.devices[stays]
+        kept = before.plan if stays.all() else Plan(before.plan.batch_sizes[stays], before.plan.cuts[stays])
+        plan = self.decider.rebatch(self.observer.problem(t, devices), devices, t, kept)
+        return Order(round=t, devices=devices, plan=plan, drawn=progress.drawn[devices])
+
+    def _record(
+        self, order: Order, cost: Cost, aggregated: bool, notes: tuple[str, ...], progress: Progress
+    ) -> RoundRecord:
+        """What happened; with an evaluation where one is due, and at the very end."""
+        clock, samples = (progress.last.clock, progress.last.samples) if progress.last else (0.0, 0)
+        record = RoundRecord(
+            round=order.round,
+            devices=order.devices,
+            plan=order.plan,
+            loss=math.nan,  # read later
+            accuracy=None,
+            test_loss=None,
+            seconds=cost.seconds,
+            clock=clock + cost.seconds,
+            samples=samples + int(order.batch_sizes.sum()),
+            aggregated=aggregated,
+            phases=cost.phases,
+            bits=cost.bits,
+            notes=notes,
+        )
+        progress.last = record
+        if order.round % self.evaluate_every == 0 or not self._goes_on(progress):
+            accuracy, test_loss = self.engine.evaluate()
+            progress.accuracies.append(accuracy)
+            record = replace(record, accuracy=accuracy, test_loss=test_loss)
+        return record
+
+
+def _with_loss(record: RoundRecord, loss: SupportsFloat) -> RoundRecord:
+    value = float(loss)
+    tested = 0.0 if record.test_loss is None else record.test_loss
+    if not (math.isfinite(value) and math.isfinite(tested)):
+        raise Diverged(
+            f"the loss is not a finite number any more in round {record.round} ({value} in training), so "
+            "training cannot go on: lower the learning rate, or choose a model with normalisation"
+        )
+    return replace(record, loss=value)

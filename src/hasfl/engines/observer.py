@@ -1,0 +1,94 @@
+"""What is known in a round: who is there, how fast they are, and what the gradients' constants are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.engines.api import Order
+from hasfl.engines.local import LocalEngine
+from hasfl.engines.statistics import estimate_statistics
+from hasfl.plan import Plan
+from hasfl.problem import Problem
+from hasfl.profile import GradientStats, Profile
+from hasfl.theory.bound import default_target
+from hasfl.world import World
+
+REFERENCE_BATCH = 16  # of the plan that sets a target where none is given
+
+
+@dataclass(slots=True, kw_only=True)
+class WorldObserver:
+    """Watches a simulated world."""
+
+    engine: LocalEngine
+    world: World
+    profile: Profile
+    samples: IntN  # |D_i|
+    learning_rate: float
+    max_batch: int
+    target: float | None  # ε
+    stats: GradientStats
+    estimates: bool  # whether the constants are estimated while training
+    in_turns: bool  # whether devices take part one after the other
+    _problems: dict[tuple[int, bytes], Problem] = field(default_factory=dict)
+
+    def participants(self, round: int) -> IntN:
+        """Those who are there; where they work in turns, the one whose turn the interval is."""
+        if not self.in_turns:
+            return self.world.present(round)
+        interval = self._interval(round)
+        present = self.world.present(interval * self.world.interval + 1)
+        return present[[interval % len(present)]]
+
+    def problem(self, round: int, devices: IntN) -> Problem:
+        """The problem as it stands: the same object until something changes."""
+        key = (self._interval(round), devices.tobytes())
+        if key not in self._problems:
+            self._problems = {key: self._problem(round, devices)}
+        return self._problems[key]
+
+    def learn(self, order: Order) -> None:
+        """Renew the constants, if they are not given."""
+        if self.estimates:
+            self.stats = estimate_statistics(self.engine, order)
+            self._problems = {}
+
+    def saved(self) -> Mapping[str, Any]:
+        """The constants as plain numbers."""
+        stats = self.stats
+        return {
+            "smoothness": stats.smoothness,
+            "initial_gap": stats.initial_gap,
+            "variance_of": stats.variance_of.tolist(),
+            "moment_of": stats.moment_of.tolist(),
+        }
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take back constants that were estimated before."""
+        self.stats = GradientStats(**values)
+
+    def _interval(self, round: int) -> int:
+        return (round - 1) // self.world.interval
+
+    def _problem(self, round: int, devices: IntN) -> Problem:
+        return Problem(
+            fleet=self.world.fleet_at(round).only(devices),
+            profile=self.profile,
+            stats=self.stats,
+            learning_rate=self.learning_rate,
+            interval=self.world.interval,
+            target=self.target or self._default_target(devices),
+            max_batch=self.max_batch,
+            samples=self.samples[devices],
+        )
+
+    def _default_target(self, devices: IntN) -> float:
+        batch_sizes = np.minimum(np.minimum(REFERENCE_BATCH, self.max_batch), self.samples[devices])
+        quarter = np.full(len(devices), max(1, len(self.profile) // 4))
+        plan = Plan(batch_sizes, quarter)
+        return default_target(
+            plan, self.stats, learning_rate=self.learning_rate, interval=self.world.interval
+        )

@@ -1,0 +1,62 @@
+"""The reference engine: one device after the other, step by step as in Algorithm 1. Slow and obvious."""
+
+import torch
+from torch import Tensor
+
+from hasfl.engines.api import Order
+from hasfl.engines.layer_state import LayerState, applied
+from hasfl.engines.local import LocalEngine, trainable
+from hasfl.engines.randomness import EVERYBODY, drawn_for
+
+
+class ReferenceEngine(LocalEngine):
+    """Every device's client part, middle part and the common part, in plain loops."""
+
+    def split_train(self, order: Order) -> Tensor:
+        """a1 to a5 of one round."""
+        self.state.keep(order.devices)
+        x, y = self.job.data.batch(order)
+        sizes = order.batch_sizes.tolist()
+        replicas = [self._replica(i) for i in range(len(sizes))]
+        common = [trainable(state) for state in self.state.shared[self.state.depth :]]
+
+        clients, middles = [], []
+        for own, replica, cut, device in zip(
+            x.split(sizes), replicas, order.plan.cuts.tolist(), order.devices.tolist(), strict=True
+        ):
+            activations = self._forward(own, replica[:cut], 0, order.round, device + 1)  # a1, Eq. (2)
+            received = activations.detach().requires_grad_()  # a2
+            forged = self._forward(received, replica[cut:], cut, order.round, device + 1)
+            clients.append((activations, received))
+            middles.append(forged)
+
+        outputs = torch.cat(middles)  # a3: the common part sees all devices' samples at once
+        outputs = self._forward(outputs, common, self.state.depth, order.round, EVERYBODY)
+        losses = [F_i.mean() for F_i in self.job.sample_loss(outputs, y).split(sizes)]
+        torch.stack(losses).sum().backward()
+        for activations, received in clients:
+            if activations.requires_grad:
+                activations.backward(received.grad)  # a4, a5, Eq. (6)
+
+        for replica in replicas:  # Eqs. (5), (6): each on its own gradient
+            self._step(replica, 1)
+        self._step(common, len(sizes))  # Eq. (4): on the mean gradient
+        return torch.stack(losses).mean().detach()
+
+    def _replica(self, i: int) -> list[LayerState]:
+        return [trainable(state.row(i)) for state in self.state.private]
+
+    def _forward(self, x: Tensor, states: list[LayerState], first: int, round: int, device: int) -> Tensor:
+        for j, state in enumerate(states, start=first):
+            with drawn_for(self.job.data.seeds, round, j, device):
+                x = applied(self.layers[j], state.weights | state.buffers, x)
+        return x
+
+    def _step(self, states: list[LayerState], devices: int) -> None:
+        for state in states:
+            gradients = {
+                name: weight.grad / devices
+                for name, weight in state.weights.items()
+                if weight.grad is not None
+            }
+            self.job.optimizer.step(state, gradients)

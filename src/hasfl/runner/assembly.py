@@ -1,0 +1,172 @@
+"""From a model, data and a fleet to a training that is ready to run: the door for users of the library."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from hasfl.arrays import IntN, count, quantity
+from hasfl.data import Dataset, partition
+from hasfl.engines.api import Order
+from hasfl.engines.clock import ModelledClock
+from hasfl.engines.local import Job, LocalEngine, SampleLoss, cross_entropy
+from hasfl.engines.loop import Training
+from hasfl.engines.observer import REFERENCE_BATCH, WorldObserver
+from hasfl.engines.optimizers import optimizer
+from hasfl.engines.reference import ReferenceEngine
+from hasfl.engines.simulated import SimulatedEngine
+from hasfl.engines.split_state import Weights
+from hasfl.engines.training_data import TrainingData
+from hasfl.errors import InputError
+from hasfl.fleet import Fleet
+from hasfl.networks import LayeredModel, layered
+from hasfl.plan import Plan
+from hasfl.profile import GradientStats, Profile
+from hasfl.profiling.costs import count_layers
+from hasfl.record import Goal
+from hasfl.seeds import Seeds
+from hasfl.strategies.catalogue import Strategy, strategy
+from hasfl.strategies.decider import StrategyDecider
+from hasfl.world import World
+
+ENGINES: dict[str, type[LocalEngine]] = {"simulated": SimulatedEngine, "reference": ReferenceEngine}
+RAW_BITS = {torch.float32: 8.0, torch.int64: 16.0}  # of one number: a pixel is a byte, a token two
+UNTIL_CONVERGED = Goal(converged=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How training is done."""
+
+    strategy: str = "hasfl"
+    learning_rate: float = 5e-4  # γ
+    interval: int = 15  # I
+    optimizer: str = "sgd"
+    max_batch: int = 64
+    target: float | None = None  # ε; set from the bound's floor if not given
+    stats: GradientStats | None = None  # estimated while training if not given
+    engine: str = "simulated"
+    evaluate_every: int | None = None  # rounds; the interval if not given
+    goal: Goal = UNTIL_CONVERGED
+    seed: int = 0
+    augment: bool = False
+    sample_loss: SampleLoss = cross_entropy
+
+    def __post_init__(self) -> None:
+        quantity("learning_rate", self.learning_rate, positive=True)
+        count("interval", self.interval)
+        count("max_batch", self.max_batch)
+        if self.engine not in ENGINES:
+            raise InputError(f"engine must be one of {', '.join(ENGINES)}, got {self.engine!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A training in virtual time: iterate over `training.rounds()`, then take the model."""
+
+    training: Training
+    engine: LocalEngine
+
+    def model(self) -> Weights:
+        """Weights and buffers of the served model, by the layers' names."""
+        return self.engine.model()
+
+    def load_into(self, model: LayeredModel) -> None:
+        """Copy the served model's weights into a model, and into the module it shares them with."""
+        model.layers.load_state_dict(self.model())
+
+
+def simulate(
+    model: nn.Module,
+    data: Dataset,
+    world: World | Fleet,
+    settings: Settings,
+    *,
+    shares: Sequence[IntN] | None = None,
+) -> Simulation:
+    """Prepare the training of a model over a fleet; `shares` says who holds which samples, IID if not given.
+
+    A plain module is cut wherever one tensor crosses. Training copies the weights and leaves the model alone.
+    """
+    seeds = Seeds(settings.seed)
+    if isinstance(world, Fleet):
+        world = World(fleet=world, seeds=seeds, interval=settings.interval)
+    devices = len(world.fleet)
+    chain = model if isinstance(model, LayeredModel) else layered(model, data.x_train[:2])
+    _require_fits(chain, data)
+    if shares is None:
+        shares = partition(data.y_train.numpy(), devices, seeds)
+    chosen = strategy(settings.strategy)
+    engine = ENGINES[settings.engine](_job(chain, data, shares, settings))
+    profile = Profile.of(count_layers(chain), optimizer=settings.optimizer)
+    observer = _observer(engine, chosen, world, profile, settings)
+    return Simulation(
+        Training(
+            engine=engine,
+            decider=StrategyDecider(chosen, seeds),
+            observer=observer,
+            clock=ModelledClock(
+                profile=profile,
+                paradigm=chosen.paradigm,
+                sample_bits=RAW_BITS[data.x_train.dtype] * data.x_train[0].numel(),
+            ),
+            goal=settings.goal,
+            interval=settings.interval,
+            samples=engine.job.data.sizes,
+            evaluate_every=settings.evaluate_every or settings.interval,
+        ),
+        engine,
+    )
+
+
+def _require_fits(model: LayeredModel, data: Dataset) -> None:
+    expected, given = tuple(model.example_input.shape[1:]), data.sample_shape
+    if expected != given:
+        raise InputError(
+            f"the model takes samples of shape {_by(expected)}, but those of {data.name} have {_by(given)}: "
+            "choose a model for this data, or other data"
+        )
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: Settings) -> Job:
+    return Job(
+        model=model,
+        data=TrainingData.of(
+            data.x_train, data.y_train, shares, Seeds(settings.seed), augment=settings.augment
+        ),
+        test=(data.x_test, data.y_test),
+        optimizer=optimizer(settings.optimizer, settings.learning_rate),
+        sample_loss=settings.sample_loss,
+    )
+
+
+def _observer(
+    engine: LocalEngine, chosen: Strategy, world: World, profile: Profile, settings: Settings
+) -> WorldObserver:
+    observer = WorldObserver(
+        engine=engine,
+        world=world,
+        profile=profile,
+        samples=engine.job.data.sizes,
+        learning_rate=settings.learning_rate,
+        max_batch=settings.max_batch,
+        target=settings.target,
+        stats=settings.stats or GradientStats.unknown(len(profile)),
+        estimates=chosen.plans_with_statistics and settings.stats is None,
+        in_turns=chosen.paradigm.in_turns,
+    )
+    if observer.estimates:
+        observer.learn(_before_the_first_round(world))
+    return observer
+
+
+def _before_the_first_round(world: World) -> Order:
+    devices = world.present(1)
+    plan = Plan.uniform(len(devices), batch_size=REFERENCE_BATCH, cut=1)
+    return Order(round=0, devices=devices, plan=plan, drawn=np.zeros_like(devices))

@@ -1,0 +1,40 @@
+"""Several strategies on one scenario, each a run of its own, and what the comparison says."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hasfl.errors import InputError
+from hasfl.record import RoundRecord
+from hasfl.reporting.store import RunFolder
+from hasfl.runner.runs import RunRequest, Watcher, carry_out
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """The records of every strategy, for one seed."""
+
+    seed: int
+    runs: dict[str, list[RoundRecord]]
+
+
+def compare(
+    scenario_file: Path, runs: Path, strategies: Sequence[str], seeds: Sequence[int], watcher: Watcher
+) -> list[Contest]:
+    """Train every strategy with every seed; runs that are there already are used, or gone on with."""
+    requests = [
+        RunRequest.of(scenario_file, runs, strategy_name=name, seed=seed, name=None)
+        for seed in seeds
+        for name in strategies
+    ]
+    if len({request.path for request in requests}) < len(requests):
+        raise InputError(f"every strategy must be given once, got {', '.join(strategies)}")
+    for request in requests:
+        carry_out(request, watcher, resume=True)
+    return [
+        Contest(
+            seed,
+            {each.strategy: RunFolder.open(each.path).records() for each in requests if each.seed == seed},
+        )
+        for seed in seeds
+    ]

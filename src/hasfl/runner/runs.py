@@ -1,0 +1,138 @@
+"""One training as a folder: begun, checkpointed, interrupted, resumed, finished."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from hasfl.engines.checkpoint import restore, saved
+from hasfl.errors import InputError
+from hasfl.record import RoundRecord
+from hasfl.reporting.metrics import Outcome, outcome
+from hasfl.reporting.store import RunFolder
+from hasfl.runner.assembly import Simulation
+from hasfl.runner.environment import environment, peak_memory
+from hasfl.runner.interruption import Interruption
+from hasfl.runner.scenarios import read_scenario, simulation_of
+from hasfl.scenario import Scenario
+from hasfl.strategies.catalogue import strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """Which training of a scenario, and where it is kept."""
+
+    scenario_file: Path
+    path: Path  # of the run's folder
+    strategy: str
+    seed: int
+
+    @classmethod
+    def of(
+        cls, scenario_file: Path, runs: Path, *, strategy_name: str, seed: int, name: str | None
+    ) -> "RunRequest":
+        """A training in a folder under `runs`: with the given name, or a readable one of its own."""
+        plain = strategy(strategy_name).name
+        own = f"{scenario_file.stem}-{plain}-seed{seed}".replace(":", "-").replace(",", "-")
+        return cls(scenario_file=scenario_file, path=runs / (name or own), strategy=plain, seed=seed)
+
+    def scenario(self) -> Scenario:
+        """The scenario with this strategy and seed."""
+        given = read_scenario(self.scenario_file)
+        training = given.training.model_copy(update={"strategy": self.strategy})
+        return given.model_copy(update={"training": training, "seed": self.seed})
+
+    def settings(self) -> Mapping[str, Any]:
+        """What was chosen beside the scenario file."""
+        return {"strategy": self.strategy, "seed": self.seed}
+
+    def text(self) -> str:
+        """The scenario file as it is now."""
+        return self.scenario_file.read_text(encoding="utf-8")
+
+
+class Watcher(Protocol):
+    """Who looks on while a training runs."""
+
+    def started(self, request: RunRequest, simulation: Simulation, last: RoundRecord | None) -> None:
+        """Training begins, or goes on after a round."""
+
+    def recorded(self, record: RoundRecord) -> None:
+        """A round is over."""
+
+
+def carry_out(request: RunRequest, watcher: Watcher, *, resume: bool) -> Outcome:
+    """Train as requested; with `resume`, go on with what the folder holds, if it holds something."""
+    scenario = request.scenario()
+    if not (resume and request.path.exists()):
+        simulation = simulation_of(scenario, folder=request.scenario_file.parent)
+        with RunFolder.create(
+            request.path,
+            scenario_text=request.text(),
+            settings=request.settings(),
+            environment=environment(),
+        ) as folder:
+            watcher.started(request, simulation, None)
+            return _train(folder, request, scenario, simulation, watcher)
+    with RunFolder.open(request.path) as folder:
+        _require_same(folder, request)
+        if folder.finished:
+            return outcome(request.strategy, folder.records())
+        folder.lock()
+        simulation = simulation_of(scenario, folder=request.scenario_file.parent)
+        watcher.started(request, simulation, _back_to_checkpoint(folder, simulation))
+        return _train(folder, request, scenario, simulation, watcher)
+
+
+def _require_same(folder: RunFolder, request: RunRequest) -> None:
+    """A run goes on only with what it began with."""
+    if folder.scenario_text() != request.text() or folder.settings() != request.settings():
+        raise InputError(
+            f"{folder.path} was begun with another scenario, strategy or seed than is asked for now: "
+            f"resume it with its own scenario.toml, or choose another name with --run"
+        )
+
+
+def _back_to_checkpoint(folder: RunFolder, simulation: Simulation) -> RoundRecord | None:
+    """Forget what came after the last checkpoint, so that it happens again; the last round before it."""
+    found = folder.load_checkpoint()
+    if found is None:
+        folder.rewind(0)
+        return None
+    arrays, values = found
+    folder.rewind(values["rounds"])
+    records = folder.records()
+    restore(simulation.training, simulation.engine, arrays, values, records)
+    return records[-1] if records else None
+
+
+def _train(
+    folder: RunFolder, request: RunRequest, scenario: Scenario, simulation: Simulation, watcher: Watcher
+) -> Outcome:
+    training, began = simulation.training, time.monotonic()
+    last_checkpoint = began
+    with Interruption() as interruption:
+        for record in training.rounds():
+            folder.append(record)
+            folder.append_timing(_timing(record, began))
+            watcher.recorded(record)
+            settled = training.progress is not None and record.round == training.progress.order.round - 1
+            late = time.monotonic() - last_checkpoint >= scenario.training.checkpoint_seconds
+            if settled and (interruption.wanted or (record.aggregated and late)):
+                folder.save_checkpoint(*saved(training, simulation.engine))
+                last_checkpoint = time.monotonic()
+                interruption.act()
+    return _finish(folder, request, simulation)
+
+
+def _timing(record: RoundRecord, began: float) -> Mapping[str, Any]:
+    elapsed = round(time.monotonic() - began, 6)
+    return {"round": record.round, "elapsed_seconds": elapsed, "peak_memory_bytes": peak_memory()}
+
+
+def _finish(folder: RunFolder, request: RunRequest, simulation: Simulation) -> Outcome:
+    reached = outcome(request.strategy, folder.records())
+    folder.save_model({name: tensor.cpu().numpy() for name, tensor in simulation.model().items()})
+    folder.save_result(asdict(reached))
+    return reached

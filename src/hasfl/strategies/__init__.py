@@ -1,0 +1,1 @@
+"""Who decides: a batch rule and a cut rule under one name."""

@@ -1,0 +1,73 @@
+"""Cuts for given batch sizes: the best ones, random ones, each device's quickest, the same for all."""
+
+from functools import cache
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.errors import Infeasible, InputError
+from hasfl.plan import Plan
+from hasfl.planning.joint import best_cuts
+from hasfl.planning.tables import CostTables, largest_batch_in_memory
+from hasfl.strategies.batch_rules import GAP, largest_batches
+from hasfl.strategies.situation import Rule, Situation
+
+
+def hams(situation: Situation, batch_sizes: IntN, *, gap: float = GAP) -> IntN:
+    """Heterogeneity-aware cuts: the best ones for these batch sizes."""
+    start = None if situation.start is None else Plan(batch_sizes, situation.start.cuts)
+    return best_cuts(situation.problem, batch_sizes, gap=gap, start=start).plan.cuts
+
+
+def random_cuts(situation: Situation, batch_sizes: IntN) -> IntN:
+    """Uniform over the cuts whose client part, with one sample, fits each device's memory."""
+    largest_batches(situation, np.ones_like(batch_sizes))  # the first cut needs the least
+    fits = largest_batch_in_memory(situation.problem, slice(None)) >= 1
+    drawn = [
+        situation.seeds.stream("cut", situation.round, int(device)).choice(np.flatnonzero(row))
+        for device, row in zip(situation.devices, fits, strict=True)
+    ]
+    return np.array(drawn, dtype=np.int64) + 1
+
+
+def resource_aware_cuts(situation: Situation, batch_sizes: IntN) -> IntN:
+    """Each device's quickest cut, by its own resources alone: blind to convergence (RHAMS, after CoopFL).
+
+    b (ρ_j/f_i + ψ_j/r_i^U + C_j + χ_j/r_i^D + ϖ_j/f_i) + (δ_j/r_{i,f}^U + δ_j/r_{i,f}^D) / I, where C_j is
+    what a sample costs the edge server and δ_j is all that is exchanged; as far as memory allows.
+    """
+    tables = CostTables.of(situation.problem)
+    fits = tables.largest_batch >= batch_sizes[:, None]
+    if (stuck := np.flatnonzero(~fits.any(axis=1))).size:
+        name = situation.problem.fleet.names[stuck[0]]
+        raise Infeasible(
+            f"device {name!r} cannot train on {batch_sizes[stuck[0]]} samples at any cut: give it fewer"
+        )
+    training = tables.up_seconds + tables.server_seconds + tables.down_seconds
+    exchange = np.outer(1 / tables.fed_up_rate + 1 / tables.fed_down_rate, tables.submodel_bits)
+    seconds = batch_sizes[:, None] * training + exchange / tables.interval
+    quickest: IntN = np.where(fits, seconds, np.inf).argmin(axis=1) + 1
+    return quickest
+
+
+@cache
+def fixed_cut(cut: int) -> Rule:
+    """The rule that cuts after this layer for every device."""
+
+    def fixed(situation: Situation, batch_sizes: IntN) -> IntN:
+        layers = len(situation.problem.profile)
+        if cut > layers:
+            raise InputError(f"cut must be at most {layers}, the number of layers of the model, got {cut}")
+        return np.full(len(situation.devices), cut)
+
+    return fixed
+
+
+def quarter_cut(situation: Situation, batch_sizes: IntN) -> IntN:
+    """A quarter of the layers on every device, at least one."""
+    return np.full(len(situation.devices), max(1, len(situation.problem.profile) // 4))
+
+
+def whole_model(situation: Situation, batch_sizes: IntN) -> IntN:
+    """Every layer on every device."""
+    return np.full(len(situation.devices), len(situation.problem.profile))

@@ -1,0 +1,209 @@
+"""Pictures hold the right numbers, are drawn without global state and are written whole or not at all."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hasfl.errors import InputError, MissingExtra, StorageError
+from hasfl.plan import Plan
+from hasfl.reporting.figures import accuracy_against_time, plan_over_time, save_figure, who_holds_what
+from tests.reporting.runs import evaluated, no_file_above, record
+
+FLAT = [0.2, 0.5, *[0.6] * 6]
+PNG = b"\x89PNG\r\n"
+
+
+def cells_of(axes: Any) -> NDArray[np.float64]:
+    (image,) = axes.get_images()
+    return np.ma.filled(image.get_array().astype(np.float64), np.nan)
+
+
+def test_a_line_per_strategy_in_units_that_fit() -> None:
+    late = [*FLAT, 0.9]
+    runs = {
+        "hasfl": evaluated(late, every=2, seconds=600.0),
+        "rbs+rms": evaluated([0.1, 0.3], seconds=7200.0),
+    }
+    figure = accuracy_against_time(runs)
+    (axes,) = figure.axes
+    first, first_mark, second, second_mark, *_ = axes.get_lines()
+    assert axes.get_xlabel() == "virtual time (h)"
+    assert axes.get_xscale() == "linear"
+    np.testing.assert_allclose(first.get_xdata(), np.arange(1, 10) / 3)
+    np.testing.assert_allclose(first.get_ydata(), 100 * np.array(late))
+    np.testing.assert_allclose(second.get_xdata(), [2.0, 4.0])
+    np.testing.assert_allclose(np.ravel(first_mark.get_data()), [8 / 3, 60.0])
+    np.testing.assert_allclose(np.ravel(second_mark.get_data()), [4.0, 30.0])
+    assert first.get_color() != second.get_color()
+    assert first_mark.get_markerfacecolor() == first.get_color()
+    assert second_mark.get_markerfacecolor() == "white"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "hasfl\n60.0% in 2 h 40 min",
+        "rbs+rms\n30.0% in 4 h 00 min",
+        "converged",
+        "ended before it converged",
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "scale"), [(9.9, "linear"), (10.1, "log")])
+def test_very_different_spans_are_told_by_factors(seconds: float, scale: str) -> None:
+    figure = accuracy_against_time({"a": evaluated(FLAT), "b": evaluated(FLAT, seconds=seconds)})
+    assert figure.axes[0].get_xscale() == scale
+    if scale == "log":
+        assert figure.axes[0].get_xlabel() == "virtual time"
+        ticks = dict(zip(figure.axes[0].get_xticks(), figure.axes[0].get_xticklabels(), strict=True))
+        assert {place: text.get_text() for place, text in ticks.items()} == {
+            1: "1 s",
+            10: "10 s",
+            60: "1 min",
+        }
+
+
+def test_twenty_strategies_have_twenty_looks() -> None:
+    figure = accuracy_against_time({f"strategy {k}": evaluated(FLAT) for k in range(20)})
+    lines = [line for line in figure.axes[0].get_lines() if line.get_linestyle() != "None"]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 20
+
+
+def test_cells_hold_the_counts() -> None:
+    counts = np.array([[5, 0, 7], [0, 0, 120], [1, 2, 3], [0, 0, 0]])
+    totals, cells, _ = who_holds_what(counts, ["cat", "dog", "emu"]).axes
+    assert [bar.get_height() for bar in totals.containers[0]] == [12, 120, 6, 0]
+    np.testing.assert_array_equal(np.nan_to_num(cells_of(cells)), counts.T)
+    assert [text.get_text() for text in cells.get_yticklabels()] == ["cat", "dog", "emu"]
+    written = {text.get_position(): text.get_text() for text in cells.texts}
+    assert written == {(i + 1, j + 1): str(counts[i, j]) for i, j in zip(*np.nonzero(counts), strict=True)}
+    assert cells.get_xlabel() == "device"
+
+
+def test_thousands_of_devices_become_groups_of_like_ones() -> None:
+    """Every device holds two classes; so does every group but those where one pair follows another."""
+    pairs = [(j, k) for j in range(10) for k in range(j + 1, 10)]
+    counts = np.zeros((4500, 10), dtype=np.int64)
+    for i in range(4500):
+        counts[i, list(pairs[i % 45])] = 6, 4
+    figure = who_holds_what(counts, [f"class {j}" for j in range(10)])
+    cells = np.nan_to_num(cells_of(figure.axes[1]))
+    assert cells.shape == (10, 100)
+    np.testing.assert_allclose(cells.sum(axis=0), 10)
+    np.testing.assert_allclose(cells.mean(axis=1), counts.mean(axis=0))
+    assert ((cells > 0).sum(axis=0) == 2).sum() > 50
+    assert (np.diff(cells.argmax(axis=0)) >= 0).all()
+    assert "100 groups of the 4,500 devices" in figure.axes[1].get_xlabel()
+
+
+@pytest.mark.parametrize("classes", [90, 100])
+def test_class_names_stay_apart(classes: int) -> None:
+    names = [f"class {j}" for j in range(classes)]
+    figure = who_holds_what(np.ones((20, classes), dtype=np.int64), names)
+    figure.draw_without_rendering()
+    shown = figure.axes[1].get_yticklabels()
+    assert len(shown) >= 30
+    assert [text.get_text() for text in shown] == names[:: classes // len(shown)]
+    boxes = [text.get_window_extent() for text in shown]
+    assert all(upper.y0 >= lower.y1 for upper, lower in pairwise(boxes))
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4,), (0, 2)])
+def test_counts_must_fit_the_classes(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=r"a column for each of 2 classes, got an array of shape \("):
+        who_holds_what(np.zeros(shape, dtype=np.int64), ["cat", "dog"])
+
+
+def test_plans_are_drawn_device_by_device() -> None:
+    records = [
+        record(1, devices=np.array([0, 2]), plan=Plan([4, 8], [1, 3])),
+        record(2, devices=np.array([1]), plan=Plan([16], [2])),
+        record(3, devices=np.array([0, 2]), plan=Plan([5, 9], [1, 4])),
+    ]
+    figure = plan_over_time(records)
+    upper, lower = figure.axes[:2]
+    none = np.nan
+    np.testing.assert_array_equal(cells_of(upper), [[4, 4, 5], [none, 16, 16], [8, 8, 9]])
+    np.testing.assert_array_equal(cells_of(lower), [[1, 1, 1], [none, 2, 2], [3, 3, 4]])
+    assert [*upper.get_images()[0].get_extent()] == [0.5, 3.5, 3.5, 0.5]
+    assert upper.get_images()[0].get_interpolation() == "nearest"
+
+
+def test_large_fleets_and_long_runs_are_thinned_out_in_place() -> None:
+    fleet = np.arange(450)
+    records = [record(t, devices=fleet, plan=Plan(fleet + 1, fleet % 7 + 1)) for t in range(1, 1002)]
+    upper, lower = plan_over_time(records).axes[:2]
+    cells = cells_of(upper)
+    assert cells.shape == (150, 334)
+    np.testing.assert_array_equal(cells[:, 0], fleet[::3] + 1)
+    assert [*upper.get_images()[0].get_extent()] == [0.5, 1002.5, 450.5, 0.5]
+    assert (upper.get_xlim(), upper.get_ylim()) == ((0.5, 1001.5), (450.5, 0.5))
+    assert lower.get_ylabel() == "device (one in 3)"
+
+
+def test_nothing_to_draw_is_a_sentence() -> None:
+    with pytest.raises(InputError, match="plans needs at least one round, got none: train first"):
+        plan_over_time([])
+    with pytest.raises(InputError, match="accuracies needs at least one run, got none: train first"):
+        accuracy_against_time({})
+    with pytest.raises(InputError, match="the run of hasfl must have at least one evaluation"):
+        accuracy_against_time({"hasfl": [record(1)]})
+
+
+def test_figures_of_next_to_nothing_can_be_drawn(tmp_path: Path) -> None:
+    """One round, one device, one class, equal plans, no samples, no time: and no warning."""
+    one = replace(record(1, accuracy=0.5, clock=0.0), devices=np.array([0]), plan=Plan([1], [1]))
+    for figure in (
+        accuracy_against_time({"a": [one], "b": [one]}),
+        plan_over_time([one]),
+        who_holds_what(np.zeros((1, 1), dtype=np.int64), ["cat"]),
+    ):
+        save_figure(figure, tmp_path / "x.png")
+
+
+def test_a_figure_is_written_whole_and_always_the_same(tmp_path: Path) -> None:
+    runs = {"hasfl": evaluated(FLAT), "other": evaluated(FLAT, seconds=30.0)}
+    for name, begins in (("a.png", PNG), ("a.svg", b"<?xml")):
+        save_figure(accuracy_against_time(runs), tmp_path / name)
+        first = (tmp_path / name).read_bytes()
+        assert first.startswith(begins)
+        save_figure(accuracy_against_time(runs), tmp_path / name)
+        assert (tmp_path / name).read_bytes() == first
+        with (
+            no_file_above(500),
+            pytest.raises(StorageError, match=r"a\.[a-z]*: File too large; make"),
+        ):
+            save_figure(plan_over_time(runs["hasfl"]), tmp_path / name)
+        assert (tmp_path / name).read_bytes() == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg"]
+
+
+def test_a_figure_goes_where_it_can_be_written(tmp_path: Path) -> None:
+    figure = plan_over_time([record(1)])
+    with pytest.raises(InputError, match=r"is written as .png or .svg, got a.pdf: change its ending"):
+        save_figure(figure, tmp_path / "a.pdf")
+    with pytest.raises(StorageError, match="No such file or directory; make room there, or choose another"):
+        save_figure(figure, tmp_path / "missing" / "a.png")
+
+
+def test_no_global_state_and_nothing_imported_before_it_is_needed(tmp_path: Path) -> None:
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from hasfl.reporting import figures, store
+        assert not {"matplotlib", "torch", "pydantic"} & set(sys.modules)
+        from tests.reporting.runs import record
+        figures.save_figure(figures.plan_over_time([record(1)]), Path(sys.argv[1]))
+        assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "x.png")], check=True)
+
+
+def test_without_matplotlib_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtra, match=r"needs matplotlib: pip install 'hasfl\[train\]'"):
+        plan_over_time([record(1)])

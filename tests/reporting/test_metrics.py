@@ -1,0 +1,138 @@
+"""Where a run converges and how soon, against naive loops over its records."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hasfl.errors import InputError
+from hasfl.record import RoundRecord
+from hasfl.reporting.metrics import (
+    Spread,
+    accuracy_curve,
+    across_seeds,
+    outcome,
+    rounds_to,
+    seconds_to,
+    speed_ups,
+)
+from tests.reporting.runs import evaluated, record
+
+ACCURACIES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
+RUNS = st.builds(evaluated, ACCURACIES, every=st.integers(1, 4), seconds=st.floats(1e-3, 1e4))
+RISING = [0.1, 0.3, 0.5, 0.6, 0.55, 0.6001, 0.6, 0.6001, 0.59, 0.6]
+
+
+def where_it_converges(accuracies: list[float]) -> int | None:
+    """The paper's rule, read aloud: five evaluations on, the best is not 0.02 % better."""
+    for k in range(5, len(accuracies)):
+        if max(accuracies[: k + 1]) - max(accuracies[: k - 4]) < 2e-4:
+            return k
+    return None
+
+
+def test_a_curve_is_made_of_the_evaluations_alone() -> None:
+    rounds, clock, accuracies = accuracy_curve(evaluated([0.1, 0.2], every=3, seconds=2.0))
+    assert (rounds.tolist(), clock.tolist(), accuracies.tolist()) == ([3, 6], [6.0, 12.0], [0.1, 0.2])
+    assert [part.size for part in accuracy_curve([record(1), record(2)])] == [0, 0, 0]
+
+
+def test_a_run_converges_where_five_evaluations_bring_nothing() -> None:
+    records = [*evaluated(RISING, every=2, seconds=10.0), record(21, clock=777.0, samples=99)]
+    found = outcome("hasfl", records)
+    assert found.converged
+    assert (found.converged_rounds, found.converged_seconds) == (18, 180.0)
+    assert found.converged_accuracy == found.best_accuracy == 0.6001
+    assert (found.rounds, found.seconds, found.samples) == (21, 777.0, 99)
+
+
+def test_what_comes_after_convergence_counts_as_best_only() -> None:
+    found = outcome("hasfl", evaluated([0.5] * 6 + [0.9]))
+    assert (found.converged_accuracy, found.converged_rounds, found.best_accuracy) == (0.5, 6, 0.9)
+
+
+@given(RUNS)
+def test_an_outcome_is_what_a_loop_finds(records: list[RoundRecord]) -> None:
+    evaluations = [each for each in records if each.accuracy is not None]
+    accuracies = [each.accuracy for each in evaluations if each.accuracy is not None]
+    at = where_it_converges(accuracies)
+    found = outcome("any", records)
+    assert found.converged == (at is not None)
+    last = len(accuracies) - 1 if at is None else at
+    assert found.converged_accuracy == max(accuracies[: last + 1])
+    assert found.converged_seconds == evaluations[last].clock
+    assert found.converged_rounds == evaluations[last].round
+    assert found.best_accuracy == max(accuracies)
+
+
+@given(RUNS, st.floats(0, 1))
+def test_the_first_evaluation_at_or_above_an_accuracy(records: list[RoundRecord], accuracy: float) -> None:
+    first = None
+    for each in records:
+        if first is None and each.accuracy is not None and each.accuracy >= accuracy:
+            first = each
+    assert seconds_to(records, accuracy) == (None if first is None else first.clock)
+    assert rounds_to(records, accuracy) == (None if first is None else first.round)
+
+
+def test_a_run_without_evaluation_has_no_outcome() -> None:
+    with pytest.raises(InputError, match=r"the run of rbs must have at least one evaluation .* got 2 rounds"):
+        outcome("rbs", [record(1), record(2)])
+
+
+def test_speed_ups_compare_at_each_ones_own_and_at_a_common_accuracy() -> None:
+    runs = {
+        "hasfl": evaluated([0.3, 0.6, 0.8] + [0.8] * 5, seconds=1.0),
+        "slow": evaluated([0.3, 0.6] + [0.6] * 5, seconds=10.0),
+    }
+    hasfl, slow = speed_ups(runs, "hasfl")
+    assert (hasfl.strategy, hasfl.converged, hasfl.common) == ("hasfl", 1.0, 1.0)
+    assert slow.converged == 70.0 / 8.0
+    assert (slow.common_accuracy, slow.common_seconds, slow.common) == (0.6, 20.0, 10.0)
+    assert hasfl.common_seconds == 2.0
+    with pytest.raises(InputError, match="the reference must be one of hasfl, slow, got 'rbs'"):
+        speed_ups(runs, "rbs")
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), RUNS, min_size=2))
+def test_ratios_of_any_two_strategies_agree(runs: dict[str, list[RoundRecord]]) -> None:
+    first, second, *_ = runs
+    of_first = {row.strategy: row for row in speed_ups(runs, first)}
+    of_second = {row.strategy: row for row in speed_ups(runs, second)}
+    assert math.isclose(of_first[second].converged * of_second[first].converged, 1)
+    assert math.isclose(of_first[second].common * of_second[first].common, 1)
+    for row in of_first.values():
+        assert row.common_seconds <= outcome(row.strategy, runs[row.strategy]).converged_seconds
+
+
+@given(RUNS, st.floats(1.5, 100))
+def test_a_run_on_slower_devices_is_slower_by_as_much(records: list[RoundRecord], factor: float) -> None:
+    slower = [replace(each, clock=each.clock * factor) for each in records]
+    row = speed_ups({"hasfl": records, "slower": slower}, "hasfl")[1]
+    assert math.isclose(row.converged, factor)
+    assert math.isclose(row.common, factor)
+
+
+def test_free_rounds_are_infinitely_faster() -> None:
+    runs = {"free": evaluated([0.5], seconds=0.0), "other": evaluated([0.5])}
+    assert [row.common for row in speed_ups(runs, "free")] == [1.0, math.inf]
+
+
+def test_seeds_have_a_mean_and_a_range() -> None:
+    outcomes = [
+        outcome("hasfl", evaluated([0.2, 0.5], seconds=1.0)),
+        outcome("hasfl", evaluated([0.2] + [0.75] * 6, seconds=3.0)),
+    ]
+    found = across_seeds(outcomes)
+    assert (found.strategy, found.seeds, found.converged) == ("hasfl", 2, 1)
+    assert found.converged_seconds == Spread(mean=11.5, low=2.0, high=21.0)
+    assert found.converged_rounds == Spread(mean=4.5, low=2, high=7)
+    assert found.converged_accuracy == found.best_accuracy == Spread(mean=0.625, low=0.5, high=0.75)
+
+
+@pytest.mark.parametrize(("strategies", "got"), [([], "none"), (["hasfl", "rbs"], "hasfl, rbs")])
+def test_seeds_of_one_strategy_only(strategies: list[str], got: str) -> None:
+    with pytest.raises(InputError, match=f"within one strategy, got {got}: give"):
+        across_seeds([outcome(strategy, evaluated([0.5])) for strategy in strategies])
