@@ -41,7 +41,8 @@ def problem(folder: Path, text: str) -> Problem:
 def test_an_empty_scenario_is_the_paper(tmp_path: Path) -> None:
     scenario = read_toml(write(tmp_path, ""), Scenario)
     assert (scenario.training.learning_rate, scenario.training.interval) == (5e-4, 15)
-    assert (scenario.model.name, scenario.training.max_batch) == ("vgg16", 64)
+    assert (scenario.model_name, scenario.data_name) == ("vgg16", "cifar10")
+    assert scenario.training.max_batch == 64
     drawn, table_1 = scenario.draw(), draw_fleet(FleetRanges(), Seeds(0))
     assert all(np.array_equal(getattr(drawn, field), getattr(table_1, field)) for field in PER_DEVICE)
 

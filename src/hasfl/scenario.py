@@ -212,6 +212,11 @@ class Scenario(Document):
             raise ValueError(
                 f"give either [[device]] entries or fleet.{drawn[0]} to draw them from, not both"
             )
+        if self.device and self.world.rates == "redrawn":
+            raise ValueError(
+                'world.rates = "redrawn" draws from the ranges of [fleet], but the devices are listed: '
+                'use "walk" or "trace", or give ranges'
+            )
         if self.absence and self.world.leave is not None:
             raise ValueError("give either [[absence]] entries or world.leave for chance, not both")
         return self
