@@ -32,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+INTERRUPTED = 130  # the exit code of a process that Ctrl-C ended
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -42,13 +43,13 @@ def main() -> NoReturn:
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # what the parser makes of Ctrl-C
+            _fail("interrupted", INTERRUPTED)
     except HasflError as error:
         _fail(str(error), error.exit_code)
     except BrokenPipeError:  # the reader of our output went away: nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
     except OSError as error:
         _fail(f"cannot write: {error.strerror}", 1)
     except Exception as error:

@@ -35,7 +35,7 @@ def train(
     from hasfl.runner.runs import RunRequest, carry_out
     from hasfl.runner.scenarios import read_scenario
 
-    if run is not None and Path(run).name != run:
+    if run is not None and (Path(run).name != run or run == ".."):
         raise InputError(
             f"--run must be a folder's name without slashes, got {run!r}: --out says where it lies"
         )
@@ -73,20 +73,22 @@ def compare(
     """
     _wait_politely()
     from hasfl.cli.training_view import TrainingView, comparison_rows, show_comparison
-    from hasfl.reporting.figures import accuracy_against_time, save_figure
+    from hasfl.reporting.figures import accuracy_against_time, require_drawable, save_figure
     from hasfl.runner.comparison import compare as contests_of
     from hasfl.runner.scenarios import read_scenario
 
+    drawn = picture or out / f"{scenario.stem}-accuracy.png"
+    if picture is not None:
+        require_drawable(drawn)
     chosen = [read_scenario(scenario).seed] if seeds is None else _seeds(seeds)
     with TrainingView() as view:
         contests = contests_of(scenario, out, _names(strategies), chosen, view)
-    drawn = picture or out / f"{scenario.stem}-accuracy.png"
     save_figure(accuracy_against_time(contests[0].runs), drawn)
     rows = comparison_rows(contests)
     if as_json:
         typer.echo(json.dumps({"picture": str(drawn), "strategies": [asdict(row) for row in rows]}))
     else:
-        show_comparison(rows, drawn)
+        show_comparison(rows, chosen, drawn)
 
 
 def data(
@@ -117,7 +119,7 @@ def data(
 
 def _names(text: str) -> Sequence[str]:
     """Strategies between commas; where one has options, which have commas too, between semicolons."""
-    names = [name.strip() for name in text.split(";" if ";" in text else ",")]
+    names = [name.strip() for name in text.rstrip("; ").split(";" if ";" in text else ",")]
     if not all(names):
         raise InputError(f"--strategies must be names with commas between, as {PAPER}; got {text!r}")
     return names

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from hasfl.record import Goal, RoundRecord
@@ -31,13 +31,13 @@ class TrainingView:
         self.console = Console(stderr=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=10),
             TextColumn("{task.fields[state]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TimeRemainingColumn(compact=True),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.task: TaskID | None = None
+        self.task = self.progress.add_task("", total=None, state="")
         self.goal, self.accuracy = Goal(), ""
 
     def __enter__(self) -> "TrainingView":
@@ -49,27 +49,30 @@ class TrainingView:
     ) -> None:
         self.progress.stop()
 
+    def found(self, request: RunRequest) -> None:
+        """A training is there already, and finished."""
+        self._say(f"{request.strategy}, seed {request.seed}: finished before, in {request.path}")
+
     def started(self, request: RunRequest, simulation: Simulation, last: RoundRecord | None) -> None:
         """A training begins, or goes on."""
         self.goal, self.accuracy = simulation.training.goal, ""
-        name = escape(f"{request.strategy}, seed {request.seed}")
-        if not self.console.is_terminal:
-            where = f" from round {last.round}" if last else ""
-            self.console.print(f"training {name}{where}", highlight=False)
-        if self.task is not None:
-            self.progress.stop_task(self.task)
-        self.task = self.progress.add_task(name, total=_total(self.goal), state="")
+        where = f", from round {last.round} on" if last else ""
+        self._say(f"{request.strategy}, seed {request.seed}: training{where}")
+        self.progress.reset(self.task, description=escape(request.strategy), total=_total(self.goal))
+
+    def _say(self, sentence: str) -> None:
+        self.console.print(escape(sentence), highlight=False, soft_wrap=True)
 
     def recorded(self, record: RoundRecord) -> None:
         """A round is over."""
         if record.accuracy is not None:
-            self.accuracy = f", accuracy {record.accuracy:.2%}"
+            self.accuracy = f" · {record.accuracy:.1%}"
+        of = f"/{self.goal.rounds}" if self.goal.rounds else ""
         state = (
-            f"round {record.round}, loss {record.loss:.3f}{self.accuracy}, "
-            f"virtual time {format_seconds(record.clock)}"
+            f"round {record.round}{of} · loss {record.loss:.3f}{self.accuracy} · "
+            f"virtual {format_seconds(record.clock)} · left"
         )
-        if self.task is not None:
-            self.progress.update(self.task, completed=_done(self.goal, record), state=state)
+        self.progress.update(self.task, completed=_done(self.goal, record), state=state)
 
 
 def _total(goal: Goal) -> float | None:
@@ -85,13 +88,24 @@ def _done(goal: Goal, record: RoundRecord) -> float:
 
 def show_outcome(reached: Outcome, path: Path) -> None:
     """What a training came to."""
-    when = "converged at" if reached.converged else "ended, not converged, at"
+    if reached.converged:
+        time = format_seconds(reached.converged_seconds)
+        first = f"converged after {time} of virtual time, round {reached.converged_rounds}"
+        first += f", at {reached.converged_accuracy:.2%}"
+    else:
+        first = "ended before its accuracy had converged"
     Console().print(
-        f"{escape(reached.strategy)} {when} {reached.converged_accuracy:.2%} after "
-        f"{format_seconds(reached.converged_seconds)} of virtual time ({reached.converged_rounds} rounds, "
-        f"{reached.samples:,} samples in all)\nthe run is in {escape(str(path))}",
+        f"{escape(reached.strategy)} {first}\n"
+        f"in all {format_seconds(reached.seconds)} of virtual time, {_many(reached.rounds, 'round')}, "
+        f"{_many(reached.samples, 'sample')}; the best accuracy was {reached.best_accuracy:.2%}\n"
+        f"the run is in {escape(str(path))}",
         highlight=False,
+        soft_wrap=True,
     )
+
+
+def _many(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +145,7 @@ def comparison_rows(contests: Sequence[Contest]) -> list[ComparisonRow]:
     return rows
 
 
-def show_comparison(rows: Sequence[ComparisonRow], picture: Path) -> None:
+def show_comparison(rows: Sequence[ComparisonRow], seeds: Sequence[int], picture: Path) -> None:
     """Print the table, and where the picture is."""
     first, common = rows[0].strategy, rows[0].common_accuracy
     table = Table(
@@ -160,7 +174,8 @@ def show_comparison(rows: Sequence[ComparisonRow], picture: Path) -> None:
         table.caption_justify = "left"
     console = Console()
     console.print(table)
-    console.print(f"accuracy against time: {escape(str(picture))}", highlight=False)
+    which = f" with seed {seeds[0]}" if len(seeds) > 1 else ""
+    console.print(f"accuracy against time{which}: {escape(str(picture))}", highlight=False, soft_wrap=True)
 
 
 def _percent(value: float) -> str:
@@ -173,9 +188,8 @@ def _times(value: float) -> str:
 
 def _shown(spread: Spread, write: Callable[[float], str]) -> str:
     """The mean, and the range where there is one."""
-    if spread.low == spread.high:
-        return write(spread.mean)
-    return f"{write(spread.mean)}\n({write(spread.low)} to {write(spread.high)})"
+    low, high = write(spread.low), write(spread.high)
+    return write(spread.mean) if low == high else f"{write(spread.mean)}\n{low} to\n{high}"
 
 
 def show_shares(
@@ -206,4 +220,4 @@ def show_shares(
         table.caption_justify = "left"
     console.print(table)
     if picture is not None:
-        console.print(f"who holds what: {escape(str(picture))}", highlight=False)
+        console.print(f"who holds what: {escape(str(picture))}", highlight=False, soft_wrap=True)

@@ -49,6 +49,9 @@ class Decider(Protocol):
     def rebatch(self, problem: Problem, devices: IntN, round: int, plan: Plan) -> Plan:
         """The plan for a round within an interval: the same cuts."""
 
+    def whatever_fits(self, problem: Problem, devices: IntN, round: int) -> Plan:
+        """A plan for when none is good: every device can carry it out."""
+
     def answer(self, problem: Problem) -> None:
         """Learn that the present plan answers this problem, after a pause."""
 

@@ -10,7 +10,10 @@ from typing import Self
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from hasfl.errors import InputError, ModelError
+
 Tensors = dict[str, Tensor]
+ONE_VALUE = "more than 1 value per channel"  # what torch says of a batch norm that has nothing to average
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,16 @@ class LayerState:
             },
         )
 
+    def tensors(self) -> list[Tensor]:
+        """Every tensor, in an order that depends on the names alone."""
+        slots = (tensor for name in self.slots for tensor in self.slots[name].values())
+        return [*self.weights.values(), *self.buffers.values(), *slots]
+
+    def take(self, other: Self) -> None:
+        """Overwrite every tensor with another state's; one that is shared goes to every replica."""
+        for tensor, source in zip(self.tensors(), other.tensors(), strict=True):
+            tensor.copy_(source)
+
     def replicated(self, devices: int) -> Self:
         """A copy for each of so many devices."""
         return self.map(lambda tensor: tensor.expand(devices, *tensor.shape).clone())
@@ -74,13 +87,22 @@ class LayerState:
         """The same layer with the tensors that `named` gave such names."""
 
         def found(known: Tensors, prefix: str) -> Tensors:
-            return {name: tensors[prefix + name].to(known[name].device) for name in known}
+            return {name: _fitting(prefix + name, tensors, known[name]) for name in known}
 
         return type(self)(
             weights=found(self.weights, f"{layer}."),
             buffers=found(self.buffers, f"{layer}."),
             slots={name: found(slots, f"{layer}.{name}:") for name, slots in self.slots.items()},
         )
+
+
+def _fitting(name: str, tensors: Mapping[str, Tensor], known: Tensor) -> Tensor:
+    """The tensor of that name, if it can take the place of a known one."""
+    given = tensors.get(name)
+    if given is None or given.shape != known.shape or given.dtype != known.dtype:
+        found = "nothing" if given is None else f"{tuple(given.shape)} of {given.dtype}"
+        raise InputError(f"{name} must be a tensor {tuple(known.shape)} of {known.dtype}, got {found}")
+    return given.to(known.device)
 
 
 def _mean(replicas: Tensor) -> Tensor:
@@ -92,7 +114,15 @@ def _mean(replicas: Tensor) -> Tensor:
 
 def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
     """A layer's outputs with these tensors in place of its own."""
-    outputs: Tensor = functional_call(layer, tensors, (x,))
+    try:
+        outputs: Tensor = functional_call(layer, tensors, (x,))
+    except ValueError as error:
+        if ONE_VALUE not in str(error):
+            raise
+        raise ModelError(
+            "a batch norm of this model sees one value a channel when a device trains on one sample: use "
+            "another norm there, or a strategy with larger batch sizes, such as b=16+hams"
+        ) from None
     return outputs
 
 

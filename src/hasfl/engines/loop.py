@@ -13,7 +13,7 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.engines.api import Decider, Engine, Observer, Order
 from hasfl.engines.clock import Cost, ModelledClock
-from hasfl.errors import Diverged, Infeasible, TargetUnreachable
+from hasfl.errors import Diverged, Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.record import Goal, RoundRecord
 from hasfl.theory.latency import Arrangement
@@ -47,7 +47,7 @@ class Training:
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Run until the goal is reached, one record a round."""
-        progress = self.progress = self.progress or self._begin()
+        progress = self.begin()
         waiting: list[tuple[RoundRecord, SupportsFloat]] = []
         while waiting or self._goes_on(progress):
             if self._goes_on(progress):
@@ -56,11 +56,22 @@ class Training:
                 yield from (_with_loss(*pair) for pair in waiting)
                 waiting = []
 
+    def begin(self) -> Progress:
+        """Make the first plan, unless training goes on from somewhere."""
+        if self.progress is None:
+            self.progress = self._before_the_first_round()
+            if not self._goes_on(self.progress):
+                samples = int(self.progress.order.batch_sizes.sum())
+                raise InputError(
+                    f"the budget allows no round: {samples} samples are used in the first one, give more"
+                )
+        return self.progress
+
     def _goes_on(self, progress: Progress) -> bool:
         samples = int(progress.order.batch_sizes.sum())
         return self.goal.allows(samples, progress.last) and not self.goal.reached(progress.accuracies)
 
-    def _begin(self) -> Progress:
+    def _before_the_first_round(self) -> Progress:
         devices = self.observer.participants(1)
         plan = self.decider.plan(self.observer.problem(1, devices), devices, 1, None)
         drawn = np.zeros_like(self.samples)
@@ -96,13 +107,15 @@ class Training:
         """Who takes part from the next round on, and what they do; a plan that cannot be renewed is kept."""
         before, t = progress.order, progress.order.round + 1
         devices = self.observer.participants(t)
+        problem = self.observer.problem(t, devices)
         notes: tuple[str, ...] = ()
         try:
-            plan = self.decider.plan(self.observer.problem(t, devices), devices, t, before.plan)
+            plan = self.decider.plan(problem, devices, t, before.plan)
         except (Infeasible, TargetUnreachable) as error:
-            if not np.array_equal(devices, before.devices):
-                raise
-            plan, notes = before.plan, (f"the plan is kept: {error}",)
+            if np.array_equal(devices, before.devices):
+                plan, notes = before.plan, (f"the plan is kept: {error}",)
+            else:
+                plan, notes = self.decider.whatever_fits(problem, devices, t), (f"no good plan: {error}",)
         return Order(round=t, devices=devices, plan=plan, drawn=progress.drawn[devices]), notes
 
     def _next_round(self, progress: Progress) -> Order:
@@ -111,7 +124,10 @@ class Training:
         stays = np.isin(before.devices, self.observer.participants(t))
         devices = before.devices[stays]
         kept = before.plan if stays.all() else Plan(before.plan.batch_sizes[stays], before.plan.cuts[stays])
-        plan = self.decider.rebatch(self.observer.problem(t, devices), devices, t, kept)
+        try:
+            plan = self.decider.rebatch(self.observer.problem(t, devices), devices, t, kept)
+        except (Infeasible, TargetUnreachable):  # those who are left cannot reach the target: they go on
+            plan = kept
         return Order(round=t, devices=devices, plan=plan, drawn=progress.drawn[devices])
 
     def _record(
@@ -147,7 +163,7 @@ def _with_loss(record: RoundRecord, loss: SupportsFloat) -> RoundRecord:
     tested = 0.0 if record.test_loss is None else record.test_loss
     if not (math.isfinite(value) and math.isfinite(tested)):
         raise Diverged(
-            f"the loss is not a finite number any more in round {record.round} ({value} in training), so "
-            "training cannot go on: lower the learning rate, or choose a model with normalisation"
+            f"the {'test' if math.isfinite(value) else 'training'} loss is not a finite number any more in "
+            f"round {record.round}: lower the learning rate, or choose a model with normalisation"
         )
     return replace(record, loss=value)

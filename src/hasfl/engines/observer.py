@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from hasfl.arrays import IntN
 from hasfl.engines.api import Order
 from hasfl.engines.local import LocalEngine
@@ -15,8 +13,6 @@ from hasfl.problem import Problem
 from hasfl.profile import GradientStats, Profile
 from hasfl.theory.bound import default_target
 from hasfl.world import World
-
-REFERENCE_BATCH = 16  # of the plan that sets a target where none is given
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +48,7 @@ class WorldObserver:
 
     def learn(self, order: Order) -> None:
         """Renew the constants, if they are not given."""
-        if self.estimates:
+        if self.estimates and (self.samples[order.devices] >= 2).any():
             self.stats = estimate_statistics(self.engine, order)
             self._problems = {}
 
@@ -80,15 +76,14 @@ class WorldObserver:
             stats=self.stats,
             learning_rate=self.learning_rate,
             interval=self.world.interval,
-            target=self.target or self._default_target(devices),
+            target=self._default_target(devices) if self.target is None else self.target,
             max_batch=self.max_batch,
             samples=self.samples[devices],
         )
 
     def _default_target(self, devices: IntN) -> float:
-        batch_sizes = np.minimum(np.minimum(REFERENCE_BATCH, self.max_batch), self.samples[devices])
-        quarter = np.full(len(devices), max(1, len(self.profile) // 4))
-        plan = Plan(batch_sizes, quarter)
+        """What every plan can reach: single samples, and the whole model on every device, have most noise."""
+        worst = Plan.uniform(len(devices), batch_size=1, cut=len(self.profile))
         return default_target(
-            plan, self.stats, learning_rate=self.learning_rate, interval=self.world.interval
+            worst, self.stats, learning_rate=self.learning_rate, interval=self.world.interval
         )

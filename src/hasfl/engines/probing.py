@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from hasfl.engines.layer_state import LayerState, applied
-from hasfl.engines.ragged import Ragged, Rows
+from hasfl.engines.ragged import Ragged
+from hasfl.engines.rows import Rows
 from hasfl.networks import LayeredModel
 
 SIZES = (2, 3)  # samples of two devices

@@ -5,7 +5,8 @@ pooling) works on that batch as it is. Functions that take weights are caught on
 done device by device, or for all in one kernel where that is faster; `ROWWISE` lists those that are known.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,56 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# Below this much work a convolution costs more to call than to do, and all devices share one call.
+from hasfl.engines.row_norm import NormTensors, batch_norm_by_rows
+from hasfl.engines.rows import Rows
+
+# Below this much work for a device a function costs more to call than to do, and devices share one call.
 SMALL_CONVOLUTION = 2e7  # FLOP
 SMALL_NORM = 1e5  # numbers
+STREAMS = 8  # on which a GPU works side by side
 
 
 class NotRagged(Exception):
     """A layer does something with its weights that cannot be done for many devices at once."""
-
-
-class Rows:
-    """Which samples of a batch belong to which device."""
-
-    def __init__(self, sizes: Sequence[int], device: torch.device | str | None = None) -> None:
-        self.sizes = list(sizes)
-        self.equal = len(set(self.sizes)) == 1
-        self.counts = torch.tensor(self.sizes, device=device)
-        self.device_of = torch.repeat_interleave(self.counts)  # for each sample
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def split(self, batch: Tensor) -> tuple[Tensor, ...]:
-        """Each device's samples."""
-        return torch.split(batch, self.sizes)
-
-    def sums(self, values: Tensor) -> Tensor:
-        """For each device the sum over its samples."""
-        zeros = values.new_zeros(len(self), *values.shape[1:])
-        return zeros.index_add(0, self.device_of, values)
-
-    def means(self, values: Tensor) -> Tensor:
-        """For each device the mean over its samples."""
-        sums = self.sums(values)
-        return sums / self.counts.to(sums).reshape(-1, *(1,) * (sums.dim() - 1))
-
-    def padded(self, batch: Tensor) -> Tensor:
-        """A device a row, all as long as the longest; what is added is zero."""
-        if self.equal:
-            return batch.reshape(len(self), self.sizes[0], *batch.shape[1:])
-        rows = batch.new_zeros(len(self), max(self.sizes), *batch.shape[1:])
-        return rows.index_put((self.device_of, self._place()), batch)
-
-    def unpadded(self, rows: Tensor) -> Tensor:
-        """What `padded` was made from."""
-        return rows.flatten(0, 1) if self.equal else rows[self.device_of, self._place()]
-
-    def _place(self) -> Tensor:
-        """For each sample, which one of its device's it is."""
-        first = self.counts.cumsum(0) - self.counts
-        return torch.arange(len(self.device_of), device=self.counts.device) - first[self.device_of]
 
 
 class Ragged(TorchFunctionMode):
@@ -85,19 +47,76 @@ class Ragged(TorchFunctionMode):
         return ROWWISE[func](self.rows, *args, **given)
 
 
+class SharedNorm(TorchFunctionMode):
+    """While it is on, a batch norm that all devices share leaves out the samples that do not count."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self.rows = rows  # one device's
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Hand a call on, or do it by rows."""
+        if func is not F.batch_norm:
+            return func(*args, **(kwargs or {}))
+        return self._batch_norm(*args, **(kwargs or {}))
+
+    def _batch_norm(
+        self,
+        x: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        if not training:
+            return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+        tensors = (running_mean, running_var, weight, bias)
+        norm = NormTensors(*(None if tensor is None else tensor.unsqueeze(0) for tensor in tensors))
+        return batch_norm_by_rows(self.rows, x, norm, momentum, eps)
+
+
+@contextmanager
+def _side_by_side(like: Tensor) -> Iterator[Callable[[int], Any]]:
+    """On a GPU, contexts that put the k-th of many small jobs on a stream of its own; elsewhere, nothing."""
+    if not like.is_cuda:
+        yield lambda k: nullcontext()
+        return
+    main = torch.cuda.current_stream()
+    streams = _streams(like.device)
+    for stream in streams:
+        stream.wait_stream(main)
+    yield lambda k: torch.cuda.stream(streams[k % len(streams)])
+    for stream in streams:
+        main.wait_stream(stream)
+
+
+_STREAMS: dict[torch.device, list[Any]] = {}
+
+
+def _streams(device: torch.device) -> list[Any]:
+    if device not in _STREAMS:
+        _STREAMS[device] = [torch.cuda.Stream(device) for _ in range(STREAMS)]
+    return _STREAMS[device]
+
+
 def _each(stacked: Tensor | None, rows: Rows) -> Sequence[Tensor | None]:
     return [None] * len(rows) if stacked is None else stacked.unbind(0)
 
 
-def _of_samples(stacked: Tensor, rows: Rows, like: Tensor, axis: int) -> Tensor:
-    """For each sample the vector of its device, along one axis of a batch."""
-    picked = stacked.index_select(0, rows.device_of)
-    shape = [1] * like.dim()
-    shape[0], shape[axis:] = (
-        like.shape[0],
-        [*stacked.shape[1:]] + [1] * (like.dim() - axis - stacked.dim() + 1),
-    )
-    return picked.reshape(shape)
+def _one_by_one(function: Callable[..., Tensor], rows: Rows, x: Tensor, *stacked: Tensor | None) -> Tensor:
+    """Do a function for each device with its own samples and tensors."""
+    each = zip(rows.split(x), *(_each(tensor, rows) for tensor in stacked), strict=True)
+    with _side_by_side(x) as place:
+        outputs = []
+        for k, (own, *mine) in enumerate(each):
+            with place(k):
+                outputs.append(function(own, *mine))
+    return torch.cat(outputs)
 
 
 def _convolve(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -112,21 +131,16 @@ def _convolve(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         groups: int = 1,
     ) -> Tensor:
         how = (stride, padding, dilation)
-        if _is_small(x, weight, rows):
-            return _convolve_grouped(function, rows, x, weight, bias, how, groups)
-        each = zip(rows.split(x), weight.unbind(0), _each(bias, rows), strict=True)
-        return torch.cat([function(own, w, b, *how, groups) for own, w, b in each])
+        if x.is_cuda and _few_patches(function, rows, x, weight, padding, dilation, groups):
+            return _convolve_patches(rows, x, weight, bias, stride, padding)
+        if 2 * x[0, 0].numel() * max(rows.places) * weight[0].numel() < SMALL_CONVOLUTION:
+            return _convolve_at_once(function, rows, x, weight, bias, how, groups)
+        return _one_by_one(lambda own, w, b: function(own, w, b, *how, groups), rows, x, weight, bias)
 
     return convolve
 
 
-def _is_small(x: Tensor, weight: Tensor, rows: Rows) -> bool:
-    """Whether a device's convolution is too little work to be worth a call of its own."""
-    positions = x[0, 0].numel() * max(rows.sizes)
-    return 2 * positions * weight[0].numel() < SMALL_CONVOLUTION
-
-
-def _convolve_grouped(
+def _convolve_at_once(
     function: Callable[..., Tensor],
     rows: Rows,
     x: Tensor,
@@ -140,6 +154,38 @@ def _convolve_grouped(
     merged = None if bias is None else bias.flatten(0, 1)
     y = function(channels, weight.flatten(0, 1), merged, *how, groups * len(rows))
     return rows.unpadded(y.unflatten(1, (len(rows), -1)).transpose(0, 1))
+
+
+def _few_patches(
+    function: Any, rows: Rows, x: Tensor, weight: Tensor, padding: Any, dilation: Any, groups: int
+) -> bool:
+    """Whether copying out every patch of an image costs less than many small kernels; on a GPU, measured."""
+    plain = (
+        function is F.conv2d and groups == 1 and not isinstance(padding, str) and _pair(dilation) == (1, 1)
+    )
+    positions, channels = x[0, 0].numel(), x.shape[1]
+    few = positions <= 16 or (positions <= 64 and rows.equal and rows.places[0] <= 32)
+    return plain and (few or (channels <= 4 and rows.equal))
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
+def _convolve_patches(
+    rows: Rows, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any
+) -> Tensor:
+    """One matrix product for each device: its patches by its weights."""
+    (down, along), (top, left) = _pair(stride), _pair(padding)
+    *_, channels, height, width = weight.shape
+    images = F.pad(rows.padded(x).flatten(0, 1), (left, left, top, top))
+    patches = images.unfold(2, height, down).unfold(3, width, along)
+    out = patches.shape[2:4]
+    flat = patches.permute(0, 2, 3, 1, 4, 5).reshape(len(rows), -1, channels * height * width)
+    y = torch.bmm(flat, weight.flatten(2).transpose(1, 2))
+    y = y.reshape(len(rows), -1, *out, y.shape[-1]).permute(0, 1, 4, 2, 3)
+    y = rows.unpadded(y)
+    return y if bias is None else y + _of_samples(bias, rows, y, axis=1)
 
 
 def _linear(rows: Rows, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -160,42 +206,21 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    if training and x.numel() < SMALL_NORM * len(rows):
-        return _batch_norm_at_once(rows, x, running_mean, running_var, weight, bias, momentum, eps)
-    tensors = (_each(stacked, rows) for stacked in (running_mean, running_var, weight, bias))
-    each = zip(rows.split(x), *tensors, strict=True)
-    return torch.cat([F.batch_norm(own, m, v, w, b, training, momentum, eps) for own, m, v, w, b in each])
+    norm = NormTensors(running_mean, running_var, weight, bias)
+    if training and (x.is_cuda or rows.used is not None or x.numel() < SMALL_NORM * len(rows)):
+        return batch_norm_by_rows(rows, x, norm, momentum, eps)
+
+    def own_norm(own: Tensor, mean: Any, variance: Any, scale: Any, shift: Any) -> Tensor:
+        return F.batch_norm(own, mean, variance, scale, shift, training, momentum, eps)
+
+    return _one_by_one(own_norm, rows, x, *norm)
 
 
-def _batch_norm_at_once(
-    rows: Rows,
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> Tensor:
-    """The statistics of every device by sums over its samples."""
-    positions = x[0, 0].numel()
-    count = rows.counts.to(x).unsqueeze(1) * positions
-    mean = rows.sums(_over_positions(x)) / count
-    centred = x - _of_samples(mean, rows, x, axis=1)
-    variance = rows.sums(_over_positions(centred.square())) / count
-    with torch.no_grad():
-        if running_mean is not None and running_var is not None:
-            running_mean.lerp_(mean, momentum)
-            running_var.lerp_(variance * (count / (count - 1)), momentum)
-    scale = torch.rsqrt(variance + eps)
-    scale = scale if weight is None else scale * weight
-    y = centred * _of_samples(scale, rows, x, axis=1)
-    return y if bias is None else y + _of_samples(bias, rows, x, axis=1)
-
-
-def _over_positions(x: Tensor) -> Tensor:
-    """The sum of each sample's channel over all its positions."""
-    return x.flatten(2).sum(dim=2) if x.dim() > 2 else x
+def _of_samples(stacked: Tensor, rows: Rows, like: Tensor, axis: int) -> Tensor:
+    """For each sample the tensor of its device, from one axis of a batch on."""
+    own = stacked.shape[1:]
+    after = like.dim() - axis - len(own)
+    return rows.spread(stacked).reshape(like.shape[0], *(1,) * (axis - 1), *own, *(1,) * after)
 
 
 def _scaled(rows: Rows, y: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int) -> Tensor:

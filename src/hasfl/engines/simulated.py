@@ -1,14 +1,20 @@
 """The simulated engine: all devices at once, close to the speed of one centralised step."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from hasfl.engines.api import Order
+from hasfl.engines.graphs import RoundGraphs
 from hasfl.engines.layer_state import LayerState, applied
+from hasfl.engines.layouts import Layout, Layouts
 from hasfl.engines.local import Job, LocalEngine, trainable
 from hasfl.engines.probing import LayerKind, kinds_of_layers
-from hasfl.engines.ragged import Ragged, Rows
+from hasfl.engines.ragged import Ragged, SharedNorm
 from hasfl.engines.randomness import EVERYBODY, drawn_for
+from hasfl.engines.round_inputs import RoundInputs
+from hasfl.engines.rows import Rows
 
 
 class SimulatedEngine(LocalEngine):
@@ -17,22 +23,68 @@ class SimulatedEngine(LocalEngine):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.kinds = kinds_of_layers(job.model)
+        graphed = job.data.x.is_cuda and all(kind is LayerKind.RAGGED for kind in self.kinds)
+        self.graphs = RoundGraphs() if graphed else None
+        self.layouts = Layouts(reuse=graphed)
+        self.rows: dict[tuple[int, ...], Rows] = {}
+        self.dtype = next((weight.dtype for weight in job.model.parameters()), torch.float32)
 
     def split_train(self, order: Order) -> Tensor:
         """One round: the same numbers as the reference engine, in another order."""
         self.state.keep(order.devices)
-        x, y = self.job.data.batch(order)
-        rows = Rows(order.batch_sizes.tolist(), x.device)
-        states = [trainable(state) for state in (*self.state.private, *self.state.shared[self.state.depth :])]
-        for j, state in enumerate(states):
-            x = (
-                self._private(x, j, state, rows, order)
-                if j < self.state.depth
-                else self._common(x, j, state, order)
-            )
-        losses = rows.means(self.job.sample_loss(x, y))
-        self._step(states, losses)
-        return losses.detach().mean()
+        layout = self.layouts.choose(order.batch_sizes.tolist())
+        data = self.job.data
+        inputs = RoundInputs.of(data.draw(order), layout, data.x.device, self.dtype)
+        if self.graphs is None:
+            return self._round(inputs, layout, order)
+        key = (self.state.moved, self.state.depth, layout)
+        return self.graphs.run(key, inputs, lambda static: self._round(static, layout, order))
+
+    def _round(self, inputs: RoundInputs, layout: Layout, order: Order) -> Tensor:
+        """Forward, backward and step on tensors that stay where they are."""
+        x, y = self.job.data.gather(inputs.drawn)
+        rows, together = self._rows(inputs, layout)
+        own = [trainable(_placed(state, inputs, layout)) for state in self.state.private]
+        common = [trainable(state) for state in self.state.common]
+        for j, state in enumerate(own):
+            x = self._private(x, j, state, rows, order)
+        if not layout.exact:
+            x, y = x.index_select(0, inputs.together), y.index_select(0, inputs.together)
+        for j, state in enumerate(common, start=len(own)):
+            x = self._common(x, j, state, together, order)
+        loss = torch.dot(self.job.sample_loss(x, y), inputs.weights)  # Σ_i F_i
+        self._step(own, common, _gradients(loss, [*own, *common]), inputs, layout)
+        return loss.detach() / len(layout.places)
+
+    def _step(
+        self,
+        own: Sequence[LayerState],
+        common: Sequence[LayerState],
+        gradients: Sequence[dict[str, Tensor]],
+        inputs: RoundInputs,
+        layout: Layout,
+    ) -> None:
+        """Private layers step on their own device's gradient, common ones on the mean over devices."""
+        for state, placed, gradient in zip(self.state.private, own, gradients, strict=False):
+            _bring_back(state, placed, gradient, inputs, layout)
+            self.job.optimizer.step(state, gradient)
+        for state, gradient in zip(common, gradients[len(own) :], strict=True):
+            mean = {name: tensor / len(layout.places) for name, tensor in gradient.items()}
+            self.job.optimizer.step(state, mean)
+
+    def _rows(self, inputs: RoundInputs, layout: Layout) -> tuple[Rows, Rows]:
+        """Where samples lie: place by place, and all together."""
+        rows, together = self._laid_out(layout.places), self._laid_out((layout.room,))
+        if layout.exact:
+            return rows, together
+        return rows.counting(inputs.counts), together.counting(inputs.counts.sum().unsqueeze(0))
+
+    def _laid_out(self, places: tuple[int, ...]) -> Rows:
+        """Places in a batch; where layouts are used again, made once, before work on them is captured."""
+        if places not in self.rows:
+            self.rows = self.rows if self.layouts.reuse else {}
+            self.rows[places] = Rows(places, self.job.data.x.device)
+        return self.rows[places]
 
     def _private(self, x: Tensor, j: int, state: LayerState, rows: Rows, order: Order) -> Tensor:
         """A layer that every device has for itself."""
@@ -47,21 +99,41 @@ class SimulatedEngine(LocalEngine):
                 outputs.append(applied(self.layers[j], replica, own))
         return torch.cat(outputs)
 
-    def _common(self, x: Tensor, j: int, state: LayerState, order: Order) -> Tensor:
+    def _common(self, x: Tensor, j: int, state: LayerState, rows: Rows, order: Order) -> Tensor:
         """A layer that all devices share."""
+        tensors = state.weights | state.buffers
+        if rows.used is not None:
+            with SharedNorm(rows):
+                return applied(self.layers[j], tensors, x)
         if self.kinds[j] is not LayerKind.RANDOM:
-            return applied(self.layers[j], state.weights | state.buffers, x)
+            return applied(self.layers[j], tensors, x)
         with drawn_for(self.job.data.seeds, order.round, j, EVERYBODY):
-            return applied(self.layers[j], state.weights | state.buffers, x)
+            return applied(self.layers[j], tensors, x)
 
-    def _step(self, states: list[LayerState], losses: Tensor) -> None:
-        """Private layers step on their own device's gradient, common ones on the mean over devices."""
-        keys = [(j, name) for j, state in enumerate(states) for name in state.weights]
-        leaves = [states[j].weights[name] for j, name in keys]
-        gradients = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
-        found: list[dict[str, Tensor]] = [{} for _ in states]
-        for (j, name), gradient in zip(keys, gradients, strict=True):
-            if gradient is not None:
-                found[j][name] = gradient if j < self.state.depth else gradient / len(losses)
-        for state, own in zip(states, found, strict=True):
-            self.job.optimizer.step(state, own)
+
+def _gradients(loss: Tensor, states: Sequence[LayerState]) -> list[dict[str, Tensor]]:
+    """The gradient of each state's weights, where it has one."""
+    leaves = [weight for state in states for weight in state.weights.values()]
+    found = iter(torch.autograd.grad(loss, leaves, allow_unused=True))
+    named = [{name: next(found) for name in state.weights} for state in states]
+    return [{name: tensor for name, tensor in each.items() if tensor is not None} for each in named]
+
+
+def _placed(state: LayerState, inputs: RoundInputs, layout: Layout) -> LayerState:
+    """Replicas in the order of their places."""
+    if layout.exact:
+        return state
+    picked = LayerState(state.weights, state.buffers, {})
+    return picked.map(lambda tensor: tensor.index_select(0, inputs.replicas))
+
+
+def _bring_back(
+    state: LayerState, placed: LayerState, gradient: dict[str, Tensor], inputs: RoundInputs, layout: Layout
+) -> None:
+    """Buffers and gradients in the order of the replicas again."""
+    if layout.exact:
+        return
+    for name, buffer in placed.buffers.items():
+        state.buffers[name].copy_(buffer.index_select(0, inputs.places))
+    for name, tensor in gradient.items():
+        gradient[name] = tensor.index_select(0, inputs.places)

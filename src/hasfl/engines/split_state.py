@@ -1,7 +1,10 @@
 """The model during training: layers that each device has for itself, and layers that all share.
 
-layers 1 … depth        private: client and middle parts, one replica per device
-layers depth+1 … L      common: one copy, stepped with the mean gradient
+    layers 1 … depth        private: client and middle parts, one replica per device
+    layers depth+1 … L      common: one copy, stepped with the mean gradient
+
+Tensors stay where they are in memory from interval to interval, so that work prepared for them, such as a
+captured CUDA graph, stays good; `moved` counts how often they had to be laid out anew.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +27,10 @@ class SplitState:
 
     names: tuple[str, ...]  # of the layers
     shared: list[LayerState]  # of all layers; those of private layers are out of date until an aggregation
-    private: list[LayerState] = field(default_factory=list)  # of the first layers, stacked over devices
-    devices: IntN = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    depth: int = 0  # how many layers are private
+    devices: IntN = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # that have replicas
+    moved: int = 0
+    _room: list[LayerState] = field(default_factory=list)  # replicas of the first layers, and spare ones
 
     @classmethod
     def of(cls, model: LayeredModel, slots: Callable[[Tensor], Weights]) -> "SplitState":
@@ -33,55 +38,66 @@ class SplitState:
         return cls(model.names, [LayerState.of(layer, slots) for layer in model.layers.values()])
 
     @property
-    def depth(self) -> int:
-        """How many layers are private."""
-        return len(self.private)
+    def private(self) -> list[LayerState]:
+        """The private layers, stacked over devices."""
+        devices = len(self.devices)
+        return [state.map(lambda tensor: tensor[:devices]) for state in self._room[: self.depth]]
+
+    @property
+    def common(self) -> list[LayerState]:
+        """The layers that all share."""
+        return self.shared[self.depth :]
 
     def split(self, depth: int, devices: IntN) -> None:
         """Give each of these devices its own copy of the first `depth` layers, the optimiser's slots too."""
-        self.private = [state.replicated(len(devices)) for state in self.shared[:depth]]
-        self.devices = devices
+        self._make_room(depth, len(devices))
+        self.depth, self.devices = depth, devices
+        for replicas, state in zip(self.private, self.shared, strict=False):
+            replicas.take(state)
+
+    def _make_room(self, depth: int, devices: int) -> None:
+        if self._room and devices > max((len(t) for t in self._room[0].tensors()), default=devices):
+            self._room = []
+        if len(self._room) < depth:
+            most = max([devices, *(len(t) for state in self._room for t in state.tensors()[:1])])
+            self._room += [state.replicated(most) for state in self.shared[len(self._room) : depth]]
+            self.moved += 1
 
     def keep(self, devices: IntN) -> None:
         """Forget the replicas of devices that have left."""
-        if len(devices) != len(self.devices):
-            rows = torch.from_numpy(np.flatnonzero(np.isin(self.devices, devices)))
-            self.private = [state.rows(rows.to(_device(state))) for state in self.private]
-            self.devices = devices
+        if len(devices) == len(self.devices):
+            return
+        rows = torch.from_numpy(np.flatnonzero(np.isin(self.devices, devices)))
+        kept = [state.map(lambda tensor: tensor[rows.to(tensor.device)]) for state in self.private]
+        self.devices = devices
+        for replicas, state in zip(self.private, kept, strict=True):
+            replicas.take(state)
 
     def aggregate(self) -> None:
         """Average the forged sub-models, Eq. (7); afterwards every layer is shared."""
-        self.shared[: self.depth] = [state.mean() for state in self.private]
-        self.private = []
+        for state, replicas in zip(self.shared, self.private, strict=False):
+            state.take(replicas.mean())
+        self.depth = 0
 
     def mean(self) -> list[LayerState]:
         """The virtual mean model, as an aggregation at this moment would make it."""
-        return [state.mean() for state in self.private] + self.shared[self.depth :]
+        return [state.mean() for state in self.private] + self.common
 
     def model_of(self, device: int) -> list[LayerState]:
         """The whole model as one device sees it: its own layers, then the common ones."""
-        i = int(np.flatnonzero(self.devices == device)[0]) if self.private else 0
-        return [state.row(i) for state in self.private] + self.shared[self.depth :]
+        i = int(np.flatnonzero(self.devices == device)[0]) if self.depth else 0
+        return [state.row(i) for state in self.private] + self.common
 
     def saved(self) -> Weights:
         """Every tensor under a name of its own, to be restored later."""
-        layers = [*self.private, *self.shared[self.depth :]]
-        return {
-            name: tensor
-            for layer, state in zip(self.names, layers, strict=True)
-            for name, tensor in state.named(layer)
-        }
+        layers = zip(self.names, [*self.private, *self.common], strict=True)
+        return {name: tensor for layer, state in layers for name, tensor in state.named(layer)}
 
     def restore(self, tensors: Mapping[str, Tensor], depth: int, devices: IntN) -> None:
         """Take back what `saved` gave when so many layers were private to these devices."""
-        layers = [state.filled(layer, tensors) for layer, state in zip(self.names, self.shared, strict=True)]
-        self.private, self.devices = layers[:depth], devices
-        self.shared[depth:] = layers[depth:]
-
-
-def _device(state: LayerState) -> torch.device | None:
-    tensors = [*state.weights.values(), *state.buffers.values()]
-    return tensors[0].device if tensors else None
+        self.split(depth, devices)
+        for layer, state in zip(self.names, [*self.private, *self.common], strict=True):
+            state.take(state.filled(layer, tensors))
 
 
 def whole_model(names: Sequence[str], states: Sequence[LayerState]) -> Weights:

@@ -90,7 +90,8 @@ def _halves(engine: LocalEngine, device: int, round: int) -> list[tuple[Tensor, 
     share: IntN = data.shares[device]
     size = min(PROBE_SAMPLES, len(share)) // 2
     picked = data.seeds.stream("probe", round, device).permutation(share)
-    return [data.samples(picked[:size]), data.samples(picked[size : 2 * size])]
+    halves = torch.from_numpy(picked[: 2 * size]).to(data.x.device).split(size)
+    return [(data.x[half], data.y[half]) for half in halves]
 
 
 def _gradient(

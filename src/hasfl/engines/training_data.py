@@ -16,7 +16,7 @@ from hasfl.seeds import Seeds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingData:
-    """Samples on the computing device, shared out between devices."""
+    """Samples where they are computed on, shared out between devices."""
 
     x: Tensor
     y: Tensor
@@ -36,24 +36,23 @@ class TrainingData:
     @property
     def sizes(self) -> IntN:
         """|D_i|, how many samples each device holds."""
-        return np.array([len(share) for share in self.shares], dtype=np.int64)
+        return self.minibatches.sizes
+
+    def draw(self, order: Order) -> list[IntN]:
+        """What each device uses in a round: a column a sample, its index and then how it is cropped."""
+        draws = zip(order.devices.tolist(), order.drawn.tolist(), order.batch_sizes.tolist(), strict=True)
+        return [self._draw(i, start, b, order.round) for i, start, b in draws]
+
+    def _draw(self, device: int, start: int, count: int, round: int) -> IntN:
+        indices = self.shares[device][self.minibatches.draw(device, start, count)]
+        crops = draw_crops(self.seeds, round, device, count) if self.augment else ()
+        return np.stack([indices, *crops])
+
+    def gather(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
+        """The samples of columns that `draw` made, one device's after the other's, and their labels."""
+        x, y = self.x[drawn[0]], self.y[drawn[0]]
+        return (crop_and_flip(x, drawn[1], drawn[2], drawn[3]) if self.augment else x), y
 
     def batch(self, order: Order) -> tuple[Tensor, Tensor]:
-        """What the devices use in a round, one device's samples after the other's."""
-        draws = zip(order.devices.tolist(), order.drawn.tolist(), order.batch_sizes.tolist(), strict=True)
-        picked = [self.shares[i][self.minibatches.draw(i, start, b)] for i, start, b in draws]
-        x, y = self.samples(np.concatenate(picked))
-        return (self._augmented(x, order), y) if self.augment else (x, y)
-
-    def samples(self, indices: IntN) -> tuple[Tensor, Tensor]:
-        """Some samples, as they are."""
-        rows = torch.from_numpy(indices).to(self.x.device)
-        return self.x[rows], self.y[rows]
-
-    def _augmented(self, x: Tensor, order: Order) -> Tensor:
-        each = zip(order.devices.tolist(), order.batch_sizes.tolist(), strict=True)
-        draws = [draw_crops(self.seeds, order.round, i, b) for i, b in each]
-        rows, columns, flips = (
-            torch.from_numpy(np.concatenate(drawn)).to(x.device) for drawn in zip(*draws, strict=True)
-        )
-        return crop_and_flip(x, rows, columns, flips)
+        """All samples of a round and their labels."""
+        return self.gather(torch.from_numpy(np.concatenate(self.draw(order), axis=1)).to(self.x.device))

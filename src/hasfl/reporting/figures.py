@@ -53,7 +53,7 @@ def accuracy_against_time(curves: Mapping[str, Sequence[RoundRecord]]) -> "Figur
     outcomes = [outcome(strategy, records) for strategy, records in curves.items()]
     ends = [each.seconds for each in outcomes]
     unit = next((unit for unit, size in TIME_UNITS.items() if max(ends) >= 2 * size), "s")
-    figure = new_figure(3.2)
+    figure = new_figure(max(3.2, 0.45 * len(curves) + 0.5))
     axes = figure.add_subplot()
     for k, each in enumerate(outcomes):
         _, clock, accuracies = accuracy_curve(curves[each.strategy])
@@ -185,14 +185,20 @@ def _last_given(
     return np.array(columns).T
 
 
+def require_drawable(path: Path) -> None:
+    """Refuse a file that no picture can be written to; better before it is made than after."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"a figure is written as {' or '.join(FORMATS)}, got {path.name}: change its ending")
+    if not path.parent.is_dir():
+        raise InputError(f"the folder of {path} does not exist: make it, or choose another place")
+
+
 def save_figure(figure: "Figure", path: Path) -> None:
     """Write a picture, as PNG or SVG by the ending of its name; the same figure gives the same bytes."""
-    ending = path.suffix.lower()
-    if ending not in FORMATS:
-        raise InputError(f"a figure is written as {' or '.join(FORMATS)}, got {path.name}: change its ending")
+    require_drawable(path)
     import matplotlib as mpl
 
-    metadata = {"Date": None} if ending == ".svg" else {"Software": None}
+    metadata = {"Date": None} if path.suffix.lower() == ".svg" else {"Software": None}
     with mpl.rc_context({"svg.hashsalt": "hasfl"}):
         advice = "make room there, or choose another place"
         replace_file(path, lambda made: figure.savefig(made, metadata=metadata), advice=advice)

@@ -15,7 +15,7 @@ from hasfl.reporting.replacing import sync, write_text, writing
 
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # what renaming onto something else than nothing gives
 LOCK = "lock"
-ELSEWHERE = "make room there, or choose another place with --run"
+ELSEWHERE = "make room there, or choose another place with --out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def make_locked_folder(path: Path, texts: Mapping[str, str]) -> FolderLock:
 
 def _require_free(path: Path) -> None:
     if path.parent.exists() and not path.parent.is_dir():
-        raise InputError(f"{path.parent} must be a folder, but is a file: choose another place with --run")
+        raise InputError(f"{path.parent} must be a folder, but is a file: choose another place with --out")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(_taken(path))
 

@@ -1,6 +1,7 @@
 """From a model, data and a fleet to a training that is ready to run: the door for users of the library."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from hasfl.engines.api import Order
 from hasfl.engines.clock import ModelledClock
 from hasfl.engines.local import Job, LocalEngine, SampleLoss, cross_entropy
 from hasfl.engines.loop import Training
-from hasfl.engines.observer import REFERENCE_BATCH, WorldObserver
+from hasfl.engines.observer import WorldObserver
 from hasfl.engines.optimizers import optimizer
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
@@ -23,7 +24,7 @@ from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.networks import LayeredModel, layered
 from hasfl.plan import Plan
-from hasfl.profile import GradientStats, Profile
+from hasfl.profile import GradientStats, Layer, Profile
 from hasfl.profiling.costs import count_layers
 from hasfl.record import Goal
 from hasfl.seeds import Seeds
@@ -33,6 +34,7 @@ from hasfl.world import World
 
 ENGINES: dict[str, type[LocalEngine]] = {"simulated": SimulatedEngine, "reference": ReferenceEngine}
 RAW_BITS = {torch.float32: 8.0, torch.int64: 16.0}  # of one number: a pixel is a byte, a token two
+FIRST_BATCH = 16  # that constants are estimated for before there is a plan
 UNTIL_CONVERGED = Goal(converged=True)
 
 
@@ -58,6 +60,8 @@ class Settings:
         quantity("learning_rate", self.learning_rate, positive=True)
         count("interval", self.interval)
         count("max_batch", self.max_batch)
+        if self.target is not None:
+            quantity("target", self.target, positive=True)
         if self.engine not in ENGINES:
             raise InputError(f"engine must be one of {', '.join(ENGINES)}, got {self.engine!r}")
 
@@ -73,9 +77,10 @@ class Simulation:
         """Weights and buffers of the served model, by the layers' names."""
         return self.engine.model()
 
-    def load_into(self, model: LayeredModel) -> None:
-        """Copy the served model's weights into a model, and into the module it shares them with."""
-        model.layers.load_state_dict(self.model())
+    def load_into(self, model: nn.Module) -> None:
+        """Copy the served model's weights into the model that training began with."""
+        chain = model if isinstance(model, LayeredModel) else layered(model, self.engine.job.test[0][:2])
+        chain.layers.load_state_dict(self.model())
 
 
 def simulate(
@@ -96,11 +101,13 @@ def simulate(
     devices = len(world.fleet)
     chain = model if isinstance(model, LayeredModel) else layered(model, data.x_train[:2])
     _require_fits(chain, data)
+    layers = count_layers(chain)
+    _require_outputs(layers, data, settings)
     if shares is None:
         shares = partition(data.y_train.numpy(), devices, seeds)
     chosen = strategy(settings.strategy)
-    engine = ENGINES[settings.engine](_job(chain, data, shares, settings))
-    profile = Profile.of(count_layers(chain), optimizer=settings.optimizer)
+    engine = ENGINES[settings.engine](_job(deepcopy(chain), data, shares, settings))
+    profile = Profile.of(layers, optimizer=settings.optimizer)
     observer = _observer(engine, chosen, world, profile, settings)
     return Simulation(
         Training(
@@ -122,16 +129,27 @@ def simulate(
 
 
 def _require_fits(model: LayeredModel, data: Dataset) -> None:
-    expected, given = tuple(model.example_input.shape[1:]), data.sample_shape
+    expected = _in_words(model.example_input.shape[1:], model.example_input.dtype)
+    given = _in_words(data.sample_shape, data.x_train.dtype)
     if expected != given:
         raise InputError(
-            f"the model takes samples of shape {_by(expected)}, but those of {data.name} have {_by(given)}: "
-            "choose a model for this data, or other data"
+            f"the model takes samples of {expected}, but those of {data.name} are {given}: choose a model "
+            "for this data, or other data"
         )
 
 
-def _by(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
+def _in_words(shape: Sequence[int], dtype: torch.dtype) -> str:
+    return f"{'x'.join(map(str, shape))} in {str(dtype).removeprefix('torch.')}"
+
+
+def _require_outputs(layers: Sequence[Layer], data: Dataset, settings: Settings) -> None:
+    outputs = layers[-1].output_shape
+    if settings.sample_loss is cross_entropy and (not outputs or outputs[0] < data.classes):
+        raise InputError(
+            f"the model must have an output for each of the {data.classes} classes of {data.name}, but its "
+            f"last layer gives {'x'.join(map(str, outputs)) or 'one number'}: leave out model.classes, or "
+            "choose another model"
+        )
 
 
 def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: Settings) -> Job:
@@ -161,6 +179,11 @@ def _observer(
         estimates=chosen.plans_with_statistics and settings.stats is None,
         in_turns=chosen.paradigm.in_turns,
     )
+    if observer.estimates and (observer.samples < 2).all():
+        raise InputError(
+            f"{chosen.name} needs the gradients' constants, which no device can estimate from one sample: "
+            "give [stats], or more samples"
+        )
     if observer.estimates:
         observer.learn(_before_the_first_round(world))
     return observer
@@ -168,5 +191,5 @@ def _observer(
 
 def _before_the_first_round(world: World) -> Order:
     devices = world.present(1)
-    plan = Plan.uniform(len(devices), batch_size=REFERENCE_BATCH, cut=1)
+    plan = Plan.uniform(len(devices), batch_size=FIRST_BATCH, cut=1)
     return Order(round=0, devices=devices, plan=plan, drawn=np.zeros_like(devices))

@@ -28,7 +28,8 @@ def compare(
         for name in strategies
     ]
     if len({request.path for request in requests}) < len(requests):
-        raise InputError(f"every strategy must be given once, got {', '.join(strategies)}")
+        given = f"{', '.join(strategies)} with seeds {', '.join(map(str, seeds))}"
+        raise InputError(f"every strategy and every seed must be given once, got {given}")
     for request in requests:
         carry_out(request, watcher, resume=True)
     return [

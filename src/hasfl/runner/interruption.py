@@ -35,4 +35,7 @@ class Interruption:
     def act(self) -> None:
         """Stop, if that is wanted."""
         if self.wanted:
-            raise Interrupted("interrupted; --resume goes on from here")
+            raise Interrupted(
+                "interrupted after a whole round, which is kept: train goes on from there with --resume, "
+                "compare by itself"
+            )

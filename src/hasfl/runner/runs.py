@@ -55,6 +55,9 @@ class RunRequest:
 class Watcher(Protocol):
     """Who looks on while a training runs."""
 
+    def found(self, request: RunRequest) -> None:
+        """A training is there already, and finished."""
+
     def started(self, request: RunRequest, simulation: Simulation, last: RoundRecord | None) -> None:
         """Training begins, or goes on after a round."""
 
@@ -67,6 +70,7 @@ def carry_out(request: RunRequest, watcher: Watcher, *, resume: bool) -> Outcome
     scenario = request.scenario()
     if not (resume and request.path.exists()):
         simulation = simulation_of(scenario, folder=request.scenario_file.parent)
+        simulation.training.begin()  # what cannot be planned leaves no folder behind
         with RunFolder.create(
             request.path,
             scenario_text=request.text(),
@@ -78,6 +82,7 @@ def carry_out(request: RunRequest, watcher: Watcher, *, resume: bool) -> Outcome
     with RunFolder.open(request.path) as folder:
         _require_same(folder, request)
         if folder.finished:
+            watcher.found(request)
             return outcome(request.strategy, folder.records())
         folder.lock()
         simulation = simulation_of(scenario, folder=request.scenario_file.parent)
@@ -90,7 +95,7 @@ def _require_same(folder: RunFolder, request: RunRequest) -> None:
     if folder.scenario_text() != request.text() or folder.settings() != request.settings():
         raise InputError(
             f"{folder.path} was begun with another scenario, strategy or seed than is asked for now: "
-            f"resume it with its own scenario.toml, or choose another name with --run"
+            "restore the scenario file from its scenario.toml, or choose another place with --out"
         )
 
 
@@ -101,9 +106,15 @@ def _back_to_checkpoint(folder: RunFolder, simulation: Simulation) -> RoundRecor
         folder.rewind(0)
         return None
     arrays, values = found
+    try:
+        records = folder.records()[: values["rounds"]]
+        restore(simulation.training, simulation.engine, arrays, values, records)
+    except (InputError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the checkpoint of {folder.path} is not one of this training ({error}): restore it from a copy, "
+            "or remove the run and begin it anew"
+        ) from None
     folder.rewind(values["rounds"])
-    records = folder.records()
-    restore(simulation.training, simulation.engine, arrays, values, records)
     return records[-1] if records else None
 
 

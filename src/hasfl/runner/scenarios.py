@@ -7,7 +7,7 @@ import torch
 
 from hasfl.arrays import IntN
 from hasfl.data import Dataset, load_dataset, partition
-from hasfl.documents import read_toml
+from hasfl.documents import STANDARD_INPUT, read_toml
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.networks import LayeredModel, network
@@ -22,6 +22,10 @@ from hasfl.world.rates import Rates
 
 def read_scenario(path: Path) -> Scenario:
     """Read a scenario file."""
+    if str(path) == STANDARD_INPUT:
+        raise InputError(
+            "training needs a scenario in a file, since its run keeps a copy; got standard input"
+        )
     return read_toml(str(path), Scenario)
 
 

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from hasfl.arrays import IntN
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
-from hasfl.strategies.batch_rules import random_batches
+from hasfl.strategies.batch_rules import largest_batches, random_batches
 from hasfl.strategies.catalogue import Strategy
 from hasfl.strategies.situation import Situation
 
@@ -23,6 +25,11 @@ class StrategyDecider:
         """A plan for the interval that begins with this round."""
         self.answered = problem
         return self.strategy.plan(self._situation(problem, devices, round, previous))
+
+    def whatever_fits(self, problem: Problem, devices: IntN, round: int) -> Plan:
+        """The first cut, and as many samples as fit: nothing has less noise."""
+        first = np.ones(len(devices), dtype=np.int64)
+        return Plan(largest_batches(self._situation(problem, devices, round, None), first), first)
 
     def answer(self, problem: Problem) -> None:
         """Take the present plan for an answer to this problem, because it was one before a pause."""

@@ -37,7 +37,7 @@ def bound_floor(plan: Plan, stats: GradientStats, *, learning_rate: float, inter
 
 
 def default_target(plan: Plan, stats: GradientStats, *, learning_rate: float, interval: int) -> float:
-    """A target that a plan can reach: twice its floor, so that rounds and floor weigh alike.
+    """A target that a plan can reach: twice its floor, so that there the rounds weigh as much as the floor.
 
     The paper does not say how it chose ε.
     """

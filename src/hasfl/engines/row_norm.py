@@ -1,0 +1,98 @@
+"""Batch norm for the samples of many devices in one batch: each device's by its own mean and variance."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hasfl.engines.layer_state import ONE_VALUE
+from hasfl.engines.rows import Rows
+
+
+class NormTensors(NamedTuple):
+    """What a batch norm carries; each has a row for each device."""
+
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+def batch_norm_by_rows(rows: Rows, x: Tensor, norm: NormTensors, momentum: float, eps: float) -> Tensor:
+    """Normalise in training.
+
+    Samples that do not count are normalised like the others of their device, change nothing, and get no
+    gradient.
+    """
+    if rows.used is None and min(rows.places) * x[0, 0].numel() == 1:
+        raise ValueError(f"expected {ONE_VALUE} when training, got input size {tuple(x.shape)}")
+    normalise: Callable[..., tuple[Tensor, Tensor, Tensor]] = _RowNorm.apply
+    y, mean, variance = normalise(x, norm.weight, norm.bias, rows, eps)
+    if norm.running_mean is not None and norm.running_var is not None:
+        count = _numbers_a_channel(rows, x)
+        norm.running_mean.lerp_(mean, momentum)
+        norm.running_var.lerp_(variance * (count / (count - 1)), momentum)
+    return y
+
+
+def _numbers_a_channel(rows: Rows, x: Tensor) -> Tensor:
+    positions = x[0, 0].numel()
+    return rows.counts.to(x.dtype).unsqueeze(1) * positions
+
+
+def _over_positions(x: Tensor) -> Tensor:
+    """The sum of each sample's channel over all its positions."""
+    return x.sum(dim=tuple(range(2, x.dim()))) if x.dim() > 2 else x
+
+
+def _at_positions(of_devices: Tensor, rows: Rows, x: Tensor) -> Tensor:
+    """For each sample the channels of its device, shaped to meet its positions."""
+    return rows.spread(of_devices).reshape(*x.shape[:2], *(1,) * (x.dim() - 2))
+
+
+class _RowNorm(torch.autograd.Function):
+    """y = d s w + b with d = x − mean, s = 1/√(variance + ε), all statistics of a device's own samples.
+
+    Its gradient, with m(·) the mean over a device's samples that count:
+
+        ∂x = s w (∂y − m(∂y) − d s² m(∂y d)),   ∂w = s Σ ∂y d,   ∂b = Σ ∂y
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, rows: Rows, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        count = _numbers_a_channel(rows, x)
+        mean = rows.sums(_over_positions(x)) / count
+        centred = x - _at_positions(mean, rows, x)
+        variance = rows.sums(_over_positions(centred.square())) / count
+        inverse = torch.rsqrt(variance + eps)
+        scale = inverse if weight is None else inverse * weight
+        ctx.save_for_backward(centred, inverse, scale, count)
+        ctx.rows, ctx.has_weight, ctx.has_bias = rows, weight is not None, bias is not None
+        ctx.mark_non_differentiable(mean, variance)
+        scaled = _at_positions(scale, rows, x)
+        if bias is None:
+            return centred * scaled, mean, variance
+        return torch.addcmul(_at_positions(bias, rows, x), centred, scaled), mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        dy, rows = gradients[0], ctx.rows
+        centred, inverse, scale, count = ctx.saved_tensors
+        sum_dy = rows.sums(_over_positions(dy))
+        sum_dy_d = rows.sums(_over_positions(dy * centred))
+        per_dy = rows.counted(rows.spread(scale))
+        per_d = rows.counted(rows.spread(-scale * inverse.square() * sum_dy_d / count))
+        constant = rows.counted(rows.spread(-scale * sum_dy / count))
+        shape = (*dy.shape[:2], *(1,) * (dy.dim() - 2))
+        dx = torch.addcmul(constant.reshape(shape), dy, per_dy.reshape(shape))
+        dx = dx.addcmul_(centred, per_d.reshape(shape))
+        return (
+            dx,
+            sum_dy_d * inverse if ctx.has_weight else None,
+            sum_dy if ctx.has_bias else None,
+            None,
+            None,
+        )
