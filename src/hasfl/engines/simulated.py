@@ -43,13 +43,15 @@ class SimulatedEngine(LocalEngine):
     def _round(self, inputs: RoundInputs, layout: Layout, order: Order) -> Tensor:
         """Forward, backward and step on tensors that stay where they are."""
         x, y = self.job.data.gather(inputs.drawn)
+        x = _channels_last(x)
         rows, together = self._rows(inputs, layout)
         own = [trainable(_placed(state, inputs, layout)) for state in self.state.private]
         common = [trainable(state) for state in self.state.common]
         for j, state in enumerate(own):
             x = self._private(x, j, state, rows, order)
         if not layout.exact:
-            x, y = x.index_select(0, inputs.together), y.index_select(0, inputs.together)
+            x = _channels_last(x.index_select(0, inputs.together))
+            y = y.index_select(0, inputs.together)
         for j, state in enumerate(common, start=len(own)):
             x = self._common(x, j, state, together, order)
         loss = torch.dot(self.job.sample_loss(x, y), inputs.weights)  # Σ_i F_i
@@ -109,6 +111,11 @@ class SimulatedEngine(LocalEngine):
             return applied(self.layers[j], tensors, x)
         with drawn_for(self.job.data.seeds, order.round, j, EVERYBODY):
             return applied(self.layers[j], tensors, x)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Images on a GPU, laid out as its convolutions like them; anything else as it is."""
+    return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else x
 
 
 def _gradients(loss: Tensor, states: Sequence[LayerState]) -> list[dict[str, Tensor]]:
