@@ -24,7 +24,7 @@ from hasfl.engines.optimizers import Sgd
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.engines.training_data import TrainingData
-from hasfl.networks import LayeredModel, network
+from hasfl.networks import network
 from hasfl.plan import Plan
 from hasfl.seeds import Seeds
 
@@ -77,7 +77,8 @@ def centralised_seconds(case: Case, device: str, rounds: int) -> float:
 
 
 def centralised_seconds_in(layout: torch.memory_format, case: Case, device: str, rounds: int) -> float:
-    model: LayeredModel = job(case, device).model.train().to(memory_format=layout)
+    model = job(case, device).model.train()
+    model.to(memory_format=layout)  # type: ignore[call-overload]
     total = int(np.mean([case.batch_sizes(t).sum() for t in range(1, 200)]))
     x = torch.randn(total, *model.example_input.shape[1:], device=device).contiguous(memory_format=layout)
     y = torch.randint(0, 10, (total,), device=device)
