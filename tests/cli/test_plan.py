@@ -152,7 +152,7 @@ def test_wrong_problems(hasfl: Hasfl, tmp_path: Path, case: str) -> None:
         (("--solver", "bcd", "--cut", "1"), "solver bcd finds batch sizes and cuts together"),
         (("--gap", "2"), "--gap"),
         (("--cut", "6"), "a cut must lie between 1 and 5, the number of layers, got 6"),
-        (("--batch", "65"), "batch size 65 is above max_batch, 64"),
+        (("--batch", "65"), "batch size 65 of device '1' is above 64, the lesser of max_batch"),
         (("--why", "--batch", "4"), "--why lets the batch sizes adapt"),
         (("--nonsense",), "No such option"),
     ],
@@ -212,7 +212,7 @@ def test_verbs_and_options_are_few(hasfl: Hasfl) -> None:
     from hasfl.cli.main import app
 
     verbs = {name: verb.params for name, verb in get_command(app).commands.items()}  # type: ignore[attr-defined]
-    assert set(verbs) == {"plan", "profile"}
+    assert set(verbs) == {"plan", "profile", "data", "train", "compare"}
     assert all(len(params) <= 8 for params in verbs.values())  # an argument and seven options
 
 

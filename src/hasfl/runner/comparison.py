@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hasfl.errors import InputError
+from hasfl.errors import InputError, Interrupted
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.runs import RunRequest, Watcher, carry_out
@@ -30,8 +30,11 @@ def compare(
     if len({request.path for request in requests}) < len(requests):
         given = f"{', '.join(strategies)} with seeds {', '.join(map(str, seeds))}"
         raise InputError(f"every strategy and every seed must be given once, got {given}")
-    for request in requests:
-        carry_out(request, watcher, resume=True)
+    try:
+        for request in requests:
+            carry_out(request, watcher, resume=True)
+    except Interrupted:
+        raise Interrupted("interrupted after a whole round; the same command goes on from there") from None
     return [
         Contest(
             seed,

@@ -35,7 +35,4 @@ class Interruption:
     def act(self) -> None:
         """Stop, if that is wanted."""
         if self.wanted:
-            raise Interrupted(
-                "interrupted after a whole round, which is kept: train goes on from there with --resume, "
-                "compare by itself"
-            )
+            raise Interrupted("interrupted after a whole round; --resume goes on from there")

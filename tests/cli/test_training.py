@@ -1,0 +1,327 @@
+"""`hasfl train` and `hasfl compare`: what they print and keep, and one sentence for every wrong input."""
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from hasfl.data import load_dataset
+from hasfl.networks import network
+from hasfl.reporting.metrics import outcome
+from hasfl.reporting.store import RunFolder
+from hasfl.strategies.catalogue import STRATEGIES
+from hasfl.units import format_seconds
+from tests.cli.conftest import Hasfl, Outcome
+from tests.runner.scenarios import PIS, STATISTICS, files, kept, rounds, sentence, write
+
+
+@pytest.fixture
+def train(hasfl: Hasfl, tmp_path: Path) -> Callable[..., Outcome]:
+    """Train the small scenario with changes, as the run called run."""
+
+    def run(changes: dict[str, str] | None = None, *options: object, tables: str = "") -> Outcome:
+        scenario = write(tmp_path, changes, tables)
+        return hasfl("train", scenario, "--out", tmp_path, "--run", "run", *options)
+
+    return run
+
+
+def accuracy_of_the_model_in(run: Path) -> float:
+    data, model = load_dataset("digits"), network("small-cnn", classes=10, input_shape=(1, 8, 8))
+    model.layers.load_state_dict(load_file(run / "model.safetensors"))
+    return float((model.eval()(data.x_test).argmax(dim=1) == data.y_test).double().mean())
+
+
+def test_a_run_is_kept_whole(train: Callable[..., Outcome], tmp_path: Path) -> None:
+    done = train({"training.checkpoint_seconds": "0"}, "--json")
+    assert (done.code, done.err, done.out.count("\n")) == (0, "hasfl, seed 0: training\n", 1)
+    printed, run = json.loads(done.out), tmp_path / "run"
+    with RunFolder.open(run) as folder:
+        assert printed.pop("run") == str(run)
+        assert printed == folder.result()
+        assert printed["rounds"] == len(folder.records()) == 4
+        assert folder.settings() == {"strategy": "hasfl", "seed": 0}
+        assert folder.scenario_text() == (tmp_path / "small.toml").read_text()
+        assert folder.environment()["torch"]
+        assert folder.load_checkpoint() is not None
+    assert len((run / "timing.jsonl").read_text().splitlines()) == 4
+    assert [row["aggregated"] for row in rounds(run)] == [False, True, False, True]
+    assert accuracy_of_the_model_in(run) == pytest.approx(rounds(run)[-1]["accuracy"])
+
+
+def test_the_same_scenario_gives_the_same_bytes(train: Callable[..., Outcome], tmp_path: Path) -> None:
+    first = train()
+    assert first.code == 0
+    assert "4 rounds" in first.out
+    (tmp_path / "run").rename(tmp_path / "first")
+    assert train().out == first.out
+    assert kept(tmp_path / "run") == kept(tmp_path / "first")
+    assert train({}, "--resume").out == first.out  # there is nothing left to do
+
+
+def test_the_place_of_the_run_is_printed_in_one_piece(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.cli.conftest.COLUMNS", "40")
+    place = tmp_path / ("runs-" * 12)
+    done = hasfl("train", write(tmp_path), "--out", place, "--strategy", "sfl")
+    assert str(place / "small-sfl-seed0") in done.out
+
+
+@pytest.mark.parametrize("name", [*STRATEGIES, "fixed:b=4,cut=2", "b=3+rhams"])
+def test_every_strategy_trains(train: Callable[..., Outcome], tmp_path: Path, name: str) -> None:
+    assert train({}, "--strategy", name).code == 0
+    rows = rounds(tmp_path / "run")
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
+    assert all(np.isfinite(row["loss"]) and 1 <= min(row["cuts"]) <= max(row["cuts"]) <= 5 for row in rows)
+    assert {len(row["devices"]) for row in rows} == ({1} if name == "sl" else {4})
+    assert rows[-1]["accuracy"] is not None
+
+
+WORLDS: dict[str, tuple[dict[str, str], str]] = {
+    "redrawn": ({"world.rates": '"redrawn"'}, ""),
+    "walk": ({"world.rates": '"walk"', "world.step": "0.5", "world.bound": "3.0"}, ""),
+    "trace": ({"world.rates": '"trace"', "world.trace": '"rates.csv"'}, ""),
+    "dropout": ({"world.leave": "0.5"}, ""),
+    "absences": ({}, '[[absence]]\ndevice = "2"\nfirst_round = 2\nlast_round = 3\n'),
+    "shards": ({"data.partition": '"shards"'}, ""),
+    "dirichlet": ({"data.partition": '"dirichlet"', "data.alpha": "0.05"}, ""),
+    "samples": ({"data.samples": "20"}, ""),
+    "overlapping samples": ({"data.samples": "900"}, ""),
+    "statistics": ({}, STATISTICS),
+    "listed": ({"fleet.devices": ""}, PIS),
+    "one device": ({"fleet.devices": "1"}, ""),
+    "reference": ({"training.engine": '"reference"'}, ""),
+    "adam": ({"training.optimizer": '"adam"', "model.norm": '"batch"'}, ""),
+    "every round": ({"training.interval": "1"}, ""),
+    "seconds": ({"stop.rounds": "", "stop.seconds": "0.004"}, ""),
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_scenarios(train: Callable[..., Outcome], tmp_path: Path, world: str) -> None:
+    (tmp_path / "rates.csv").write_text("round,device,up_rate\n3,1,1 Mbps\n")
+    changes, tables = WORLDS[world]
+    done = train(changes, tables=tables)
+    assert (done.code, done.err.count("\n")) == (0, 1), done.err
+    seconds = [row["seconds"] for row in rounds(tmp_path / "run")]
+    if world == "trace":
+        assert seconds[2] > 5 * seconds[0]
+    if world == "absences":
+        there = [row["devices"] for row in rounds(tmp_path / "run")]
+        assert there == [[0, 1, 2, 3], [0, 2, 3], [0, 2, 3], [0, 2, 3]]
+
+
+def test_devices_with_one_sample_each(train: Callable[..., Outcome]) -> None:
+    """From these nothing can be estimated: then it is said so."""
+    done = train({"data.samples": "1"})
+    assert done.code == 0 or "sample" in sentence(done)
+    assert "Warning" not in done.err
+
+
+def test_estimates_are_kept_while_nobody_can_renew_them(
+    hasfl: Hasfl, train: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    uneven = {"data.partition": '"dirichlet"', "data.alpha": "0.001", "fleet.devices": "12"}
+    held = json.loads(hasfl("data", write(tmp_path, uneven), "--json").out)["samples"]
+    many = [name for name, counts in held.items() if sum(counts) > 1]
+    assert 0 < len(many) < len(held)
+    away = "".join(f'[[absence]]\ndevice = "{name}"\nfirst_round = 2\nlast_round = 9\n' for name in many)
+    assert train(uneven, tables=away).code == 0
+    assert len(rounds(tmp_path / "run")) == 4
+
+
+def images(folder: Path, **arrays: Any) -> dict[str, str]:
+    """Images like those of fashion-mnist in a file, and the scenario that trains on them."""
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(0, 256, (60, 12, 12), dtype=np.uint8), np.arange(60) % 3
+    given = {"x_train": x, "y_train": y, "x_test": x[:9], "y_test": y[:9]} | arrays
+    np.savez(folder / "images.npz", **given)
+    return {"data.name": '"images.npz"', "data.folder": '"."'}
+
+
+def test_images_of_ones_own_with_augmentation(train: Callable[..., Outcome], tmp_path: Path) -> None:
+    assert train(images(tmp_path) | {"data.augment": "true"}).code == 0
+    (tmp_path / "run").rename(tmp_path / "augmented")
+    assert train(images(tmp_path)).code == 0
+    losses = [[row["loss"] for row in rounds(tmp_path / name)] for name in ("run", "augmented")]
+    assert losses[0] != losses[1]
+
+
+WRONG: dict[str, tuple[dict[str, str], str, str]] = {
+    "wrong key": ({"training.intervall": "3"}, "", "training.intervall is not a known field: did you mean"),
+    "strategy": ({"training.strategy": '"hasfk"'}, "", "strategy 'hasfk' is not known: did you mean 'hasfl'"),
+    "data": ({"data.name": '"digit"'}, "", "unknown data set 'digit': did you mean digits?"),
+    "data folder": ({"data.folder": '"none"'}, "", "none does not exist: create it"),
+    "npz": ({"data.name": '"none.npz"', "data.folder": '"."'}, "", "none.npz does not exist"),
+    "model": ({"model.name": '"vgg19"'}, "", "unknown model 'vgg19'"),
+    "shape": (
+        {"model.name": '"vgg16"'},
+        "",
+        "takes samples of 3x32x32 in float32, but those of digits are 1x8x8 in float32",
+    ),
+    "profile": ({"model.profile": '"costs.json"'}, "", "training needs the model: set model.name"),
+    "classes": ({"model.classes": "5"}, "", "10 classes"),
+    "stats": ({}, STATISTICS.replace("20, ", ""), "stats.moment_of has 5 entries but stats.variance_of"),
+    "layers": (
+        {},
+        STATISTICS.replace("20, ", "").replace("1, ", ""),
+        "has 1 layers but small-cnn has 5",
+    ),
+    "target": ({"training.target": "0.0"}, "", "target"),
+    "redrawn": ({"fleet.devices": "", "world.rates": '"redrawn"'}, PIS, "but the devices are listed"),
+    "trace": ({"world.rates": '"trace"', "world.trace": '"none.csv"'}, "", "cannot read"),
+    "no trace": ({"world.rates": '"trace"'}, "", "belong together: give both"),
+    "absence": ({}, '[[absence]]\ndevice = "9"\nfirst_round = 2\nlast_round = 3\n', "no device of that name"),
+    "samples": ({"data.partition": '"shards"', "data.samples": "800"}, "", "samples must be at most"),
+    "devices": ({"fleet.devices": "5000"}, "", "5000 devices cannot each hold one of 1438 samples"),
+    "rounds": ({"stop.rounds": "0"}, "", "stop.rounds must be greater than or equal to 1, got 0"),
+    "rate": ({"training.learning_rate": "0.0"}, "", "learning_rate must be a finite number above 0"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_scenarios(train: Callable[..., Outcome], tmp_path: Path, case: str) -> None:
+    changes, tables, expected = WRONG[case]
+    assert expected in sentence(train(changes, tables=tables))
+    assert files(tmp_path) == ["small.toml"]
+
+
+def test_tokens_for_a_model_of_images(train: Callable[..., Outcome], tmp_path: Path) -> None:
+    tokens = np.arange(60 * 64).reshape(60, 1, 8, 8)
+    said = sentence(train(images(tmp_path, x_train=tokens, x_test=tokens[:9])))
+    assert "images.npz" in said or "int64" in said
+
+
+OPTIONS: dict[str, tuple[tuple[str, ...], str]] = {
+    "slash": (("train", "--run", "a/b"), "--run must be a folder's name without slashes, got 'a/b'"),
+    "up": (("train", "--run", ".."), "--run must be a folder's name"),
+    "seed": (("train", "--seed", "-1"), "--seed"),
+    "strategy": (("train", "--strategy", "sfll"), "did you mean 'sfl'?"),
+    "cut": (("train", "--strategy", "sfl:cut=9"), "cut must be at most 5"),
+    "seeds in words": (("compare", "--seeds", "one"), "--seeds must be whole numbers with commas between"),
+    "negative seeds": (("compare", "--seeds", "0,-1"), "--seeds must be whole numbers"),
+    "no seeds": (("compare", "--seeds", ""), "--seeds must be whole numbers"),
+    "a seed twice": (("compare", "--seeds", "0,0"), "seed"),
+    "no strategies": (("compare", "--strategies", ""), "--strategies must be names with commas between"),
+    "a comma": (("compare", "--strategies", "fl,"), "--strategies must be names with commas between"),
+    "unknown": (("compare", "--strategies", "fl,xyz"), "strategy 'xyz' is not known"),
+    "twice": (
+        ("compare", "--strategies", "fl,fl"),
+        "every strategy and every seed must be given once, got fl, fl with seeds 0",
+    ),
+    "ending": (("compare", "--strategies", "fl", "--picture", "a.pdf"), "is written as .png or .svg"),
+    "no folder": (("compare", "--strategies", "fl", "--picture", "none/a.png"), "none/a.png"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_wrong_options(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    (verb, *options), expected = OPTIONS[case]
+    monkeypatch.chdir(tmp_path)
+    done = hasfl(verb, write(tmp_path), "--out", tmp_path / "runs", *options)
+    assert expected in sentence(done, done.code)
+    assert done.code in (1, 2)
+    assert "training " not in done.err  # it is said at once, not after hours
+    assert files(tmp_path) == ["small.toml"]
+
+
+def test_a_scenario_on_standard_input(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is trained, or refused at once; but nothing else is trained in its place."""
+    monkeypatch.setenv("HASFL_DATA", "/dev/null/none")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(write(tmp_path).read_text()))
+    done = hasfl("train", "-", "--out", tmp_path / "runs")
+    assert "cifar10" not in done.err
+    assert done.code == 0 or sentence(done)
+
+
+@pytest.mark.parametrize("name", ["sfl", "hasfl"])
+def test_a_loss_that_is_no_number(train: Callable[..., Outcome], tmp_path: Path, name: str) -> None:
+    said = sentence(train({"training.learning_rate": "1e6", "stop.rounds": "20"}, "--strategy", name), code=1)
+    assert "lower the learning rate" in said
+    recorded = rounds(tmp_path / "run")
+    assert f"loss is not a finite number any more in round {len(recorded) + 1}:" in said
+    assert all(np.isfinite(row["loss"]) for row in recorded)
+    assert "result.json" not in files(tmp_path / "run")
+
+
+@pytest.mark.parametrize("round", [None, 2, 3])  # not at all, in the midst of an interval, at its beginning
+def test_training_goes_on_when_a_device_leaves(
+    train: Callable[..., Outcome], tmp_path: Path, round: int | None
+) -> None:
+    """Even if those who stay could not reach the target by themselves."""
+    away = f'[[absence]]\ndevice = "2"\nfirst_round = {round}\nlast_round = {round}\n' if round else ""
+    done = train({"training.target": "0.21"}, tables=away + STATISTICS)
+    assert (done.code, len(rounds(tmp_path / "run"))) == (0, 4), done.err
+
+
+def test_a_comparison(hasfl: Hasfl, tmp_path: Path) -> None:
+    compare = ("compare", write(tmp_path), "--out", tmp_path / "runs", "--strategies")
+    done = hasfl(*compare, "sfl,rbs+rms")
+    assert (done.code, done.err) == (0, "sfl, seed 0: training\nrbs+rms, seed 0: training\n")
+    assert "times as long" in done.out
+    picture = tmp_path / "runs" / "small-accuracy.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    before = {file: (tmp_path / file).read_bytes() for file in files(tmp_path) if (tmp_path / file).is_file()}
+
+    again = hasfl(*compare, "sfl,rbs+rms", "--json")  # nothing is trained again
+    assert (again.err.count(": finished before, in "), again.out.count("\n")) == (2, 1)
+    assert {file: (tmp_path / file).read_bytes() for file in before} == before
+    printed = json.loads(again.out)
+    assert printed["picture"] == str(picture)
+    assert [row["strategy"] for row in printed["strategies"]] == ["sfl", "rbs+rms"]
+    for row in printed["strategies"]:
+        reached = outcome(
+            row["strategy"],
+            RunFolder.open(tmp_path / "runs" / f"small-{row['strategy']}-seed0").records(),
+        )
+        assert row["converged_accuracy"]["mean"] == reached.converged_accuracy
+        assert row["converged_seconds"]["mean"] == reached.converged_seconds
+
+    more = hasfl(*compare, "sfl,fl", "--seeds", "0,1", "--picture", tmp_path / "more.svg")
+    begun = [line.removesuffix(": training") for line in more.err.splitlines() if line.endswith("training")]
+    assert begun == ["fl, seed 0", "sfl, seed 1", "fl, seed 1"]
+    assert " to " in more.out
+    assert "<svg" in (tmp_path / "more.svg").read_text()
+
+
+def test_a_comparison_uses_what_train_has_made(hasfl: Hasfl, tmp_path: Path) -> None:
+    scenario = write(tmp_path)
+    assert hasfl("train", scenario, "--out", tmp_path, "--strategy", "fl").code == 0
+    again = hasfl("compare", scenario, "--out", tmp_path, "--strategies", "fl")
+    assert again.err == f"fl, seed 0: finished before, in {tmp_path / 'small-fl-seed0'}\n"
+
+
+@pytest.mark.parametrize("names", ["sfl:b=4,cut=2;fl", "sfl:b=4,cut=2;"])
+def test_strategies_with_options_end_at_a_semicolon(hasfl: Hasfl, tmp_path: Path, names: str) -> None:
+    done = hasfl("compare", write(tmp_path), "--out", tmp_path, "--strategies", names, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["strategies"][0]["strategy"] == "sfl:b=4,cut=2"
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_a_live_line_says_all_that_matters(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setattr("tests.cli.conftest.COLUMNS", width)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    done = hasfl("train", write(tmp_path), "--out", tmp_path, "--strategy", "rbs+rhams")
+    live = [line for line in done.err.replace("\r", "\n").split("\n") if "round 4" in line][-1]
+    last = rounds(tmp_path / "small-rbs+rhams-seed0")[-1]
+    for what in (
+        "rbs+rhams",
+        f"{last['loss']:.3f}",
+        f"{last['accuracy']:.1%}",
+        format_seconds(last["clock"]),
+    ):
+        assert what in live
+    assert re.search(r"left \S*\d:\d\d", live)  # the time that is left
+    assert "…" not in live

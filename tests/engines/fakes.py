@@ -1,0 +1,163 @@
+"""Stand-ins for those who take part in the loop: they do nothing, and remember what they were asked."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.engines.api import Order
+from hasfl.engines.clock import ModelledClock
+from hasfl.engines.loop import Training
+from hasfl.fleet import Fleet
+from hasfl.plan import Plan
+from hasfl.problem import Problem
+from hasfl.profile import GradientStats, Profile
+from hasfl.record import Goal
+from hasfl.theory.paradigms import SPLIT, Paradigm
+
+LAYERS, SAMPLE_BITS = 3, 64.0
+Call = tuple[Any, ...]
+
+
+def small_fleet(devices: int = 3) -> Fleet:
+    """No two numbers alike, so that none can be taken for another."""
+    i = np.arange(devices, dtype=float)
+    return Fleet(
+        flops=10 + i,
+        up_rate=100 + 7 * i,
+        down_rate=200 + 11 * i,
+        fed_up_rate=300 + 13 * i,
+        fed_down_rate=400 + 17 * i,
+        memory=np.full(devices, 1e9),
+        server_flops=1000.0,
+        server_fed_up_rate=500.0,
+        server_fed_down_rate=600.0,
+    )
+
+
+def small_profile() -> Profile:
+    return Profile(
+        forward_flops_upto=[100.0, 300.0, 600.0],
+        backward_flops_upto=[200.0, 500.0, 1100.0],
+        activation_bits_at=[50.0, 30.0, 10.0],
+        gradient_bits_at=[51.0, 31.0, 11.0],
+        param_bits_upto=[1000.0, 3000.0, 7000.0],
+        optimizer_bits_upto=[0.0, 0.0, 0.0],
+    )
+
+
+@dataclass
+class FakeEngine:
+    """Says what it was asked to do; losses and accuracies are read from lists."""
+
+    calls: list[Call] = field(default_factory=list)
+    losses: Iterable[float] = ()
+    accuracies: Iterable[float] = ()
+
+    def __post_init__(self) -> None:
+        self.losses, self.accuracies = iter(self.losses), iter(self.accuracies)
+
+    def split(self, depth: int, devices: IntN) -> None:
+        self.calls.append(("split", depth, devices.tolist()))
+
+    def split_train(self, order: Order) -> float:
+        self.calls.append(("train", order.round, order.devices.tolist(), order.plan, order.drawn.tolist()))
+        return next(self.losses, 1.0)  # type: ignore[call-overload]
+
+    def aggregate(self) -> None:
+        self.calls.append(("aggregate",))
+
+    def evaluate(self) -> tuple[float, float]:
+        self.calls.append(("evaluate",))
+        return next(self.accuracies, 0.5), 1.0  # type: ignore[call-overload]
+
+
+@dataclass
+class FakeDecider:
+    """Plans by rule: `cuts(k)` in interval k, and `batches(t)` in round t, of all devices."""
+
+    calls: list[Call]
+    interval: int
+    cuts: Callable[[int], list[int]]
+    batches: Callable[[int], list[int]]
+    trouble: Mapping[int, Exception] = field(default_factory=dict)  # what is raised for a round
+
+    def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Plan:
+        self.calls.append(("plan", round, devices.tolist(), previous))
+        return self._made(round, devices, np.array(self.cuts((round - 1) // self.interval))[devices])
+
+    def rebatch(self, problem: Problem, devices: IntN, round: int, plan: Plan) -> Plan:
+        self.calls.append(("rebatch", round, devices.tolist()))
+        return self._made(round, devices, plan.cuts)
+
+    def answer(self, problem: Problem) -> None:
+        self.calls.append(("answer",))
+
+    def _made(self, round: int, devices: IntN, cuts: IntN) -> Plan:
+        if round in self.trouble:
+            raise self.trouble[round]
+        return Plan(np.array(self.batches(round))[devices], cuts)
+
+
+@dataclass
+class FakeObserver:
+    """A fleet that stays, with devices that are there as `present` says."""
+
+    calls: list[Call]
+    interval: int
+    present: Callable[[int], list[int]]
+    fleet: Fleet = field(default_factory=small_fleet)
+
+    def participants(self, round: int) -> IntN:
+        return np.array(self.present(round))
+
+    def problem(self, round: int, devices: IntN) -> Problem:
+        return Problem(
+            fleet=self.fleet.only(devices),
+            profile=small_profile(),
+            stats=GradientStats.unknown(LAYERS),
+            learning_rate=0.1,
+            interval=self.interval,
+            target=1.0,
+        )
+
+    def learn(self, order: Order) -> None:
+        self.calls.append(("learn", order.round))
+
+    def saved(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        self.calls.append(("restore",))
+
+
+def training(
+    *,
+    interval: int = 2,
+    goal: Goal | None = None,
+    cuts: Callable[[int], list[int]] = lambda k: [1, 2, 1],
+    batches: Callable[[int], list[int]] = lambda t: [2, 3, 4],
+    present: Callable[[int], list[int]] = lambda t: [0, 1, 2],
+    losses: Iterable[float] = (),
+    accuracies: Iterable[float] = (),
+    trouble: Mapping[int, Exception] | None = None,
+    paradigm: Paradigm = SPLIT,
+    evaluate_every: int = 100,
+    report_every: int = 1,
+    calls: list[Call] | None = None,
+) -> Training:
+    """A loop among stand-ins; `calls` is where they note what they were asked."""
+    noted: list[Call] = [] if calls is None else calls
+    return Training(
+        engine=FakeEngine(noted, losses, accuracies),
+        decider=FakeDecider(noted, interval, cuts, batches, trouble or {}),
+        observer=FakeObserver(noted, interval, present),
+        clock=ModelledClock(profile=small_profile(), paradigm=paradigm, sample_bits=SAMPLE_BITS),
+        goal=Goal(rounds=6) if goal is None else goal,
+        interval=interval,
+        samples=np.array([20, 30, 40]),
+        evaluate_every=evaluate_every,
+        report_every=report_every,
+    )

@@ -1,0 +1,46 @@
+"""The reference engine and the simulated one: the same numbers, whatever the model, the optimiser and the cuts."""
+
+import pytest
+
+from hasfl.engines.reference import ReferenceEngine
+from hasfl.engines.simulated import SimulatedEngine
+from tests.engines.models import MODELS, model
+from tests.engines.trainings import OPTIMIZERS, carry_out, job, largest_difference, snapshot, timetable
+
+# Sums of some hundred products in another order, in float64, over nine rounds: about 1e3 · 1e-16. Adam divides
+# by the root of what may be a gradient of rounding errors alone, and by 1e-8 at least: each step may be off
+# by 0.01 · 1e-16 / 1e-8, and layers that normalise pass it on enlarged.
+TOLERANCE = {"sgd": 1e-12, "momentum": 1e-12, "adam": 1e-8}
+WITH_EVERY_OPTIMIZER = ("plain", "batch norm 1d", "small-cnn batch", "dropout")
+CASES = [(name, "momentum") for name in MODELS] + [
+    (name, optimizer) for name in WITH_EVERY_OPTIMIZER for optimizer in ("sgd", "adam")
+]
+
+
+@pytest.mark.parametrize(("name", "optimizer"), CASES)
+def test_engines_agree_after_every_round(name: str, optimizer: str) -> None:
+    smallest = 3 if name == "batch norm 1d" else 1  # of one or two numbers it only enlarges rounding errors
+    engines = [kind(job(model(name), OPTIMIZERS[optimizer])) for kind in (ReferenceEngine, SimulatedEngine)]
+    steps = timetable(len(model(name)), smallest=smallest)
+    assert len({step.order.plan.deepest_cut for step in steps if step.begins}) > 1
+    assert any(len(step.order.devices) < 4 for step in steps)
+    start = snapshot(engines[0])
+    for losses in zip(*(carry_out(engine, steps) for engine in engines), strict=True):
+        assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE[optimizer])
+        assert largest_difference(*map(snapshot, engines)) < TOLERANCE[optimizer]
+        one, other = (engine.evaluate() for engine in engines)
+        assert one[0] == other[0]
+        assert one[1] == pytest.approx(other[1], rel=1e-6)  # summed in float32
+    assert largest_difference(snapshot(engines[0]), start) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["plain", "small-cnn batch", "token"])
+def test_engines_agree_however_deep_the_private_part_is(name: str) -> None:
+    """Federated learning holds every layer apart, centralised none."""
+    layers = len(model(name))
+    for depth in (0, layers):
+        engines = [kind(job(model(name), OPTIMIZERS["adam"])) for kind in (ReferenceEngine, SimulatedEngine)]
+        steps = timetable(layers)
+        for losses in zip(*(carry_out(engine, steps, depth) for engine in engines), strict=True):
+            assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE["adam"])
+        assert largest_difference(*map(snapshot, engines)) < TOLERANCE["adam"]

@@ -1,0 +1,72 @@
+"""Small scenarios that train in a moment, and what a run of one leaves behind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import Outcome
+
+SMALL = {
+    "data.name": '"digits"',
+    "fleet.devices": "4",
+    "training.learning_rate": "0.05",
+    "training.interval": "2",
+    "training.max_batch": "8",
+    "stop.rounds": "4",
+}
+MOVING = {  # random batch sizes, cuts that follow estimates, slots, rates that drift, devices that leave
+    "training.strategy": '"rbs+hams"',
+    "training.optimizer": '"momentum"',
+    "training.learning_rate": "0.02",
+    "training.interval": "3",
+    "world.leave": "0.15",
+    "world.rates": '"walk"',
+}
+STATISTICS = """
+[stats]
+smoothness = 1.0
+initial_gap = 2.0
+variance_of = [20, 20, 20, 20, 20]
+moment_of = [1, 1, 1, 1, 1]
+"""
+PIS = """
+[[device]]
+name = "pi"
+count = 3
+flops = "30 GFLOPS"
+up_rate = "20 Mbps"
+down_rate = "50 Mbps"
+"""
+SAME_AGAIN = ("rounds.jsonl", "model.safetensors", "result.json")  # files of which every repetition is alike
+
+
+def write(folder: Path, changes: dict[str, str] | None = None, tables: str = "", name: str = "small") -> Path:
+    """A scenario file: the small one with these dotted keys changed, and tables after them."""
+    path = folder / f"{name}.toml"
+    lines = [f"{key} = {value}" for key, value in (SMALL | (changes or {})).items() if value]
+    path.write_text("\n".join(lines) + "\n" + tables)
+    return path
+
+
+def rounds(run: Path) -> list[dict[str, Any]]:
+    """What a run has recorded."""
+    path = run / "rounds.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def kept(run: Path) -> dict[str, bytes]:
+    """The files of a finished run that must not depend on how often it was stopped."""
+    return {file: (run / file).read_bytes() for file in SAME_AGAIN}
+
+
+def files(folder: Path) -> list[str]:
+    """Every file and folder below a folder, hidden ones too."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def sentence(outcome: Outcome, code: int = 2) -> str:
+    """The one sentence that says what went wrong; beside it only what was begun is printed."""
+    lines = [line for line in outcome.err.splitlines() if ", seed " not in line]
+    assert (outcome.code, outcome.out, len(lines)) == (code, "", 1), outcome
+    assert lines[0].startswith("hasfl: ")
+    return lines[0]
