@@ -18,8 +18,11 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-demo: $(READY)  ## Run the main job on an example
-	@$(BIN)/python examples/demo.py
+DEMO := hasfl,hasfl-bcd,rbs+hams,habs+rms,rbs+rms,rbs+rhams
+
+demo: $(READY)  ## Train the paper's strategies on digits and compare them, in about a minute
+	@rm -rf runs/demo
+	$(BIN)/hasfl compare examples/digits.toml --strategies $(DEMO) --out runs/demo
 
 test: $(READY)  ## Run the tests and require 95 % coverage of the deciding wing
 	$(BIN)/pytest -q --cov --cov-report=
@@ -41,4 +44,4 @@ bless: $(READY)  ## Write the shipped layer tables anew; review the diff
 	$(BIN)/python -m hasfl.profiling.shipped
 
 clean:  ## Remove what the other targets made
-	rm -rf .venv .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv runs .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

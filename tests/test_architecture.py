@@ -80,9 +80,9 @@ def test_public_names() -> None:
         name for name, value in vars(hasfl).items() if not name.startswith("_") and not _is_module(value)
     }
     assert public == {
-        "Device", "Fleet", "FleetRanges", "GradientStats", "HasflError", "Infeasible", "InputError", "Layer",
-        "Plan", "PlanReport", "Problem", "Profile", "Seeds", "TargetUnreachable", "best_batches", "best_cuts",
-        "best_plan", "draw_fleet", "evaluate", "read_problem",
+        "Device", "Fleet", "FleetRanges", "Goal", "GradientStats", "HasflError", "Infeasible", "InputError",
+        "Layer", "Plan", "PlanReport", "Problem", "Profile", "RoundRecord", "Seeds", "TargetUnreachable",
+        "best_batches", "best_cuts", "best_plan", "draw_fleet", "evaluate", "read_problem",
     }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Split federated learning on fleets of unequal devices: which batch size and cut layer for each, and why.
 
-Importing this package imports no torch; what trains lives in `hasfl.networks` and its neighbours.
+Importing this package imports no torch; what trains lives in `hasfl.runner` and the rooms behind it.
 """
 
 from hasfl.errors import HasflError as HasflError
@@ -20,6 +20,8 @@ from hasfl.problem import Problem as Problem
 from hasfl.profile import GradientStats as GradientStats
 from hasfl.profile import Layer as Layer
 from hasfl.profile import Profile as Profile
+from hasfl.record import Goal as Goal
+from hasfl.record import RoundRecord as RoundRecord
 from hasfl.seeds import Seeds as Seeds
 from hasfl.theory.objective import evaluate as evaluate
 

@@ -122,6 +122,9 @@ class TrainingSection(Document):
     max_batch: int = 64
     target: float | None = None
     engine: Literal["simulated", "reference"] = "simulated"
+    device: Literal["cpu", "cuda"] = "cpu"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    report_every: Count | None = None  # rounds between readings of the loss; 1, or the interval on a GPU
     evaluate_every: Count | None = None  # rounds; as often as sub-models are aggregated, if not given
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0  # of wall time, at least, between checkpoints
 

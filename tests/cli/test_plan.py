@@ -213,7 +213,7 @@ def test_verbs_and_options_are_few(hasfl: Hasfl) -> None:
 
     verbs = {name: verb.params for name, verb in get_command(app).commands.items()}  # type: ignore[attr-defined]
     assert set(verbs) == {"plan", "profile", "data", "train", "compare"}
-    assert all(len(params) <= 8 for params in verbs.values())  # an argument and seven options
+    assert all(len(params) <= 10 for params in verbs.values())  # an argument and nine options
 
 
 def test_a_search_prints_its_certificate(hasfl: Hasfl, tmp_path: Path) -> None:

@@ -5,14 +5,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hasfl.errors import InputError
 
+if TYPE_CHECKING:
+    from hasfl.runner.runs import RunRequest
+
 ScenarioFile = Annotated[Path, typer.Argument(help="A scenario (.toml).", metavar="SCENARIO")]
 RunsFolder = Annotated[Path, typer.Option("--out", help="The folder that runs are kept in.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda, instead of the scenario's.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 PAPER = "hasfl,rbs+hams,habs+rms,rbs+rms,rbs+rhams"
 
@@ -24,6 +28,10 @@ def train(
     run: Annotated[str | None, typer.Option(help="A name for the run's folder.")] = None,
     out: RunsFolder = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    device: Device = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how much memory it takes, and whether it fits.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model over a fleet, in virtual time.
@@ -46,7 +54,11 @@ def train(
         strategy_name=given.training.strategy if strategy is None else strategy,
         seed=given.seed if seed is None else seed,
         name=run,
+        device=device,
     )
+    if dry_run:
+        _say_what_it_needs(request, as_json=as_json)
+        return
     with TrainingView() as view:
         reached = carry_out(request, view, resume=resume)
     if as_json:
@@ -65,6 +77,7 @@ def compare(
     picture: Annotated[
         Path | None, typer.Option(help="Where accuracy against time is drawn (.png or .svg).")
     ] = None,
+    device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Train several strategies and say who is better and faster, by how much.
@@ -82,7 +95,7 @@ def compare(
         require_drawable(drawn)
     chosen = [read_scenario(scenario).seed] if seeds is None else _seeds(seeds)
     with TrainingView() as view:
-        contests = contests_of(scenario, out, _names(strategies), chosen, view)
+        contests = contests_of(scenario, out, _names(strategies), chosen, view, device=device)
     save_figure(accuracy_against_time(contests[0].runs), drawn)
     rows = comparison_rows(contests)
     if as_json:
@@ -115,6 +128,23 @@ def data(
         typer.echo(json.dumps({"classes": dataset.class_names, "samples": held}))
     else:
         show_shares(dataset.name, fleet.names, counts, dataset.class_names, picture)
+
+
+def _say_what_it_needs(request: "RunRequest", *, as_json: bool) -> None:
+    from hasfl.cli.training_view import show_forecast
+    from hasfl.runner.dry_run import forecast
+
+    found = forecast(request)
+    if not found.fits:
+        needed, free = found.need.total / 2**30, found.available / 2**30
+        raise InputError(
+            f"training needs about {needed:.1f} GiB of memory, but {free:.1f} GiB are free: lower "
+            "training.max_batch, cut earlier, or take fewer devices"
+        )
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+    else:
+        show_forecast(found)
 
 
 def _names(text: str) -> Sequence[str]:

@@ -1,7 +1,7 @@
 """A training as it runs, and what came out of it, for people."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -17,6 +17,7 @@ from hasfl.record import Goal, RoundRecord
 from hasfl.reporting.metrics import Outcome, Spread, outcome, speed_ups
 from hasfl.runner.assembly import Simulation
 from hasfl.runner.comparison import Contest
+from hasfl.runner.dry_run import Forecast
 from hasfl.runner.runs import RunRequest
 from hasfl.units import format_seconds
 
@@ -106,6 +107,20 @@ def show_outcome(reached: Outcome, path: Path) -> None:
 
 def _many(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def show_forecast(found: Forecast) -> None:
+    """Print what a training would hold in memory, by what it is for."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"Memory: up to {found.samples:,} samples a round, {found.depth} private layers",
+        title_justify="left",
+        title_style="bold",
+        show_header=False,
+    )
+    for part, size in [*asdict(found.need).items(), ("in all", found.need.total), ("free", found.available)]:
+        table.add_row(part, f"{size / 2**20:,.0f} MiB")
+    Console().print(table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

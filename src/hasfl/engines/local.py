@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,11 @@ class Job:
     test: tuple[Tensor, Tensor]
     optimizer: Optimizer
     sample_loss: SampleLoss = cross_entropy  # (outputs, labels) → one number per sample
+    half: bool = False  # whether layers work in bfloat16 where that is safe
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """While it is on, layers work in the precision that was asked for; weights stay as they are."""
+        return torch.autocast(self.data.x.device.type, torch.bfloat16, enabled=self.half)
 
 
 class LocalEngine(ABC):
@@ -45,6 +51,7 @@ class LocalEngine(ABC):
         self.job = job
         self.layers = list(job.model.layers.values())
         self.state = SplitState.of(job.model, job.optimizer.slots)
+        self.dtype = next((weight.dtype for weight in job.model.parameters()), torch.float32)
         job.model.train()
 
     @abstractmethod

@@ -1,5 +1,7 @@
 """The reference engine: one device after the other, step by step as in Algorithm 1. Slow and obvious."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,18 +22,9 @@ class ReferenceEngine(LocalEngine):
         replicas = [self._replica(i) for i in range(len(sizes))]
         common = [trainable(state) for state in self.state.shared[self.state.depth :]]
 
-        clients, middles = [], []
-        for own, replica, cut, device in zip(
-            x.split(sizes), replicas, order.plan.cuts.tolist(), order.devices.tolist(), strict=True
-        ):
-            activations = self._forward(own, replica[:cut], 0, order.round, device + 1)  # a1, Eq. (2)
-            received = activations.detach().requires_grad_()  # a2
-            forged = self._forward(received, replica[cut:], cut, order.round, device + 1)
-            clients.append((activations, received))
-            middles.append(forged)
-
-        outputs = torch.cat(middles)  # a3: the common part sees all devices' samples at once
-        outputs = self._forward(outputs, common, self.state.depth, order.round, EVERYBODY)
+        with self.job.autocast():
+            clients, outputs = self._forward_all(x.split(sizes), replicas, common, order)
+        outputs = outputs.to(self.dtype)
         losses = [F_i.mean() for F_i in self.job.sample_loss(outputs, y).split(sizes)]
         torch.stack(losses).sum().backward()
         for activations, received in clients:
@@ -42,6 +35,27 @@ class ReferenceEngine(LocalEngine):
             self._step(replica, 1)
         self._step(common, len(sizes))  # Eq. (4): on the mean gradient
         return torch.stack(losses).mean().detach()
+
+    def _forward_all(
+        self,
+        samples: Sequence[Tensor],
+        replicas: Sequence[list[LayerState]],
+        common: list[LayerState],
+        order: Order,
+    ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+        """a1 to the first half of a3: each device's activations, as sent and as received, and the outputs."""
+        clients, middles = [], []
+        for own, replica, cut, device in zip(
+            samples, replicas, order.plan.cuts.tolist(), order.devices.tolist(), strict=True
+        ):
+            activations = self._forward(own, replica[:cut], 0, order.round, device + 1)  # a1, Eq. (2)
+            received = activations.detach().requires_grad_()  # a2
+            forged = self._forward(received, replica[cut:], cut, order.round, device + 1)
+            clients.append((activations, received))
+            middles.append(forged)
+
+        together = torch.cat(middles)  # a3: the common part sees all devices' samples at once
+        return clients, self._forward(together, common, self.state.depth, order.round, EVERYBODY)
 
     def _replica(self, i: int) -> list[LayerState]:
         return [trainable(state.row(i)) for state in self.state.private]

@@ -30,7 +30,7 @@ def batch_norm_by_rows(rows: Rows, x: Tensor, norm: NormTensors, momentum: float
     normalise: Callable[..., tuple[Tensor, Tensor, Tensor]] = _RowNorm.apply
     y, mean, variance = normalise(x, norm.weight, norm.bias, rows, eps)
     if norm.running_mean is not None and norm.running_var is not None:
-        count = _numbers_a_channel(rows, x)
+        count = _numbers_a_channel(rows, x).to(mean)
         norm.running_mean.lerp_(mean, momentum)
         norm.running_var.lerp_(variance * (count / (count - 1)), momentum)
     return y
@@ -63,6 +63,7 @@ class _RowNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, rows: Rows, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
+        given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
         count = _numbers_a_channel(rows, x)
         mean = rows.sums(_over_positions(x)) / count
         centred = x - _at_positions(mean, rows, x)
@@ -73,13 +74,13 @@ class _RowNorm(torch.autograd.Function):
         ctx.rows, ctx.has_weight, ctx.has_bias = rows, weight is not None, bias is not None
         ctx.mark_non_differentiable(mean, variance)
         scaled = _at_positions(scale, rows, x)
-        if bias is None:
-            return centred * scaled, mean, variance
-        return torch.addcmul(_at_positions(bias, rows, x), centred, scaled), mean, variance
+        shift = torch.zeros_like(scaled) if bias is None else _at_positions(bias, rows, x)
+        return torch.addcmul(shift, centred, scaled).to(given), mean, variance
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        dy, rows = gradients[0], ctx.rows
+        given, rows = gradients[0].dtype, ctx.rows
+        dy = gradients[0].to(ctx.saved_tensors[0].dtype)
         centred, inverse, scale, count = ctx.saved_tensors
         sum_dy = rows.sums(_over_positions(dy))
         sum_dy_d = rows.sums(_over_positions(dy * centred))
@@ -90,7 +91,7 @@ class _RowNorm(torch.autograd.Function):
         dx = torch.addcmul(constant.reshape(shape), dy, per_dy.reshape(shape))
         dx = dx.addcmul_(centred, per_d.reshape(shape))
         return (
-            dx,
+            dx.to(given),
             sum_dy_d * inverse if ctx.has_weight else None,
             sum_dy if ctx.has_bias else None,
             None,

@@ -27,7 +27,6 @@ class SimulatedEngine(LocalEngine):
         self.graphs = RoundGraphs() if graphed else None
         self.layouts = Layouts(reuse=graphed)
         self.rows: dict[tuple[int, ...], Rows] = {}
-        self.dtype = next((weight.dtype for weight in job.model.parameters()), torch.float32)
 
     def split_train(self, order: Order) -> Tensor:
         """One round: the same numbers as the reference engine, in another order."""
@@ -47,14 +46,15 @@ class SimulatedEngine(LocalEngine):
         rows, together = self._rows(inputs, layout)
         own = [trainable(_placed(state, inputs, layout)) for state in self.state.private]
         common = [trainable(state) for state in self.state.common]
-        for j, state in enumerate(own):
-            x = self._private(x, j, state, rows, order)
-        if not layout.exact:
-            x = _channels_last(x.index_select(0, inputs.together))
-            y = y.index_select(0, inputs.together)
-        for j, state in enumerate(common, start=len(own)):
-            x = self._common(x, j, state, together, order)
-        loss = torch.dot(self.job.sample_loss(x, y), inputs.weights)  # Σ_i F_i
+        with self.job.autocast():
+            for j, state in enumerate(own):
+                x = self._private(x, j, state, rows, order)
+            if not layout.exact:
+                x = _channels_last(x.index_select(0, inputs.together))
+                y = y.index_select(0, inputs.together)
+            for j, state in enumerate(common, start=len(own)):
+                x = self._common(x, j, state, together, order)
+        loss = torch.dot(self.job.sample_loss(x.to(self.dtype), y), inputs.weights)  # Σ_i F_i
         self._step(own, common, _gradients(loss, [*own, *common]), inputs, layout)
         return loss.detach() / len(layout.places)
 

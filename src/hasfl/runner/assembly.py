@@ -53,6 +53,11 @@ class Settings:
     evaluate_every: int | None = None  # rounds; the interval if not given
     goal: Goal = UNTIL_CONVERGED
     seed: int = 0
+    device: str = "cpu"  # or cuda
+    precision: str = "float32"  # or bfloat16 where that is safe; on a GPU, float32 products use TF32
+    report_every: int | None = (
+        None  # rounds; 1, or the interval on a GPU, which then need not wait each round
+    )
     augment: bool = False
     sample_loss: SampleLoss = cross_entropy
 
@@ -64,6 +69,14 @@ class Settings:
             quantity("target", self.target, positive=True)
         if self.engine not in ENGINES:
             raise InputError(f"engine must be one of {', '.join(ENGINES)}, got {self.engine!r}")
+        if self.precision not in ("float32", "bfloat16"):
+            raise InputError(f"precision must be float32 or bfloat16, got {self.precision!r}")
+        if self.device not in ("cpu", "cuda"):
+            raise InputError(f"device must be cpu or cuda, got {self.device!r}")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError(
+                "device is cuda, but torch finds no GPU here: use cpu, or a build of torch for it"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +136,7 @@ def simulate(
             interval=settings.interval,
             samples=engine.job.data.sizes,
             evaluate_every=settings.evaluate_every or settings.interval,
+            report_every=settings.report_every or (1 if settings.device == "cpu" else settings.interval),
         ),
         engine,
     )
@@ -153,14 +167,18 @@ def _require_outputs(layers: Sequence[Layer], data: Dataset, settings: Settings)
 
 
 def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: Settings) -> Job:
+    if settings.device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    x, y, *test = (
+        tensor.to(settings.device) for tensor in (data.x_train, data.y_train, data.x_test, data.y_test)
+    )
     return Job(
-        model=model,
-        data=TrainingData.of(
-            data.x_train, data.y_train, shares, Seeds(settings.seed), augment=settings.augment
-        ),
-        test=(data.x_test, data.y_test),
+        model=model.to(settings.device),
+        data=TrainingData.of(x, y, shares, Seeds(settings.seed), augment=settings.augment),
+        test=(test[0], test[1]),
         optimizer=optimizer(settings.optimizer, settings.learning_rate),
         sample_loss=settings.sample_loss,
+        half=settings.precision == "bfloat16",
     )
 
 

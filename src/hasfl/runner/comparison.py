@@ -19,11 +19,17 @@ class Contest:
 
 
 def compare(
-    scenario_file: Path, runs: Path, strategies: Sequence[str], seeds: Sequence[int], watcher: Watcher
+    scenario_file: Path,
+    runs: Path,
+    strategies: Sequence[str],
+    seeds: Sequence[int],
+    watcher: Watcher,
+    *,
+    device: str | None = None,
 ) -> list[Contest]:
     """Train every strategy with every seed; runs that are there already are used, or gone on with."""
     requests = [
-        RunRequest.of(scenario_file, runs, strategy_name=name, seed=seed, name=None)
+        RunRequest.of(scenario_file, runs, strategy_name=name, seed=seed, device=device)
         for seed in seeds
         for name in strategies
     ]

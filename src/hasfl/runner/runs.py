@@ -27,20 +27,30 @@ class RunRequest:
     path: Path  # of the run's folder
     strategy: str
     seed: int
+    device: str | None = None  # instead of the scenario's
 
     @classmethod
     def of(
-        cls, scenario_file: Path, runs: Path, *, strategy_name: str, seed: int, name: str | None
+        cls,
+        scenario_file: Path,
+        runs: Path,
+        *,
+        strategy_name: str,
+        seed: int,
+        name: str | None = None,
+        device: str | None = None,
     ) -> "RunRequest":
         """A training in a folder under `runs`: with the given name, or a readable one of its own."""
         plain = strategy(strategy_name).name
         own = f"{scenario_file.stem}-{plain}-seed{seed}".replace(":", "-").replace(",", "-")
-        return cls(scenario_file=scenario_file, path=runs / (name or own), strategy=plain, seed=seed)
+        path = runs / (name or own)
+        return cls(scenario_file=scenario_file, path=path, strategy=plain, seed=seed, device=device)
 
     def scenario(self) -> Scenario:
         """The scenario with this strategy and seed."""
         given = read_scenario(self.scenario_file)
-        training = given.training.model_copy(update={"strategy": self.strategy})
+        changes = {"strategy": self.strategy, "device": self.device or given.training.device}
+        training = given.training.model_copy(update=changes)
         return given.model_copy(update={"training": training, "seed": self.seed})
 
     def settings(self) -> Mapping[str, Any]:
