@@ -1,5 +1,6 @@
 """Whatever the strategy: the reference engine and the simulated one write the same records."""
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -10,8 +11,8 @@ from hasfl.data import Dataset
 from hasfl.networks import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.strategies.catalogue import STRATEGIES
-from tests.engines.models import Attention, MeanOverTokens, Residual
-from tests.engines.simulations import CLASSES, AsDouble, changing_world, run, simulation
+from tests.engines.models import AsDouble, Attention, MeanOverTokens, Residual
+from tests.engines.simulations import CLASSES, changing_world, run, simulation
 
 # Both engines work in float64 on the same samples; sums are taken in another order, over twelve rounds. What
 # is summed up for an evaluation is a float32, and Adam divides rounding errors by 1e-8.
@@ -47,9 +48,7 @@ def test_the_world_above_is_an_eventful_one(strategy: str) -> None:
     assert len(batches) > 2, "batches never changed"
     there = [len(record.devices) for record in records]
     assert any(there[t] < there[t - 1] for t in range(1, ROUNDS) if t % 3), "nobody left within an interval"
-    back = [
-        set(after.devices) - set(before.devices) for before, after in zip(records, records[1:], strict=False)
-    ]
+    back = [set(after.devices) - set(before.devices) for before, after in itertools.pairwise(records)]
     assert any(back), "nobody came back"
     assert all(not who for t, who in enumerate(back, start=1) if t % 3), "one came back within an interval"
 
@@ -90,7 +89,7 @@ def group_norm_model() -> LayeredModel:
         "head": nn.Linear(4, CLASSES),
     }
     model = LayeredModel(layers, torch.empty(1, 1, 8, 8)).double()
-    model.layers["conv1"].insert(0, AsDouble())  # type: ignore[operator]
+    model.layers["conv1"].insert(0, AsDouble())
     return model
 
 
@@ -136,6 +135,24 @@ def test_a_plain_module_in_float32(strategy: str) -> None:
         assert left.plan == right.plan
         # float32 has 1e-7 for each of some hundred sums a round, and batch norm enlarges that a little
         assert left.loss == pytest.approx(right.loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("strategy", ["rbs+rms", "fl"])
+def test_a_plain_module_in_bfloat16(strategy: str) -> None:
+    torch.manual_seed(1)
+    module = plain_module()
+    half, expected, whole = (
+        run(strategy, model=module, engine=engine, precision=precision, rounds=6)
+        for engine, precision in (
+            ("simulated", "bfloat16"),
+            ("reference", "bfloat16"),
+            ("reference", "float32"),
+        )
+    )
+    assert [record.loss for record in expected] != [record.loss for record in whole]
+    # bfloat16 rounds to 1 in 256, in each of a few layers and for six rounds
+    for left, right in zip(half, expected, strict=True):
+        assert left.loss == pytest.approx(right.loss, rel=0.05)
 
 
 @pytest.mark.parametrize("engine", ["simulated", "reference"])

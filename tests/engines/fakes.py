@@ -92,6 +92,10 @@ class FakeDecider:
         self.calls.append(("rebatch", round, devices.tolist()))
         return self._made(round, devices, plan.cuts)
 
+    def whatever_fits(self, problem: Problem, devices: IntN, round: int) -> Plan:
+        self.calls.append(("whatever fits", round, devices.tolist()))
+        return Plan.uniform(len(devices), batch_size=1, cut=1)
+
     def answer(self, problem: Problem) -> None:
         self.calls.append(("answer",))
 

@@ -1,4 +1,4 @@
-"""Small models of many kinds, in float64, so that two ways to the same numbers can be held together tightly."""
+"""Small models of many kinds, in float64, so that two ways to the same numbers must meet closely."""
 
 from collections.abc import Callable
 
@@ -11,6 +11,13 @@ from hasfl.networks import LayeredModel, small_cnn
 CLASSES = 3
 FEATURES = 6
 TOKENS, WORDS = 5, 7
+
+
+class AsDouble(nn.Module):
+    """Whatever came before, everything after this is in float64."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.double()
 
 
 class Residual(nn.Module):
@@ -179,7 +186,7 @@ def residual_images() -> LayeredModel:
 
 def _small_cnn(norm: str) -> Callable[[], LayeredModel]:
     def made() -> LayeredModel:
-        model = small_cnn(CLASSES, norm).double()  # type: ignore[arg-type]
+        model = small_cnn(CLASSES, norm).double()
         model.example_input = model.example_input.double()
         return model
 

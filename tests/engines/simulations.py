@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hasfl.data import Dataset
 from hasfl.fleet import Fleet, FleetRanges, draw_fleet
@@ -12,20 +12,14 @@ from hasfl.record import Goal, RoundRecord
 from hasfl.runner.assembly import Settings, Simulation, simulate
 from hasfl.seeds import Seeds
 from hasfl.world import RandomDropout, RandomWalk, Schedule, World
+from tests.engines.models import AsDouble
 
 DEVICES, INTERVAL, CLASSES = 4, 3, 3
 SHARES = (30, 17, 24, 19)
 
 
-class AsDouble(nn.Module):
-    """Data come in float32; everything after this is in float64."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.double()
-
-
 def small_model() -> LayeredModel:
-    """Four layers with a batch norm, in float64 but for the input."""
+    """Four layers with a batch norm, in float64 but for the data, which come in float32."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         layers = {
@@ -35,7 +29,7 @@ def small_model() -> LayeredModel:
             "fc2": nn.Linear(8, CLASSES),
         }
         model = LayeredModel(layers, torch.empty(1, 1, 8, 8)).double()
-    model.layers["conv1"].insert(0, AsDouble())  # type: ignore[operator]
+    model.layers["conv1"].insert(0, AsDouble())
     return model
 
 

@@ -127,7 +127,7 @@ def test_losses_may_be_read_seldom(strategy: str, rounds: int) -> None:
 def test_a_loop_that_is_left_and_entered_again_goes_on() -> None:
     expected = list(simulation("rbs+hams", rounds=6).training.rounds())
     made = simulation("rbs+hams", rounds=6)
-    found = []
+    found: list[RoundRecord] = []
     while len(found) < 6:
         found.append(next(iter(made.training.rounds())))
     assert [record.as_json() for record in found] == [record.as_json() for record in expected]

@@ -1,4 +1,6 @@
-"""Virtual time and traffic: what the planner predicts is what the loop counts, and both are what one adds up."""
+"""Virtual time and traffic: what the planner predicts is what the loop counts and what one adds up."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -155,7 +157,7 @@ def slowest_exchange(
 
 
 def test_by_hand() -> None:
-    """Layers of 1000, 2000 and 4000 bit; cuts (1, 3) become (2, 1) while device 1 of three was already gone."""
+    """Layers of 1000, 2000 and 4000 bit; cuts (1, 3) become (2, 1, 1) when the device that left is back."""
     clock = ModelledClock(profile=small_profile(), paradigm=SPLIT, sample_bits=8.0)
     fleet = small_fleet()
     before = Arrangement(Plan([1, 1], [1, 3]), fleet.only(np.array([0, 2])), 3)
@@ -225,7 +227,7 @@ def test_rates_are_those_of_the_round() -> None:
     world = changing_world()
     made = simulation("sfl", world)
     profile, records = made.training.clock.profile, list(made.training.rounds())
-    for record, following in zip(records, records[1:], strict=False):
+    for record, following in itertools.pairwise(records):
         own = world.fleet_at(record.round).only(record.devices)
         assert record.seconds >= naive_round(record.plan, own, profile)[0] * (1 - TOLERANCE)
         if record.aggregated:

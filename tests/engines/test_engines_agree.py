@@ -1,15 +1,27 @@
-"""The reference engine and the simulated one: the same numbers, whatever the model, the optimiser and the cuts."""
+"""The reference engine and the simulated one: the same numbers for every model, optimiser and cut."""
 
 import pytest
+import torch
+from torch import nn
 
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
-from tests.engines.models import MODELS, model
-from tests.engines.trainings import OPTIMIZERS, carry_out, job, largest_difference, snapshot, timetable
+from hasfl.networks import LayeredModel
+from hasfl.plan import Plan
+from tests.engines.models import CLASSES, FEATURES, MODELS, AsDouble, model
+from tests.engines.trainings import (
+    OPTIMIZERS,
+    carry_out,
+    job,
+    largest_difference,
+    snapshot,
+    steady,
+    timetable,
+)
 
-# Sums of some hundred products in another order, in float64, over nine rounds: about 1e3 · 1e-16. Adam divides
-# by the root of what may be a gradient of rounding errors alone, and by 1e-8 at least: each step may be off
-# by 0.01 · 1e-16 / 1e-8, and layers that normalise pass it on enlarged.
+# Sums of some hundred products in another order, in float64, over nine rounds: about 1e3 · 1e-16. Adam
+# divides by the root of what may be a gradient of rounding errors alone, and by 1e-8 at least: each step may
+# be off by 0.01 · 1e-16 / 1e-8, and layers that normalise pass it on enlarged.
 TOLERANCE = {"sgd": 1e-12, "momentum": 1e-12, "adam": 1e-8}
 WITH_EVERY_OPTIMIZER = ("plain", "batch norm 1d", "small-cnn batch", "dropout")
 CASES = [(name, "momentum") for name in MODELS] + [
@@ -32,6 +44,31 @@ def test_engines_agree_after_every_round(name: str, optimizer: str) -> None:
         assert one[0] == other[0]
         assert one[1] == pytest.approx(other[1], rel=1e-6)  # summed in float32
     assert largest_difference(snapshot(engines[0]), start) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["plain", "recurrent", "small-cnn batch"])
+def test_engines_agree_when_more_devices_and_layers_come(name: str) -> None:
+    """Also where the first layer has no weights that would tell how many there is room for."""
+    engines = [kind(job(model(name), OPTIMIZERS["momentum"])) for kind in (ReferenceEngine, SimulatedEngine)]
+    plans = [Plan([2, 3], [1, 2]), Plan([1, 2, 2], [2, 1, 2]), Plan([2, 3, 1, 4], [3, 2, 1, 4])]
+    steps = steady([plan for plan in plans for _ in range(2)], interval=2)
+    for losses in zip(*(carry_out(engine, steps) for engine in engines), strict=True):
+        assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE["momentum"])
+        assert largest_difference(*map(snapshot, engines)) < TOLERANCE["momentum"]
+
+
+def test_engines_agree_where_layers_are_of_several_types() -> None:
+    engines = []
+    for kind in (ReferenceEngine, SimulatedEngine):
+        torch.manual_seed(0)
+        layers = {
+            "narrow": nn.Linear(FEATURES, FEATURES),
+            "wide": nn.Sequential(AsDouble(), nn.Linear(FEATURES, CLASSES, dtype=torch.float64)),
+        }
+        made = LayeredModel(layers, torch.empty(1, FEATURES))
+        engines.append(kind(job(made, OPTIMIZERS["sgd"])))
+    for losses in zip(*(carry_out(engine, timetable(2)) for engine in engines), strict=True):
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # one layer is in float32
 
 
 @pytest.mark.parametrize("name", ["plain", "small-cnn batch", "token"])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hasfl.errors import InputError
 from hasfl.record import PLATEAU_EVALUATIONS, PLATEAU_GAIN, Goal, RoundRecord, plateau
 from tests.engines.fakes import training
 
@@ -14,7 +15,7 @@ SAMPLES = 9  # that a round of the stand-ins uses
 
 
 def rounds(goal: Goal, **given: object) -> list[RoundRecord]:
-    return list(training(goal=goal, **given).rounds())  # type: ignore[arg-type]
+    return list(training(goal=goal, **given).rounds())
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
@@ -22,10 +23,15 @@ def test_rounds(limit: int) -> None:
     assert len(rounds(Goal(rounds=limit))) == limit
 
 
-@pytest.mark.parametrize("limit", [SAMPLES - 1, SAMPLES, 3 * SAMPLES - 1, 3 * SAMPLES, 3 * SAMPLES + 1])
+@pytest.mark.parametrize("limit", [SAMPLES, 3 * SAMPLES - 1, 3 * SAMPLES, 3 * SAMPLES + 1])
 def test_samples_are_a_budget_that_is_not_overdrawn(limit: int) -> None:
     done = rounds(Goal(samples=limit))
     assert len(done) == limit // SAMPLES
+
+
+def test_a_budget_for_no_round_at_all_is_refused() -> None:
+    with pytest.raises(InputError, match="allows no round"):
+        rounds(Goal(samples=SAMPLES - 1))
 
 
 def test_samples_when_rounds_differ() -> None:
@@ -90,6 +96,7 @@ BY_HAND: list[tuple[list[float], int | None]] = [
     ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], None),
     ([0.5, 0.5, 0.5, 0.5, 0.5, 0.50019], 5),
     ([0.5, 0.5, 0.5, 0.5, 0.5, 0.50021], None),
+    ([0.0, 0.0, 0.0, 0.0, 0.0, PLATEAU_GAIN], None),  # not less than 0.02 %
     ([0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6], 10),
     ([0.9, 0.1, 0.1, 0.1, 0.1, 0.1, 0.95, 0.95], 5),  # once is enough
 ]

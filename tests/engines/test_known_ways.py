@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from hasfl.engines.api import Order
 from hasfl.runner.assembly import Simulation
 from tests.engines.oracles import Weights, fed_avg, orders_of, sequential_split, weighted_sgd
 from tests.engines.simulations import DEVICES, simulation, unequal_fleet
@@ -12,7 +13,7 @@ TOLERANCE = 1e-12  # float64, ten rounds, the same sums in another order
 UNEQUAL = [np.arange(0, 2), np.arange(2, 5), np.arange(5, 30), np.arange(30, 50)]  # so that b_i are unequal
 
 
-def trained(strategy: str, engine: str) -> tuple[Simulation, list[int], list]:
+def trained(strategy: str, engine: str) -> tuple[Simulation, list[int], list[Order]]:
     made = simulation(strategy, unequal_fleet(), shares=UNEQUAL, rounds=10, engine=engine, learning_rate=0.2)
     records = list(made.training.rounds())
     return made, records[0].plan.batch_sizes.tolist(), orders_of(records, DEVICES)

@@ -1,4 +1,4 @@
-"""The engines against plain torch, where both must come to the same: SGD, FedAvg, sequential split learning."""
+"""The engines against plain torch, where both must come to the same: SGD, FedAvg, split learning in turns."""
 
 import itertools
 
@@ -152,5 +152,5 @@ def test_samples_are_not_repeated_within_an_epoch(kind: type[LocalEngine]) -> No
         object.__setattr__(step.order, "drawn", np.array([drawn, 0, 0]))
         seen += [row.tolist() for row in data.batch(step.order)[0][:size]]
         drawn += size
-    held = [row.tolist() for row in data.samples(data.shares[0])[0]]
+    held = [row.tolist() for row in data.x[data.shares[0]]]
     assert sorted(seen) == sorted(held)

@@ -11,10 +11,11 @@ from torch.func import functional_call
 
 from hasfl.engines import ragged
 from hasfl.engines.layer_state import LayerState
-from hasfl.engines.ragged import ROWWISE, NotRagged, Ragged, Rows
+from hasfl.engines.ragged import ROWWISE, NotRagged, Ragged, SharedNorm
+from hasfl.engines.rows import Rows
 
 SIZES = [(3, 3, 3), (2, 4, 3), (1, 5, 1), (1, 1), (4,)]
-# float64; a sum of at most some hundred products in another order, and a norm that divides by no less than 0.1.
+# float64; sums of at most some hundred products in another order, and norms that divide by 0.1 or more.
 TOLERANCE = 1e-12
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -142,6 +143,60 @@ def test_batch_norm_of_a_single_number_is_refused_at_once_if_it_is_alone() -> No
         variances.append(state.buffers["running_var"])
     assert len(refused) in (0, 2)
     assert all(variance.isfinite().all() for variance in variances)
+
+
+@pytest.mark.parametrize("places", [(4, 4, 4), (5, 3, 4), (3, 5, 2)], ids=str)
+@pytest.mark.parametrize(
+    "name", ["batch norm of images", "batch norm of sequences", "batch norm without weights"]
+)
+def test_samples_that_do_not_count_change_nothing(name: str, places: tuple[int, ...]) -> None:
+    """Neither the statistics nor a gradient, whatever they are."""
+    make, shape = LAYERS[name]
+    layer, counts = make(), (3, 2, 2)
+    found, expected = replicas(layer, 3), replicas(layer, 3)
+    x = at_random((sum(counts), *shape), 7).requires_grad_()
+    z = one_by_one(layer, expected, x, counts)
+    first = [sum(places[:i]) for i in range(3)]
+    used = torch.tensor([start + k for start, count in zip(first, counts, strict=True) for k in range(count)])
+    wide = at_random((sum(places), *shape), 8).index_copy(0, used, x.detach()).requires_grad_()
+    tensors = found.weights | found.buffers
+    with Ragged(tensors.values(), Rows(places).counting(torch.tensor(counts))):
+        y = functional_call(layer, tensors, (wide,))
+    close = {"rtol": TOLERANCE, "atol": TOLERANCE}
+    torch.testing.assert_close(y[used], z, **close)
+    for buffer, tensor in found.buffers.items():
+        torch.testing.assert_close(tensor, expected.buffers[buffer], **close)
+    one = gradients_of(y[used], [wide, *found.weights.values()])
+    other = gradients_of(z, [x, *expected.weights.values()])
+    torch.testing.assert_close(one[0][used], other[0], **close)
+    unused = torch.ones(sum(places), dtype=torch.bool)
+    unused[used] = False
+    assert not one[0][unused].any()
+    for mine, theirs in zip(one[1:], other[1:], strict=True):
+        torch.testing.assert_close(mine, theirs, **close)
+
+
+def test_a_norm_that_all_share_leaves_out_what_does_not_count() -> None:
+    layer, x = nn.BatchNorm2d(3).double(), at_random((7, 3, 2, 2), 3)
+    expected = layer(x[:5])
+    kept = layer.running_mean, layer.running_var
+    layer.reset_running_stats()
+    with SharedNorm(Rows((7,)).counting(torch.tensor([5]))):
+        found = layer(x)
+    torch.testing.assert_close(found[:5], expected, rtol=TOLERANCE, atol=TOLERANCE)
+    for mine, theirs in zip((layer.running_mean, layer.running_var), kept, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (2, 1), ((1, 2), (0, 1))])
+def test_convolution_by_patches(sizes: Sequence[int], stride: Any, padding: Any) -> None:
+    rows, x = Rows(sizes), at_random((sum(sizes), 2, 6, 5), 0)
+    weight, bias = at_random((len(sizes), 3, 2, 3, 2), 1), at_random((len(sizes), 3), 2)
+    found = ragged._convolve_patches(rows, x, weight, bias, stride, padding)
+    each = zip(x.split(list(sizes)), weight, bias, strict=True)
+    expected = torch.cat([F.conv2d(own, w, b, stride, padding) for own, w, b in each])
+    torch.testing.assert_close(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_every_rule_is_tried_above() -> None:

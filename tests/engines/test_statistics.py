@@ -1,8 +1,8 @@
 """The constants of the bound, on a problem whose constants are known.
 
-The model adds and scales: o = A (x + w₁) + w₂, and a sample's loss is C/2 |o|². Its gradients are C A o for w₁
-and C o for w₂. So with s² the variance of the samples that a device holds (with n − 1), summed over features,
-and m the mean of its o:
+The model adds and scales: o = A (x + w₁) + w₂, and a sample's loss is C/2 |o|². Its gradients are C A o for
+w₁ and C o for w₂. So with s² the variance of the samples that a device holds (with n − 1), summed over
+features, and m the mean of its o:
 
     σ²₂ = C² A² s²          σ²₁ = A² σ²₂
     |∇₂|² = C² |m|²         |∇₁|² = A² |∇₂|²
@@ -27,6 +27,7 @@ from hasfl.engines.optimizers import Sgd
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.engines.statistics import LEAST_GAP, PROBED_DEVICES, estimate_statistics
+from hasfl.errors import InputError
 from hasfl.networks import LayeredModel
 from hasfl.plan import Plan
 from hasfl.profile import GradientStats
@@ -53,7 +54,7 @@ class Shifted(nn.Module):
         return self.scale * x + self.shift
 
 
-def quadratic(outputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001
+def quadratic(outputs: Tensor, labels: Tensor) -> Tensor:
     return C / 2 * outputs.square().sum(1)
 
 
@@ -81,7 +82,7 @@ def truth(ready: LocalEngine) -> dict[str, float]:
     """The constants by their formulas, averaged over devices, at the mean of the weights."""
     (one, two, _) = ready.state.mean()
     outputs = [
-        A * (ready.job.data.samples(share)[0] + one.weights["shift"]) + two.weights["shift"]
+        A * (ready.job.data.x[share] + one.weights["shift"]) + two.weights["shift"]
         for share in ready.job.data.shares
     ]
     variance = np.array([C**2 * float(o.var(0).sum()) for o in outputs])
@@ -205,7 +206,9 @@ def test_a_loss_of_nothing_leaves_a_gap() -> None:
 
 
 def test_devices_with_one_sample_each_can_train() -> None:
-    """One sample has no two halves: the others are asked, and where there are none, nothing is known."""
+    """One sample has no two halves: the others are asked, and where there are none, that is said."""
     few = [np.array([i]) for i in range(3)]
     assert len(run("hasfl", shares=[*few, np.arange(10, 20)], rounds=4)) == 4
-    assert len(run("hasfl", shares=[*few, np.array([9])], rounds=4)) == 4
+    with pytest.raises(InputError, match="one sample"):
+        run("hasfl", shares=[*few, np.array([9])], rounds=4)
+    assert len(run("sfl", shares=[*few, np.array([9])], rounds=4)) == 4

@@ -19,7 +19,7 @@ from hasfl.plan import Plan
 from hasfl.seeds import Seeds
 from tests.engines.models import CLASSES, WORDS
 
-ENGINES = [ReferenceEngine, SimulatedEngine]
+ENGINES: tuple[type[ReferenceEngine], type[SimulatedEngine]] = (ReferenceEngine, SimulatedEngine)
 OPTIMIZERS: dict[str, Optimizer] = {"sgd": Sgd(0.1), "momentum": Momentum(0.05), "adam": Adam(0.01)}
 SHARES = (11, 9, 14, 8)  # samples that each device holds: short epochs, all unequal
 

@@ -41,10 +41,8 @@ class ModelledClock:
         """How many layers devices hold apart under a plan."""
         return self.paradigm.private_depth(plan, len(self.profile))
 
-    def start(self, fleet: Fleet, samples: IntN) -> Cost:
-        """What happens once, before the first round: centralised training collects the data."""
-        if not self.paradigm.collects_data:
-            return Cost({}, {})
+    def collection(self, fleet: Fleet, samples: IntN) -> Cost:
+        """Devices send all their samples to the edge server, as centralised training needs it once."""
         bits = samples.astype(np.float64) * self.sample_bits
         return Cost({"data_upload": float((bits / fleet.up_rate).max())}, {"data_upload": float(bits.sum())})
 

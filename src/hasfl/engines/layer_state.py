@@ -106,10 +106,18 @@ def _fitting(name: str, tensors: Mapping[str, Tensor], known: Tensor) -> Tensor:
 
 
 def _mean(replicas: Tensor) -> Tensor:
-    """The mean over the first axis; counters, which are whole numbers, are rounded down."""
-    if replicas.is_floating_point():
-        return replicas.mean(dim=0)
-    return replicas.sum(dim=0) // len(replicas)
+    """The mean over the first axis; equal replicas give the same again to the last bit.
+
+    What is counted or switched on and off has no mean between its values: it is rounded down.
+    """
+    if replicas.is_floating_point() or replicas.is_complex():
+        return replicas[0] + (replicas - replicas[0]).mean(dim=0)
+    return (replicas.long().sum(dim=0) // len(replicas)).to(replicas.dtype)
+
+
+def cloned(tensors: Tensors) -> Tensors:
+    """Copies under the same names."""
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:

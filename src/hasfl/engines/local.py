@@ -13,11 +13,12 @@ from torch import Tensor
 
 from hasfl.arrays import IntN
 from hasfl.engines.api import Order
-from hasfl.engines.layer_state import LayerState
+from hasfl.engines.layer_state import LayerState, cloned
 from hasfl.engines.optimizers import Optimizer
 from hasfl.engines.serving import evaluate, served
 from hasfl.engines.split_state import SplitState, Weights, whole_model
 from hasfl.engines.training_data import TrainingData
+from hasfl.errors import ModelError
 from hasfl.networks import LayeredModel
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
@@ -50,6 +51,7 @@ class LocalEngine(ABC):
     def __init__(self, job: Job) -> None:
         self.job = job
         self.layers = list(job.model.layers.values())
+        _require_weights_of_their_own(job.model)
         self.state = SplitState.of(job.model, job.optimizer.slots)
         self.dtype = next((weight.dtype for weight in job.model.parameters()), torch.float32)
         job.model.train()
@@ -67,8 +69,8 @@ class LocalEngine(ABC):
         self.state.aggregate()
 
     def model(self) -> Weights:
-        """The weights and buffers of the served model."""
-        return whole_model(self.state.names, served(self.state))
+        """A copy of the weights and buffers of the served model."""
+        return cloned(whole_model(self.state.names, served(self.state)))
 
     def evaluate(self) -> tuple[float, float]:
         """Accuracy and loss of the served model on the test set."""
@@ -76,13 +78,25 @@ class LocalEngine(ABC):
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Every tensor as an array, and how the layers are split."""
-        arrays = {name: tensor.cpu().numpy() for name, tensor in self.state.saved().items()}
+        arrays = {name: tensor.clone().cpu().numpy() for name, tensor in self.state.saved().items()}
         return arrays, {"depth": self.state.depth, "devices": self.state.devices.tolist()}
 
     def restore(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         """Go on from what `saved` gave."""
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
         self.state.restore(tensors, int(values["depth"]), np.array(values["devices"], dtype=np.int64))
+
+
+def _require_weights_of_their_own(model: LayeredModel) -> None:
+    """Refuse a weight in two layers, which may come to lie with two parties."""
+    seen: dict[int, str] = {}
+    for name, layer in model.layers.items():
+        for weight in layer.parameters():
+            if seen.setdefault(id(weight), name) != name:
+                raise ModelError(
+                    f"layers {seen[id(weight)]!r} and {name!r} share a weight: make them one layer, as "
+                    "layered() does"
+                )
 
 
 def trainable(state: LayerState) -> LayerState:

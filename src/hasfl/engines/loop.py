@@ -14,9 +14,12 @@ from hasfl.arrays import IntN
 from hasfl.engines.api import Decider, Engine, Observer, Order
 from hasfl.engines.clock import Cost, ModelledClock
 from hasfl.errors import Diverged, Infeasible, InputError, TargetUnreachable
+from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.record import Goal, RoundRecord
 from hasfl.theory.latency import Arrangement
+
+Notes = tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -83,32 +86,42 @@ class Training:
             progress.depth = self.clock.depth(order.plan)
             self.engine.split(progress.depth, order.devices)
         loss = self.engine.split_train(order)  # a1 to a5
-        progress.drawn[order.devices] += order.batch_sizes
         now = Arrangement(order.plan, self.observer.problem(order.round, order.devices).fleet, progress.depth)
-        cost = self.clock.round(now)
-        if order.round == 1:
-            cost += self.clock.start(now.fleet, self.samples[order.devices])
+        cost = self.clock.round(now) + self._collection(now.fleet, progress)
+        progress.drawn[order.devices] += order.batch_sizes
         aggregates = order.round % self.interval == 0
-        notes: tuple[str, ...] = ()
         if aggregates:
             self.observer.learn(order)
-            progress.order, notes = self._next_interval(progress)
+        progress.order, notes = self._next(progress)
+        if aggregates:
             cost += self.clock.aggregation(now, self._arrangement(progress.order))
             self.engine.aggregate()  # b1 to b3
-        else:
-            progress.order = self._next_round(progress)
         return self._record(order, cost, aggregates, notes, progress), loss
+
+    def _collection(self, fleet: Fleet, progress: Progress) -> Cost:
+        """What it costs to collect the data of those who take part for the first time, if it is collected."""
+        (new,) = np.nonzero(progress.drawn[progress.order.devices] == 0)
+        if not new.size or not self.clock.paradigm.collects_data:
+            return Cost({}, {})
+        return self.clock.collection(fleet.only(new), self.samples[progress.order.devices[new]])
+
+    def _next(self, progress: Progress) -> tuple[Order, Notes]:
+        """Who takes part in the next round, and what they do; after the last one, nothing is decided."""
+        t = progress.order.round
+        if self.goal.rounds is not None and t >= self.goal.rounds:
+            return replace(progress.order, round=t + 1), ()
+        return self._next_interval(progress) if t % self.interval == 0 else self._next_round(progress)
 
     def _arrangement(self, order: Order) -> Arrangement:
         fleet = self.observer.problem(order.round, order.devices).fleet
         return Arrangement(order.plan, fleet, self.clock.depth(order.plan))
 
-    def _next_interval(self, progress: Progress) -> tuple[Order, tuple[str, ...]]:
-        """Who takes part from the next round on, and what they do; a plan that cannot be renewed is kept."""
+    def _next_interval(self, progress: Progress) -> tuple[Order, Notes]:
+        """The first round of the next interval; a plan that cannot be renewed is kept as far as it goes."""
         before, t = progress.order, progress.order.round + 1
         devices = self.observer.participants(t)
         problem = self.observer.problem(t, devices)
-        notes: tuple[str, ...] = ()
+        notes: Notes = ()
         try:
             plan = self.decider.plan(problem, devices, t, before.plan)
         except (Infeasible, TargetUnreachable) as error:
@@ -118,20 +131,21 @@ class Training:
                 plan, notes = self.decider.whatever_fits(problem, devices, t), (f"no good plan: {error}",)
         return Order(round=t, devices=devices, plan=plan, drawn=progress.drawn[devices]), notes
 
-    def _next_round(self, progress: Progress) -> Order:
+    def _next_round(self, progress: Progress) -> tuple[Order, Notes]:
         """The next round of the same interval: devices may leave, batch sizes may change, cuts stay."""
         before, t = progress.order, progress.order.round + 1
         stays = np.isin(before.devices, self.observer.participants(t))
         devices = before.devices[stays]
         kept = before.plan if stays.all() else Plan(before.plan.batch_sizes[stays], before.plan.cuts[stays])
+        notes: Notes = ()
         try:
             plan = self.decider.rebatch(self.observer.problem(t, devices), devices, t, kept)
-        except (Infeasible, TargetUnreachable):  # those who are left cannot reach the target: they go on
-            plan = kept
-        return Order(round=t, devices=devices, plan=plan, drawn=progress.drawn[devices])
+        except (Infeasible, TargetUnreachable) as error:  # those who are left go on as they are
+            plan, notes = kept, (f"the plan is kept: {error}",)
+        return Order(round=t, devices=devices, plan=plan, drawn=progress.drawn[devices]), notes
 
     def _record(
-        self, order: Order, cost: Cost, aggregated: bool, notes: tuple[str, ...], progress: Progress
+        self, order: Order, cost: Cost, aggregated: bool, notes: Notes, progress: Progress
     ) -> RoundRecord:
         """What happened; with an evaluation where one is due, and at the very end."""
         clock, samples = (progress.last.clock, progress.last.samples) if progress.last else (0.0, 0)

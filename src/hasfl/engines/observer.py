@@ -32,11 +32,11 @@ class WorldObserver:
     _problems: dict[tuple[int, bytes], Problem] = field(default_factory=dict)
 
     def participants(self, round: int) -> IntN:
-        """Those who are there; where they work in turns, the one whose turn the interval is."""
+        """Those who are there; where they work in turns, one who is there for the whole interval."""
         if not self.in_turns:
             return self.world.present(round)
         interval = self._interval(round)
-        present = self.world.present(interval * self.world.interval + 1)
+        present = self.world.present((interval + 1) * self.world.interval)
         return present[[interval % len(present)]]
 
     def problem(self, round: int, devices: IntN) -> Problem:

@@ -1,6 +1,8 @@
 """How a layer may be run for many devices at once, found by trying it on a few samples."""
 
+from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,7 @@ from hasfl.engines.rows import Rows
 from hasfl.networks import LayeredModel
 
 SIZES = (2, 3)  # samples of two devices
-TOLERANCE = 1e-3
+TOLERANCE = 1e-3  # relative to the largest number; what differs differs by much more
 
 
 class LayerKind(Enum):
@@ -22,48 +24,76 @@ class LayerKind(Enum):
     RANDOM = "one device after the other, because it draws random numbers"
 
 
-def kinds_of_layers(model: LayeredModel) -> list[LayerKind]:
-    """The kind of each layer. A layer is ragged when two devices at once get what each gets alone."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (sum(SIZES), *model.example_input.shape[1:])
-    device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
-    x = _random(shape, model.example_input.dtype, generator).to(device)
+class Trial(NamedTuple):
+    """What a layer did with a few samples."""
+
+    outputs: Sequence[Tensor]
+    gradients: Sequence[Tensor]
+    buffers: Sequence[Tensor]
+
+
+def kinds_of_layers(model: LayeredModel, samples: Tensor) -> list[LayerKind]:
+    """The kind of each layer. A layer is ragged when two devices at once get what each gets alone.
+
+    Alike must be the outputs, the gradients and the buffers. `samples` are few, and real ones.
+    """
+    x = samples.repeat(-(-sum(SIZES) // len(samples)), *(1,) * (samples.dim() - 1))[: sum(SIZES)]
     kinds = []
-    with torch.no_grad():
-        for layer in model.layers.values():
-            kind, x = _kind(layer, x, generator)
-            kinds.append(kind)
+    for layer in model.layers.values():
+        kind, x = _kind(layer, x.detach())
+        kinds.append(kind)
     return kinds
 
 
-def _random(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    if dtype.is_floating_point:
-        return torch.randn(shape, generator=generator, dtype=dtype)
-    return torch.randint(0, 2, shape, generator=generator, dtype=dtype)
-
-
-def _kind(layer: nn.Module, x: Tensor, generator: torch.Generator) -> tuple[LayerKind, Tensor]:
+def _kind(layer: nn.Module, x: Tensor) -> tuple[LayerKind, Tensor]:
     """A layer's kind, and its outputs for the next layer."""
     stacked = LayerState.of(layer, lambda weight: {}).replicated(len(SIZES))
+    generator = torch.Generator().manual_seed(0)
     for weight in stacked.weights.values():  # two devices that differ
         weight[1] += 0.1 * torch.randn(weight[1].shape, generator=generator).to(weight)
     before = torch.get_rng_state()
     with torch.random.fork_rng():
-        alone = _one_by_one(layer, stacked.map(Tensor.clone), x)
+        alone = _tried(lambda state, given: _one_by_one(layer, state, given), stacked, x)
         drew = not torch.equal(before, torch.get_rng_state())
     if drew:
-        return LayerKind.RANDOM, alone
+        return LayerKind.RANDOM, alone.outputs[0]
     try:
-        tensors = stacked.weights | stacked.buffers
-        with Ragged(tensors.values(), Rows(SIZES, x.device)):
-            together = applied(layer, tensors, x)
+        together = _tried(lambda state, given: _at_once(layer, state, given), stacked, x)
     except Exception:  # whatever a user's own layer says to weights of another shape
-        return LayerKind.LOOPED, alone
-    same = together.shape == alone.shape and torch.allclose(together, alone, TOLERANCE, TOLERANCE)
-    return (LayerKind.RAGGED if same else LayerKind.LOOPED), alone
+        return LayerKind.LOOPED, alone.outputs[0]
+    same = all(_alike(one, other) for one, other in zip(alone, together, strict=True))
+    return (LayerKind.RAGGED if same else LayerKind.LOOPED), alone.outputs[0]
+
+
+def _tried(run: Callable[[LayerState, Tensor], Tensor], stacked: LayerState, x: Tensor) -> Trial:
+    """What comes of running a layer, forward and backward."""
+    state = stacked.map(Tensor.clone)
+    leaves = [weight.requires_grad_() for weight in state.weights.values() if weight.is_floating_point()]
+    given = x.clone()
+    if x.is_floating_point():
+        leaves.append(given.requires_grad_())
+    y = run(state, given.clone())
+    toward = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).reshape(y.shape)
+    gradients = torch.autograd.grad(y, leaves, toward, materialize_grads=True) if y.requires_grad else ()
+    buffers = [buffer.to(torch.float64) for buffer in state.buffers.values() if not buffer.is_complex()]
+    return Trial([y.detach()], gradients, buffers)
+
+
+def _alike(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    """Whether tensors are the same, but for rounding; numbers of one kind are judged by their largest."""
+    if [tensor.shape for tensor in one] != [tensor.shape for tensor in other]:
+        return False
+    largest = max((float(tensor.abs().max()) for tensor in one if tensor.numel()), default=0.0)
+    return all(bool(((a - b).abs() <= TOLERANCE * largest).all()) for a, b in zip(one, other, strict=True))
+
+
+def _at_once(layer: nn.Module, stacked: LayerState, x: Tensor) -> Tensor:
+    tensors = stacked.weights | stacked.buffers
+    with Ragged(tensors.values(), Rows(SIZES, x.device)):
+        return applied(layer, tensors, x)
 
 
 def _one_by_one(layer: nn.Module, stacked: LayerState, x: Tensor) -> Tensor:
     replicas = (stacked.row(i) for i in range(len(SIZES)))
     each = zip(replicas, x.split(SIZES), strict=True)
-    return torch.cat([applied(layer, own.weights | own.buffers, samples) for own, samples in each])
+    return torch.cat([applied(layer, own.weights | own.buffers, samples.clone()) for own, samples in each])

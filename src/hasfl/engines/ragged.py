@@ -42,9 +42,13 @@ class Ragged(TorchFunctionMode):
         given = kwargs or {}
         if not any(id(argument) in self.stacked for argument in (*args, *given.values())):
             return func(*args, **given)
-        if func not in ROWWISE:
+        if func not in ROWWISE or not self._holds_all_samples(args):
             raise NotRagged(getattr(func, "__name__", repr(func)))
         return ROWWISE[func](self.rows, *args, **given)
+
+    def _holds_all_samples(self, args: Sequence[Any]) -> bool:
+        """Whether the first argument has a row for every sample; one that is stacked itself is a counter."""
+        return id(args[0]) in self.stacked or args[0].shape[0] == sum(self.rows.places)
 
 
 class SharedNorm(TorchFunctionMode):
@@ -243,6 +247,8 @@ def _layer_norm(
 
 def _count_up(rows: Rows, counter: Tensor, step: int) -> Tensor:
     """The counter of batches of a batch norm."""
+    if not isinstance(step, int):
+        raise NotRagged("add_")
     return counter.add_(step)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hasfl.engines.api import Order
-from hasfl.engines.layer_state import LayerState, applied
+from hasfl.engines.layer_state import LayerState, applied, cloned
 from hasfl.engines.local import LocalEngine, trainable
 from hasfl.engines.randomness import EVERYBODY, drawn_for
 
@@ -31,8 +31,9 @@ class ReferenceEngine(LocalEngine):
             if activations.requires_grad:
                 activations.backward(received.grad)  # a4, a5, Eq. (6)
 
-        for replica in replicas:  # Eqs. (5), (6): each on its own gradient
+        for i, replica in enumerate(replicas):  # Eqs. (5), (6): each on its own gradient
             self._step(replica, 1)
+            self._keep_buffers(i, replica)
         self._step(common, len(sizes))  # Eq. (4): on the mean gradient
         return torch.stack(losses).mean().detach()
 
@@ -49,8 +50,8 @@ class ReferenceEngine(LocalEngine):
             samples, replicas, order.plan.cuts.tolist(), order.devices.tolist(), strict=True
         ):
             activations = self._forward(own, replica[:cut], 0, order.round, device + 1)  # a1, Eq. (2)
-            received = activations.detach().requires_grad_()  # a2
-            forged = self._forward(received, replica[cut:], cut, order.round, device + 1)
+            received = activations.detach().requires_grad_(activations.requires_grad)  # a2
+            forged = self._forward(received.clone(), replica[cut:], cut, order.round, device + 1)
             clients.append((activations, received))
             middles.append(forged)
 
@@ -58,7 +59,15 @@ class ReferenceEngine(LocalEngine):
         return clients, self._forward(together, common, self.state.depth, order.round, EVERYBODY)
 
     def _replica(self, i: int) -> list[LayerState]:
-        return [trainable(state.row(i)) for state in self.state.private]
+        """One device's layers: its weights in their place, its buffers copied, since layers change them."""
+        rows = [state.row(i) for state in self.state.private]
+        copies = [LayerState(row.weights, cloned(row.buffers), row.slots) for row in rows]
+        return [trainable(state) for state in copies]
+
+    def _keep_buffers(self, i: int, replica: list[LayerState]) -> None:
+        for state, changed in zip(self.state.private, replica, strict=True):
+            for name, buffer in changed.buffers.items():
+                state.buffers[name][i] = buffer
 
     def _forward(self, x: Tensor, states: list[LayerState], first: int, round: int, device: int) -> Tensor:
         for j, state in enumerate(states, start=first):
@@ -69,8 +78,7 @@ class ReferenceEngine(LocalEngine):
     def _step(self, states: list[LayerState], devices: int) -> None:
         for state in states:
             gradients = {
-                name: weight.grad / devices
+                name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
                 for name, weight in state.weights.items()
-                if weight.grad is not None
             }
             self.job.optimizer.step(state, gradients)

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from hasfl.engines.api import Order
 from hasfl.engines.graphs import RoundGraphs
-from hasfl.engines.layer_state import LayerState, applied
+from hasfl.engines.layer_state import LayerState, applied, cloned
 from hasfl.engines.layouts import Layout, Layouts
 from hasfl.engines.local import Job, LocalEngine, trainable
-from hasfl.engines.probing import LayerKind, kinds_of_layers
-from hasfl.engines.ragged import Ragged, SharedNorm
+from hasfl.engines.probing import SIZES, LayerKind, kinds_of_layers
+from hasfl.engines.ragged import NotRagged, Ragged, SharedNorm
 from hasfl.engines.randomness import EVERYBODY, drawn_for
 from hasfl.engines.round_inputs import RoundInputs
 from hasfl.engines.rows import Rows
@@ -22,7 +22,7 @@ class SimulatedEngine(LocalEngine):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self.kinds = kinds_of_layers(job.model)
+        self.kinds = kinds_of_layers(job.model, job.data.x[: sum(SIZES)])
         graphed = job.data.x.is_cuda and all(kind is LayerKind.RAGGED for kind in self.kinds)
         self.graphs = RoundGraphs() if graphed else None
         self.layouts = Layouts(reuse=graphed)
@@ -90,15 +90,21 @@ class SimulatedEngine(LocalEngine):
 
     def _private(self, x: Tensor, j: int, state: LayerState, rows: Rows, order: Order) -> Tensor:
         """A layer that every device has for itself."""
-        tensors = state.weights | state.buffers
         if self.kinds[j] is LayerKind.RAGGED:
-            with Ragged(tensors.values(), rows):
-                return applied(self.layers[j], tensors, x)
+            tensors = state.weights | state.buffers
+            try:
+                with Ragged(tensors.values(), rows):
+                    return applied(self.layers[j], tensors, x)
+            except NotRagged:  # it does other things with these samples than with those it was tried on
+                self.kinds[j] = LayerKind.LOOPED
         outputs = []
         for i, (device, own) in enumerate(zip(order.devices.tolist(), rows.split(x), strict=True)):
-            replica = {name: tensor[i] for name, tensor in tensors.items()}
+            buffers = cloned({name: buffer[i] for name, buffer in state.buffers.items()})
+            weights = {name: weight[i] for name, weight in state.weights.items()}
             with drawn_for(self.job.data.seeds, order.round, j, device + 1):
-                outputs.append(applied(self.layers[j], replica, own))
+                outputs.append(applied(self.layers[j], weights | buffers, own.clone()))
+            for name, buffer in buffers.items():
+                state.buffers[name][i] = buffer
         return torch.cat(outputs)
 
     def _common(self, x: Tensor, j: int, state: LayerState, rows: Rows, order: Order) -> Tensor:
@@ -119,11 +125,10 @@ def _channels_last(x: Tensor) -> Tensor:
 
 
 def _gradients(loss: Tensor, states: Sequence[LayerState]) -> list[dict[str, Tensor]]:
-    """The gradient of each state's weights, where it has one."""
+    """The gradient of each state's weights; zero for those that no sample touches."""
     leaves = [weight for state in states for weight in state.weights.values()]
-    found = iter(torch.autograd.grad(loss, leaves, allow_unused=True))
-    named = [{name: next(found) for name in state.weights} for state in states]
-    return [{name: tensor for name, tensor in each.items() if tensor is not None} for each in named]
+    found = iter(torch.autograd.grad(loss, leaves, materialize_grads=True))
+    return [{name: next(found) for name in state.weights} for state in states]
 
 
 def _placed(state: LayerState, inputs: RoundInputs, layout: Layout) -> LayerState:

@@ -31,6 +31,7 @@ class SplitState:
     devices: IntN = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # that have replicas
     moved: int = 0
     _room: list[LayerState] = field(default_factory=list)  # replicas of the first layers, and spare ones
+    _places: int = 0  # replicas that there is room for
 
     @classmethod
     def of(cls, model: LayeredModel, slots: Callable[[Tensor], Weights]) -> "SplitState":
@@ -56,11 +57,10 @@ class SplitState:
             replicas.take(state)
 
     def _make_room(self, depth: int, devices: int) -> None:
-        if self._room and devices > max((len(t) for t in self._room[0].tensors()), default=devices):
-            self._room = []
+        if devices > self._places:
+            self._room, self._places = [], devices
         if len(self._room) < depth:
-            most = max([devices, *(len(t) for state in self._room for t in state.tensors()[:1])])
-            self._room += [state.replicated(most) for state in self.shared[len(self._room) : depth]]
+            self._room += [state.replicated(self._places) for state in self.shared[len(self._room) : depth]]
             self.moved += 1
 
     def keep(self, devices: IntN) -> None:

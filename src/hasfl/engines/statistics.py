@@ -26,6 +26,7 @@ from hasfl.engines.api import Order
 from hasfl.engines.layer_state import LayerState, forward
 from hasfl.engines.local import LocalEngine, trainable
 from hasfl.engines.randomness import drawn_for
+from hasfl.errors import Diverged
 from hasfl.profile import GradientStats
 
 PROBED_DEVICES = 5
@@ -51,6 +52,11 @@ def estimate_statistics(engine: LocalEngine, order: Order) -> GradientStats:
     able = order.devices[engine.job.data.sizes[order.devices] >= 2]
     some = seeds.stream("probed", order.round).permutation(able)[:PROBED_DEVICES]
     probes = [_probe(engine, int(device), order.round) for device in some]
+    if not all(math.isfinite(probe.loss) and math.isfinite(probe.smoothness) for probe in probes):
+        raise Diverged(
+            f"the gradients are no finite numbers any more in round {order.round}: lower the learning rate, "
+            "or choose a model with normalisation"
+        )
     variance = np.mean([probe.variance_of for probe in probes], axis=0)
     square = np.mean([probe.square_of for probe in probes], axis=0)
     return GradientStats(

@@ -93,7 +93,10 @@ class Simulation:
     def load_into(self, model: nn.Module) -> None:
         """Copy the served model's weights into the model that training began with."""
         chain = model if isinstance(model, LayeredModel) else layered(model, self.engine.job.test[0][:2])
-        chain.layers.load_state_dict(self.model())
+        own = dict(chain.layers.named_parameters()) | dict(chain.layers.named_buffers())
+        with torch.no_grad():
+            for name, tensor in self.model().items():
+                own[name].copy_(tensor)
 
 
 def simulate(
@@ -111,6 +114,11 @@ def simulate(
     seeds = Seeds(settings.seed)
     if isinstance(world, Fleet):
         world = World(fleet=world, seeds=seeds, interval=settings.interval)
+    if world.interval != settings.interval:
+        raise InputError(
+            f"the world has intervals of {world.interval} rounds, the training of {settings.interval}: "
+            "make them the same"
+        )
     devices = len(world.fleet)
     chain = model if isinstance(model, LayeredModel) else layered(model, data.x_train[:2])
     _require_fits(chain, data)
@@ -118,6 +126,10 @@ def simulate(
     _require_outputs(layers, data, settings)
     if shares is None:
         shares = partition(data.y_train.numpy(), devices, seeds)
+    if len(shares) != devices:
+        raise InputError(
+            f"there are shares for {len(shares)} devices but the fleet has {devices}: give each one"
+        )
     chosen = strategy(settings.strategy)
     engine = ENGINES[settings.engine](_job(deepcopy(chain), data, shares, settings))
     profile = Profile.of(layers, optimizer=settings.optimizer)

@@ -1,0 +1,82 @@
+"""The simulated engine on a GPU, where rounds are captured and played again, against the reference engine."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from hasfl.engines.local import Job, LocalEngine
+from hasfl.engines.reference import ReferenceEngine
+from hasfl.engines.simulated import SimulatedEngine
+from tests.engines.models import model
+from tests.engines.trainings import OPTIMIZERS, carry_out, job, snapshot, timetable
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+# float64; forty rounds of sums in other orders, by other algorithms. What is 0 but for rounding, such as the
+# gradient of a shift before a batch norm, Adam enlarges by 0.01 / 1e-8.
+TOLERANCE = {"sgd": 1e-8, "momentum": 1e-8, "adam": 1e-6}
+
+
+def on_gpu(given: Job) -> Job:
+    data = dataclasses.replace(given.data, x=given.data.x.cuda(), y=given.data.y.cuda())
+    return dataclasses.replace(
+        given, model=given.model.cuda(), data=data, test=(given.test[0].cuda(), given.test[1].cuda())
+    )
+
+
+def pair(name: str, optimizer: str) -> tuple[LocalEngine, SimulatedEngine]:
+    return (
+        ReferenceEngine(job(model(name), OPTIMIZERS[optimizer])),
+        SimulatedEngine(on_gpu(job(model(name), OPTIMIZERS[optimizer]))),
+    )
+
+
+def gap(one: LocalEngine, other: LocalEngine) -> float:
+    left, right = snapshot(one), snapshot(other)
+    return max(float((left[key].double() - right[key].cpu().double()).abs().max()) for key in left)
+
+
+CASES = [
+    *((name, "momentum") for name in ("plain", "residual", "tied", "residual images", "small-cnn group")),
+    *(("small-cnn batch", optimizer) for optimizer in OPTIMIZERS),
+    ("parametrised", "sgd"),
+    ("token", "sgd"),
+]
+
+
+@pytest.mark.parametrize(("name", "optimizer"), CASES)
+def test_engines_agree(name: str, optimizer: str) -> None:
+    """Cuts move, devices come and go, batches change: and the same graphs are played again."""
+    reference, simulated = pair(name, optimizer)
+    steps = timetable(len(model(name)), intervals=10, interval=4)
+    for losses in zip(carry_out(reference, steps), carry_out(simulated, steps), strict=True):
+        assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE[optimizer])
+        assert gap(reference, simulated) < TOLERANCE[optimizer]
+    if simulated.graphs is not None:
+        assert simulated.graphs.captured, "no round came twice"
+
+
+def test_a_captured_training_can_be_saved_and_restored() -> None:
+    steps = timetable(5, intervals=8, interval=4)
+    _, whole = pair("small-cnn batch", "adam")
+    losses = list(carry_out(whole, steps))
+    _, first = pair("small-cnn batch", "adam")
+    list(carry_out(first, steps[:18]))
+    arrays, values = first.saved()
+    _, second = pair("small-cnn batch", "adam")
+    list(carry_out(second, steps[:5]))  # it has graphs of its own, which must not be played on old tensors
+    second.restore({name: np.array(array) for name, array in arrays.items()}, values)
+    assert list(carry_out(second, steps[18:])) == pytest.approx(losses[18:], rel=1e-6)
+
+
+@pytest.mark.parametrize("part", ["private", "common"])
+def test_dropout_draws_by_round_and_not_by_what_was_drawn_before(part: str) -> None:
+    """torch has another generator for each GPU: it too must be set, or a resumed training is another one."""
+    found = []
+    for noise in (1, 2):
+        _, engine = pair("dropout", "sgd")
+        torch.cuda.manual_seed(noise)
+        steps = timetable(4)
+        found.append(list(carry_out(engine, steps, depth=0 if part == "common" else 4)))
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
