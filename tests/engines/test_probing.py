@@ -181,7 +181,7 @@ UNUSUAL: dict[str, Callable[[], nn.Module]] = {
     "sends samples to experts": lambda: Experts(1.0),
     "seldom asks the second expert": lambda: Experts(1.5),
     "normalises before it asks": lambda: nn.Sequential(
-        nn.BatchNorm1d(FEATURES, affine=False, eps=1.0, momentum=0.3), Experts(1.2)
+        nn.BatchNorm1d(FEATURES, affine=False, eps=1.0, momentum=0.3), Experts(1.0)
     ),
 }
 

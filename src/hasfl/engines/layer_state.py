@@ -134,6 +134,20 @@ def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
     return outputs
 
 
+def applied_by(layer: nn.Module, stacked: LayerState, i: int, x: Tensor) -> Tensor:
+    """A layer's outputs with one device's replica; what it does to its buffers is kept.
+
+    Buffers and samples are copied first: a layer may change them in place, which autograd takes amiss where
+    they are views of what other devices use too.
+    """
+    buffers = cloned({name: buffer[i] for name, buffer in stacked.buffers.items()})
+    weights = {name: weight[i] for name, weight in stacked.weights.items()}
+    outputs = applied(layer, weights | buffers, x.clone())
+    for name, buffer in buffers.items():
+        stacked.buffers[name][i] = buffer
+    return outputs
+
+
 def forward(layers: Iterable[nn.Module], states: Iterable[LayerState], x: Tensor) -> Tensor:
     """Pass samples through layers with these tensors."""
     for layer, state in zip(layers, states, strict=True):

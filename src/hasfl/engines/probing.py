@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hasfl.engines.layer_state import LayerState, applied
+from hasfl.engines.layer_state import LayerState, applied, applied_by
 from hasfl.engines.ragged import Ragged
 from hasfl.engines.rows import Rows
 from hasfl.networks import LayeredModel
@@ -94,6 +94,4 @@ def _at_once(layer: nn.Module, stacked: LayerState, x: Tensor) -> Tensor:
 
 
 def _one_by_one(layer: nn.Module, stacked: LayerState, x: Tensor) -> Tensor:
-    replicas = (stacked.row(i) for i in range(len(SIZES)))
-    each = zip(replicas, x.split(SIZES), strict=True)
-    return torch.cat([applied(layer, own.weights | own.buffers, samples.clone()) for own, samples in each])
+    return torch.cat([applied_by(layer, stacked, i, own) for i, own in enumerate(x.split(SIZES))])

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hasfl.engines.api import Order
 from hasfl.engines.graphs import RoundGraphs
-from hasfl.engines.layer_state import LayerState, applied, cloned
+from hasfl.engines.layer_state import LayerState, applied, applied_by
 from hasfl.engines.layouts import Layout, Layouts
 from hasfl.engines.local import Job, LocalEngine, trainable
 from hasfl.engines.probing import SIZES, LayerKind, kinds_of_layers
@@ -99,12 +99,8 @@ class SimulatedEngine(LocalEngine):
                 self.kinds[j] = LayerKind.LOOPED
         outputs = []
         for i, (device, own) in enumerate(zip(order.devices.tolist(), rows.split(x), strict=True)):
-            buffers = cloned({name: buffer[i] for name, buffer in state.buffers.items()})
-            weights = {name: weight[i] for name, weight in state.weights.items()}
             with drawn_for(self.job.data.seeds, order.round, j, device + 1):
-                outputs.append(applied(self.layers[j], weights | buffers, own.clone()))
-            for name, buffer in buffers.items():
-                state.buffers[name][i] = buffer
+                outputs.append(applied_by(self.layers[j], state, i, own))
         return torch.cat(outputs)
 
     def _common(self, x: Tensor, j: int, state: LayerState, rows: Rows, order: Order) -> Tensor:
