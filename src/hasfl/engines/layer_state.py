@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -111,7 +112,11 @@ def _mean(replicas: Tensor) -> Tensor:
     What is counted or switched on and off has no mean between its values: it is rounded down.
     """
     if replicas.is_floating_point() or replicas.is_complex():
-        return replicas[0] + (replicas - replicas[0]).mean(dim=0)
+        first = replicas[0]
+        apart = torch.where(
+            replicas == first, 0, replicas - first
+        )  # also where all are infinite, as in masks
+        return first + apart.mean(dim=0)
     return (replicas.long().sum(dim=0) // len(replicas)).to(replicas.dtype)
 
 

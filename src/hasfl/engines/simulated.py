@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hasfl.engines.api import Order
 from hasfl.engines.graphs import RoundGraphs
-from hasfl.engines.layer_state import LayerState, applied, applied_by
+from hasfl.engines.layer_state import LayerState, applied, applied_by, cloned
 from hasfl.engines.layouts import Layout, Layouts
 from hasfl.engines.local import Job, LocalEngine, trainable
 from hasfl.engines.probing import SIZES, LayerKind, kinds_of_layers
@@ -92,11 +92,14 @@ class SimulatedEngine(LocalEngine):
         """A layer that every device has for itself."""
         if self.kinds[j] is LayerKind.RAGGED:
             tensors = state.weights | state.buffers
+            before = cloned(state.buffers)
             try:
                 with Ragged(tensors.values(), rows):
                     return applied(self.layers[j], tensors, x)
             except NotRagged:  # it does other things with these samples than with those it was tried on
                 self.kinds[j] = LayerKind.LOOPED
+                for name, buffer in before.items():
+                    state.buffers[name].copy_(buffer)
         outputs = []
         for i, (device, own) in enumerate(zip(order.devices.tolist(), rows.split(x), strict=True)):
             with drawn_for(self.job.data.seeds, order.round, j, device + 1):
