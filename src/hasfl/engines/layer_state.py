@@ -113,9 +113,7 @@ def _mean(replicas: Tensor) -> Tensor:
     """
     if replicas.is_floating_point() or replicas.is_complex():
         first = replicas[0]
-        apart = torch.where(
-            replicas == first, 0, replicas - first
-        )  # also where all are infinite, as in masks
+        apart = torch.where(replicas == first, 0, replicas - first)  # infinite ones stay
         return first + apart.mean(dim=0)
     return (replicas.long().sum(dim=0) // len(replicas)).to(replicas.dtype)
 

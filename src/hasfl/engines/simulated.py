@@ -15,6 +15,7 @@ from hasfl.engines.ragged import NotRagged, Ragged, SharedNorm
 from hasfl.engines.randomness import EVERYBODY, drawn_for
 from hasfl.engines.round_inputs import RoundInputs
 from hasfl.engines.rows import Rows
+from hasfl.errors import ModelError
 
 
 class SimulatedEngine(LocalEngine):
@@ -96,7 +97,12 @@ class SimulatedEngine(LocalEngine):
             try:
                 with Ragged(tensors.values(), rows):
                     return applied(self.layers[j], tensors, x)
-            except NotRagged:  # it does other things with these samples than with those it was tried on
+            except NotRagged as error:  # it does other things with these samples than when it was tried
+                if self.graphs is not None:
+                    raise ModelError(
+                        f"layer {self.state.names[j]!r} treats samples in ways that cannot be captured on a "
+                        f"GPU ({error}): train on cpu, or with the reference engine"
+                    ) from None
                 self.kinds[j] = LayerKind.LOOPED
                 for name, buffer in before.items():
                     state.buffers[name].copy_(buffer)
@@ -112,7 +118,7 @@ class SimulatedEngine(LocalEngine):
         if rows.used is not None:
             with SharedNorm(rows):
                 return applied(self.layers[j], tensors, x)
-        if self.kinds[j] is not LayerKind.RANDOM:
+        if self.kinds[j] is LayerKind.RAGGED:
             return applied(self.layers[j], tensors, x)
         with drawn_for(self.job.data.seeds, order.round, j, EVERYBODY):
             return applied(self.layers[j], tensors, x)
