@@ -31,7 +31,7 @@ class LayerState:
 
         `slots` makes what the optimiser keeps for a weight.
         """
-        named = {name: weight.detach().clone() for name, weight in layer.named_parameters()}
+        named = {name: _channels_last(weight.detach().clone()) for name, weight in layer.named_parameters()}
         trained = [name for name, weight in layer.named_parameters() if weight.requires_grad]
         buffers = {name: buffer.detach().clone() for name, buffer in layer.named_buffers()}
         return cls(
@@ -62,8 +62,13 @@ class LayerState:
             tensor.copy_(source)
 
     def replicated(self, devices: int) -> Self:
-        """A copy for each of so many devices."""
-        return self.map(lambda tensor: tensor.expand(devices, *tensor.shape).clone())
+        """A copy for each of so many devices, each laid out in memory as this one."""
+
+        def replicas(tensor: Tensor) -> Tensor:
+            room = tensor.new_empty_strided((devices, *tensor.shape), (tensor.numel(), *tensor.stride()))
+            return room.copy_(tensor.expand(devices, *tensor.shape))
+
+        return self.map(replicas)
 
     def row(self, i: int) -> Self:
         """The replica of one device; a view, so that a step on it is a step on the whole."""
@@ -116,6 +121,13 @@ def _mean(replicas: Tensor) -> Tensor:
         apart = torch.where(replicas == first, 0, replicas - first)  # infinite ones stay
         return first + apart.mean(dim=0)
     return (replicas.long().sum(dim=0) // len(replicas)).to(replicas.dtype)
+
+
+def _channels_last(weight: Tensor) -> Tensor:
+    """A convolution's weights on a GPU, laid out as its kernels like them; anything else as it is."""
+    if weight.is_cuda and weight.dim() == 4:
+        return weight.contiguous(memory_format=torch.channels_last)
+    return weight.contiguous()
 
 
 def cloned(tensors: Tensors) -> Tensors:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from hasfl.engines.patches import convolve_patches
 from hasfl.engines.row_norm import NormTensors, batch_norm_by_rows
 from hasfl.engines.rows import Rows
 
@@ -180,15 +181,8 @@ def _convolve_patches(
     rows: Rows, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any
 ) -> Tensor:
     """One matrix product for each device: its patches by its weights."""
-    (down, along), (top, left) = _pair(stride), _pair(padding)
-    *_, channels, height, width = weight.shape
-    images = F.pad(rows.padded(x).flatten(0, 1), (left, left, top, top))
-    patches = images.unfold(2, height, down).unfold(3, width, along)
-    out = patches.shape[2:4]
-    flat = patches.permute(0, 2, 3, 1, 4, 5).reshape(len(rows), -1, channels * height * width)
-    y = torch.bmm(flat, weight.flatten(2).transpose(1, 2))
-    y = y.reshape(len(rows), -1, *out, y.shape[-1]).permute(0, 1, 4, 2, 3)
-    y = rows.unpadded(y)
+    y = convolve_patches(rows.padded(x).flatten(0, 1), weight, _pair(stride), _pair(padding))
+    y = rows.unpadded(y.unflatten(0, (len(rows), -1)))
     return y if bias is None else y + _of_samples(bias, rows, y, axis=1)
 
 

@@ -141,7 +141,16 @@ def _placed(state: LayerState, inputs: RoundInputs, layout: Layout) -> LayerStat
     if layout.exact:
         return state
     picked = LayerState(state.weights, state.buffers, {})
-    return picked.map(lambda tensor: tensor.index_select(0, inputs.replicas))
+    return picked.map(lambda tensor: _picked(tensor, inputs.replicas))
+
+
+def _picked(stacked: Tensor, rows: Tensor) -> Tensor:
+    """Some replicas of a tensor, laid out in memory as they were."""
+    size = stacked[0].numel()
+    if stacked.stride(0) != size:
+        return stacked.index_select(0, rows)
+    flat = stacked.as_strided((len(stacked), size), (size, 1))
+    return flat.index_select(0, rows).as_strided(stacked.shape, stacked.stride())
 
 
 def _bring_back(
@@ -153,4 +162,4 @@ def _bring_back(
     for name, buffer in placed.buffers.items():
         state.buffers[name].copy_(buffer.index_select(0, inputs.places))
     for name, tensor in gradient.items():
-        gradient[name] = tensor.index_select(0, inputs.places)
+        gradient[name] = _picked(tensor, inputs.places)
