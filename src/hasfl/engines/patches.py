@@ -47,7 +47,7 @@ def geometry(image: Pair, kernel: Pair, stride: Pair, padding: Pair, device: tor
 
 
 def convolve_patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """Convolve images (devices · samples, channels, height, width), equally many for each, with its weights."""
+    """Convolve images (devices · samples, channels, height, width), as many for each, with its weights."""
     kernel = (weight.shape[3], weight.shape[4])
     where = geometry((x.shape[2], x.shape[3]), kernel, stride, padding, x.device)
     if torch.is_autocast_enabled(x.device.type):

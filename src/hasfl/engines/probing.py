@@ -35,8 +35,10 @@ class Trial(NamedTuple):
 def kinds_of_layers(model: LayeredModel, samples: Tensor) -> list[LayerKind]:
     """The kind of each layer. A layer is ragged when two devices at once get what each gets alone.
 
-    Alike must be the outputs, the gradients and the buffers. `samples` are few, and real ones.
+    Alike must be the outputs, the gradients and the buffers. `samples` are few, and real ones. It is tried
+    on the CPU, since a GPU rounds products to three digits.
     """
+    samples = samples.cpu()
     x = samples.repeat(-(-sum(SIZES) // len(samples)), *(1,) * (samples.dim() - 1))[: sum(SIZES)]
     kinds = []
     for layer in model.layers.values():
@@ -47,7 +49,8 @@ def kinds_of_layers(model: LayeredModel, samples: Tensor) -> list[LayerKind]:
 
 def _kind(layer: nn.Module, x: Tensor) -> tuple[LayerKind, Tensor]:
     """A layer's kind, and its outputs for the next layer."""
-    stacked = LayerState.of(layer, lambda weight: {}).replicated(len(SIZES))
+    own = LayerState.of(layer, lambda weight: {}).map(Tensor.cpu)
+    stacked = own.replicated(len(SIZES))
     generator = torch.Generator().manual_seed(0)
     for weight in stacked.weights.values():  # two devices that differ
         weight[1] += 0.1 * torch.randn(weight[1].shape, generator=generator).to(weight)
