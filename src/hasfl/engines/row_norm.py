@@ -41,6 +41,17 @@ def _numbers_a_channel(rows: Rows, x: Tensor) -> Tensor:
     return rows.counts.to(x.dtype).unsqueeze(1) * positions
 
 
+def _statistics(rows: Rows, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of every device's channels: of each sample's in one pass, then over its samples."""
+    if x.dim() == 2:
+        of_sample, within = x, torch.zeros_like(x)
+    else:
+        within, of_sample = torch.var_mean(x, dim=tuple(range(2, x.dim())), correction=0)
+    mean = rows.means(of_sample)
+    between = (of_sample - rows.spread(mean)).square()
+    return mean, rows.means(within + between)
+
+
 def _over_positions(x: Tensor) -> Tensor:
     """The sum of each sample's channel over all its positions."""
     return x.sum(dim=tuple(range(2, x.dim()))) if x.dim() > 2 else x
@@ -64,32 +75,30 @@ class _RowNorm(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, rows: Rows, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         given, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
-        count = _numbers_a_channel(rows, x)
-        mean = rows.sums(_over_positions(x)) / count
-        centred = x - _at_positions(mean, rows, x)
-        variance = rows.sums(_over_positions(centred.square())) / count
+        mean, variance = _statistics(rows, x)
         inverse = torch.rsqrt(variance + eps)
         scale = inverse if weight is None else inverse * weight
-        ctx.save_for_backward(centred, inverse, scale, count)
+        shift = -mean * scale if bias is None else bias - mean * scale
+        ctx.save_for_backward(x, mean, inverse, scale)
         ctx.rows, ctx.has_weight, ctx.has_bias = rows, weight is not None, bias is not None
         ctx.mark_non_differentiable(mean, variance)
-        scaled = _at_positions(scale, rows, x)
-        shift = torch.zeros_like(scaled) if bias is None else _at_positions(bias, rows, x)
-        return torch.addcmul(shift, centred, scaled).to(given), mean, variance
+        y = torch.addcmul(_at_positions(shift, rows, x), x, _at_positions(scale, rows, x))
+        return y.to(given), mean, variance
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         given, rows = gradients[0].dtype, ctx.rows
-        dy = gradients[0].to(ctx.saved_tensors[0].dtype)
-        centred, inverse, scale, count = ctx.saved_tensors
+        x, mean, inverse, scale = ctx.saved_tensors
+        dy, count = gradients[0].to(x.dtype), _numbers_a_channel(rows, x)
         sum_dy = rows.sums(_over_positions(dy))
-        sum_dy_d = rows.sums(_over_positions(dy * centred))
-        per_dy = rows.counted(rows.spread(scale))
-        per_d = rows.counted(rows.spread(-scale * inverse.square() * sum_dy_d / count))
-        constant = rows.counted(rows.spread(-scale * sum_dy / count))
-        shape = (*dy.shape[:2], *(1,) * (dy.dim() - 2))
-        dx = torch.addcmul(constant.reshape(shape), dy, per_dy.reshape(shape))
-        dx = dx.addcmul_(centred, per_d.reshape(shape))
+        sum_dy_d = rows.sums(_over_positions(dy * x)) - mean * sum_dy
+        per_x = -scale * inverse.square() * sum_dy_d / count
+        constant = -scale * sum_dy / count - per_x * mean
+        per_dy, per_x, constant = (
+            rows.counted(rows.spread(found)).reshape(*x.shape[:2], *(1,) * (x.dim() - 2))
+            for found in (scale, per_x, constant)
+        )
+        dx = torch.addcmul(constant, dy, per_dy).addcmul_(x, per_x)
         return (
             dx.to(given),
             sum_dy_d * inverse if ctx.has_weight else None,
