@@ -1,22 +1,27 @@
 """How long a simulated round takes against one centralised step on as many samples, in the same run.
 
-    python -m benchmarks.bench_round [--device cuda] [--quick]
+    python -m benchmarks.bench_round                                     # a quick look, on the CPU
+    python -m benchmarks.bench_round --device cuda --cases vgg16:20,small-cnn:500 --warm 260 --rounds 60
 
-Centralised: forward, backward and SGD step of one model on N·b samples that lie ready; on a GPU captured as
-a CUDA graph. Ours: everything that `split_train` does, sampling included. The reference engine is the
+Centralised: forward, backward and SGD step of one model on N·b samples that lie ready, on a GPU captured as a
+CUDA graph; with images as torch lays them out by default, and channels last, which a GPU likes better. Ours:
+everything that `split_train` does, sampling included, and the aggregations. The reference engine is the
 straightforward loop over clients. The data are random numbers: only time is measured.
 """
 
 import argparse
 import platform
-import statistics
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from hasfl import FleetRanges, GradientStats, Problem, Profile, Seeds, best_cuts, draw_fleet
 from hasfl.arrays import IntN
 from hasfl.engines.api import Order
 from hasfl.engines.local import Job, LocalEngine, cross_entropy
@@ -26,10 +31,15 @@ from hasfl.engines.simulated import SimulatedEngine
 from hasfl.engines.training_data import TrainingData
 from hasfl.networks import network
 from hasfl.plan import Plan
-from hasfl.seeds import Seeds
+from hasfl.profiling.shipped import shipped_layers
 
 INTERVAL = 15
-SAMPLES = 200  # that each device holds
+SAMPLES = 80  # that each device holds
+TABLE_I = Path(__file__).parents[1] / "examples" / "table1.toml"
+COLUMNS = (
+    "model", "N", "b", "cut", "centralised ms", "channels last ms", "ours ms", "ratio", "ratio, channels last",
+    "samples/s", "reference ms", "peak MiB",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,7 @@ class Case:
     model: str
     devices: int
     batch: str  # "16", or "ragged": 1 to 31 at random, anew every round
-    cut: str  # a number, or "random", anew every interval
+    cut: str  # a number, "random", anew every interval, or "hasfl": the best cuts for b = 16 on Table I
 
     def batch_sizes(self, round: int) -> IntN:
         if self.batch != "ragged":
@@ -45,22 +55,41 @@ class Case:
         return np.random.default_rng(round).integers(1, 32, self.devices)
 
     def cuts(self, interval: int, layers: int) -> IntN:
-        if self.cut != "random":
-            return np.full(self.devices, min(int(self.cut), layers))
-        return np.random.default_rng(interval).integers(1, layers + 1, self.devices)
+        if self.cut == "hasfl":
+            return planned_cuts(self.devices)
+        if self.cut == "random":
+            return np.random.default_rng(interval).integers(1, layers + 1, self.devices)
+        return np.full(self.devices, min(int(self.cut), layers))
+
+    def mean_samples(self) -> int:
+        return int(np.mean([self.batch_sizes(t).sum() for t in range(1, 200)]))
+
+
+@cache
+def planned_cuts(devices: int) -> IntN:
+    """The best cuts of VGG-16 for b = 16, with the constants of examples/table1.toml."""
+    given = tomllib.loads(TABLE_I.read_text())
+    layers = shipped_layers("vgg16", classes=None, norm=None)
+    assert layers is not None
+    problem = Problem(
+        fleet=draw_fleet(FleetRanges(devices=devices), Seeds(0)),
+        profile=Profile.of(layers),
+        stats=GradientStats(**given["stats"]),
+        learning_rate=given["training"]["learning_rate"],
+        interval=INTERVAL,
+        target=given["training"]["target"],
+    )
+    return best_cuts(problem, np.full(devices, 16)).plan.cuts
 
 
 def job(case: Case, device: str) -> Job:
     torch.manual_seed(0)
     model = network(case.model).to(device)
-    shape = model.example_input.shape[1:]
-    held = SAMPLES if case.devices <= 100 else 40
-    x = torch.randn(case.devices * held, *shape).to(device)
+    x = torch.randn(case.devices * SAMPLES, *model.example_input.shape[1:]).to(device)
     y = torch.randint(0, 10, (len(x),)).to(device)
     shares = np.array_split(np.arange(len(x)), case.devices)
-    return Job(
-        model=model, data=TrainingData.of(x, y, shares, Seeds(0)), test=(x[:10], y[:10]), optimizer=Sgd(0.01)
-    )
+    data = TrainingData.of(x, y, shares, Seeds(0))
+    return Job(model=model, data=data, test=(x[:10], y[:10]), optimizer=Sgd(0.01))
 
 
 def wait(device: str) -> None:
@@ -68,18 +97,10 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def centralised_seconds(case: Case, device: str, rounds: int) -> float:
-    """The faster of the two ways to lay out images in memory."""
-    formats = (
-        (torch.contiguous_format, torch.channels_last) if device == "cuda" else (torch.contiguous_format,)
-    )
-    return min(centralised_seconds_in(layout, case, device, rounds) for layout in formats)
-
-
-def centralised_seconds_in(layout: torch.memory_format, case: Case, device: str, rounds: int) -> float:
-    model = job(case, device).model.train()
+def centralised_seconds(case: Case, device: str, rounds: int, layout: torch.memory_format) -> float:
+    model = network(case.model).to(device).train()
     model.to(memory_format=layout)  # type: ignore[call-overload]
-    total = int(np.mean([case.batch_sizes(t).sum() for t in range(1, 200)]))
+    total = case.mean_samples()
     x = torch.randn(total, *model.example_input.shape[1:], device=device).contiguous(memory_format=layout)
     y = torch.randint(0, 10, (total,), device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -89,8 +110,7 @@ def centralised_seconds_in(layout: torch.memory_format, case: Case, device: str,
         cross_entropy(model(x), y).mean().backward()
         optimizer.step()
 
-    play = captured(step) if device == "cuda" else step
-    return timed(play, device, rounds)
+    return timed(captured(step) if device == "cuda" else step, device, rounds)
 
 
 def captured(step: Callable[[], None]) -> Callable[[], None]:
@@ -120,7 +140,7 @@ def engine_seconds(kind: type[LocalEngine], case: Case, device: str, warm: int, 
     """Mean seconds a round, aggregations included, after `warm` rounds."""
     engine = kind(job(case, device))
     everyone, drawn = np.arange(case.devices), np.zeros(case.devices, dtype=np.int64)
-    began = 0.0
+    cuts, began = everyone, 0.0
     for t in range(1, warm + rounds + 1):
         if t == warm + 1:
             wait(device)
@@ -137,42 +157,43 @@ def engine_seconds(kind: type[LocalEngine], case: Case, device: str, warm: int, 
     return (time.perf_counter() - began) / rounds
 
 
+def row(case: Case, asked: argparse.Namespace) -> str:
+    device, rounds, nothing = asked.device, asked.rounds, float("nan")
+    plain = centralised_seconds(case, device, rounds, torch.contiguous_format)
+    last = centralised_seconds(case, device, rounds, torch.channels_last) if device == "cuda" else nothing
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    ours = engine_seconds(SimulatedEngine, case, device, asked.warm, rounds)
+    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else nothing
+    loop = engine_seconds(ReferenceEngine, case, device, 1, min(rounds, 3)) if asked.reference else nothing
+    cells = (
+        case.model, case.devices, case.batch, case.cut, f"{plain * 1e3:.2f}", f"{last * 1e3:.2f}",
+        f"{ours * 1e3:.2f}", f"{ours / plain:.2f}", f"{ours / last:.2f}", f"{case.mean_samples() / ours:,.0f}",
+        f"{loop * 1e3:.1f}", f"{peak:,.0f}",
+    )  # fmt: skip
+    return f"| {' | '.join(map(str, cells))} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--cases", default="vgg16:20")
+    parser.add_argument("--cases", default="small-cnn:20")
+    parser.add_argument("--batches", default="16,ragged")
+    parser.add_argument("--cuts", default="2,4,12,hasfl,random")
     parser.add_argument("--warm", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--reference", action="store_true")
+    parser.add_argument("--reference", action="store_true", help="also time the loop over clients")
     asked = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    name = torch.cuda.get_device_name() if asked.device == "cuda" else platform.processor()
+    name = torch.cuda.get_device_name() if asked.device == "cuda" else platform.machine()
     print(f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads\n")
-    print("| model | N | b | cut | centralised ms | ours ms | ratio | samples/s | reference ms | peak MiB |")
-    print("|---|--:|---|---|--:|--:|--:|--:|--:|--:|")
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for text in asked.cases.split(","):
         model, devices = text.split(":")
-        for batch in ("16", "ragged"):
-            for cut in ("2", "4", "12", "random"):
-                report(Case(model, int(devices), batch, cut), asked)
-
-
-def report(case: Case, asked: argparse.Namespace) -> None:
-    if asked.device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    central = statistics.median(centralised_seconds(case, asked.device, asked.rounds) for _ in range(2))
-    ours = engine_seconds(SimulatedEngine, case, asked.device, asked.warm, asked.rounds)
-    peak = torch.cuda.max_memory_allocated() / 2**20 if asked.device == "cuda" else float("nan")
-    loop = float("nan")
-    if asked.reference:
-        loop = engine_seconds(ReferenceEngine, case, asked.device, 1, min(asked.rounds, 5))
-    samples = np.mean([case.batch_sizes(t).sum() for t in range(1, 200)])
-    print(
-        f"| {case.model} | {case.devices} | {case.batch} | {case.cut} | {central * 1e3:.2f} "
-        f"| {ours * 1e3:.2f} | {ours / central:.2f} | {samples / ours:,.0f} | {loop * 1e3:.1f} "
-        f"| {peak:,.0f} |",
-        flush=True,
-    )
+        for batch in asked.batches.split(","):
+            for cut in asked.cuts.split(","):
+                print(row(Case(model, int(devices), batch, cut), asked), flush=True)
 
 
 if __name__ == "__main__":
