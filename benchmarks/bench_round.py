@@ -31,7 +31,7 @@ from hasfl.engines.simulated import SimulatedEngine
 from hasfl.engines.training_data import TrainingData
 from hasfl.networks import network
 from hasfl.plan import Plan
-from hasfl.profiling.shipped import shipped_layers
+from hasfl.profiling.costs import count_layers
 
 INTERVAL = 15
 SAMPLES = 80  # that each device holds
@@ -69,11 +69,9 @@ class Case:
 def planned_cuts(devices: int) -> IntN:
     """The best cuts of VGG-16 for b = 16, with the constants of examples/table1.toml."""
     given = tomllib.loads(TABLE_I.read_text())
-    layers = shipped_layers("vgg16", classes=None, norm=None)
-    assert layers is not None
     problem = Problem(
         fleet=draw_fleet(FleetRanges(devices=devices), Seeds(0)),
-        profile=Profile.of(layers),
+        profile=Profile.of(count_layers(network("vgg16"))),
         stats=GradientStats(**given["stats"]),
         learning_rate=given["training"]["learning_rate"],
         interval=INTERVAL,
