@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasfl.engines.probing import LayerKind, kinds_of_layers
+from hasfl.engines.probing import LayerKind, try_layers
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.networks import LayeredModel
@@ -47,7 +47,8 @@ def kinds_of(model: LayeredModel) -> list[LayerKind]:
     example = model.example_input
     given = torch.linspace(0, 1.9, 5 * example[:1].numel(), dtype=torch.float64)
     samples = given[torch.randperm(len(given), generator=torch.Generator().manual_seed(0))]
-    return kinds_of_layers(model, samples.reshape(5, *example.shape[1:]).to(example.dtype))
+    tried = try_layers(model, samples.reshape(5, *example.shape[1:]).to(example.dtype))
+    return [layer.kind for layer in tried]
 
 
 def kind_of(layer: nn.Module, *, shape: Sequence[int] = (FEATURES,), dtype: Any = torch.float64) -> LayerKind:

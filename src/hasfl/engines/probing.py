@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from hasfl.engines.layer_state import LayerState, applied, applied_by
 from hasfl.engines.ragged import Ragged
@@ -32,19 +33,30 @@ class Trial(NamedTuple):
     buffers: Sequence[Tensor]
 
 
-def kinds_of_layers(model: LayeredModel, samples: Tensor) -> list[LayerKind]:
-    """The kind of each layer. A layer is ragged when two devices at once get what each gets alone.
+class TriedLayer(NamedTuple):
+    """What a layer turned out to be."""
+
+    kind: LayerKind
+    work: float  # FLOP for a sample, forward and backward
+
+
+def try_layers(model: LayeredModel, samples: Tensor) -> list[TriedLayer]:
+    """Find the kind of each layer, and its work.
+
+    A layer is ragged when two devices at once get what each gets alone.
 
     Alike must be the outputs, the gradients and the buffers. `samples` are few, and real ones. It is tried
     on the CPU, since a GPU rounds products to three digits.
     """
     samples = samples.cpu()
     x = samples.repeat(-(-sum(SIZES) // len(samples)), *(1,) * (samples.dim() - 1))[: sum(SIZES)]
-    kinds = []
+    tried = []
     for layer in model.layers.values():
-        kind, x = _kind(layer, x.detach())
-        kinds.append(kind)
-    return kinds
+        with FlopCounterMode(display=False) as counter:
+            kind, x = _kind(layer, x.detach())
+        runs = 1 if kind is LayerKind.RANDOM else 2
+        tried.append(TriedLayer(kind, counter.get_total_flops() / (runs * sum(SIZES))))
+    return tried
 
 
 def _kind(layer: nn.Module, x: Tensor) -> tuple[LayerKind, Tensor]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,21 +10,31 @@ from hasfl.engines.api import Order
 from hasfl.engines.graphs import RoundGraphs
 from hasfl.engines.layer_state import LayerState, applied, applied_by, cloned
 from hasfl.engines.layouts import Layout, Layouts
-from hasfl.engines.local import Job, LocalEngine, trainable
-from hasfl.engines.probing import SIZES, LayerKind, kinds_of_layers
+from hasfl.engines.local import Job, trainable
+from hasfl.engines.probing import SIZES, LayerKind, try_layers
 from hasfl.engines.ragged import NotRagged, Ragged, SharedNorm
 from hasfl.engines.randomness import EVERYBODY, drawn_for
+from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.round_inputs import RoundInputs
 from hasfl.engines.rows import Rows
 from hasfl.errors import ModelError
 
+# Above this much work for a device and a layer, a processor is best off with one device after the other,
+# whose activations then stay in its cache; below it, calls cost more than what they do.
+LARGE_LAYER = 1.5e8  # FLOP, forward and backward
 
-class SimulatedEngine(LocalEngine):
-    """Private layers run on the samples of all devices in one batch, common layers on the same batch."""
+
+class SimulatedEngine(ReferenceEngine):
+    """Private layers run on the samples of all devices in one batch, common layers on the same batch.
+
+    Where that is no faster, it falls back on the reference's way, which is the same but for rounding.
+    """
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self.kinds = kinds_of_layers(job.model, job.data.x[: sum(SIZES)])
+        tried = try_layers(job.model, job.data.x[: sum(SIZES)])
+        self.kinds = [layer.kind for layer in tried]
+        self.work = np.array([0.0, *(layer.work for layer in tried)]).cumsum()
         graphed = job.data.x.is_cuda and all(kind is LayerKind.RAGGED for kind in self.kinds)
         self.graphs = RoundGraphs() if graphed else None
         self.layouts = Layouts(reuse=graphed)
@@ -31,6 +42,8 @@ class SimulatedEngine(LocalEngine):
 
     def split_train(self, order: Order) -> Tensor:
         """One round: the same numbers as the reference engine, in another order."""
+        if self._large(order):
+            return super().split_train(order)
         self.state.keep(order.devices)
         layout = self.layouts.choose(order.batch_sizes.tolist())
         data = self.job.data
@@ -39,6 +52,11 @@ class SimulatedEngine(LocalEngine):
             return self._round(inputs, layout, order)
         key = (self.state.moved, self.state.depth, layout)
         return self.graphs.run(key, inputs, lambda static: self._round(static, layout, order))
+
+    def _large(self, order: Order) -> bool:
+        depth = self.state.depth
+        work = float(order.batch_sizes.mean()) * self.work[depth] / max(depth, 1)
+        return not self.job.data.x.is_cuda and bool(work > LARGE_LAYER)
 
     def _round(self, inputs: RoundInputs, layout: Layout, order: Order) -> Tensor:
         """Forward, backward and step on tensors that stay where they are."""
@@ -56,10 +74,10 @@ class SimulatedEngine(LocalEngine):
             for j, state in enumerate(common, start=len(own)):
                 x = self._common(x, j, state, together, order)
         loss = torch.dot(self.job.sample_loss(x.to(self.dtype), y), inputs.weights)  # Σ_i F_i
-        self._step(own, common, _gradients(loss, [*own, *common]), inputs, layout)
+        self._step_all(own, common, _gradients(loss, [*own, *common]), inputs, layout)
         return loss.detach() / len(layout.places)
 
-    def _step(
+    def _step_all(
         self,
         own: Sequence[LayerState],
         common: Sequence[LayerState],
