@@ -2,7 +2,9 @@
 
 import io
 import re
+import runpy
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,8 +23,8 @@ COMMANDS = [
 
 
 def test_there_is_something_to_try() -> None:
-    assert len(SNIPPETS) == 2
-    assert len(COMMANDS) >= 8
+    assert len(SNIPPETS) == 3
+    assert len(COMMANDS) >= 13
 
 
 @pytest.mark.parametrize("code", SNIPPETS)
@@ -32,8 +34,14 @@ def test_code(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_command(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(ROOT)
+def test_command(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a copy of the examples, where trainings end after two rounds."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    for scenario in (tmp_path / "examples").glob("*.toml"):
+        scenario.write_text(re.sub(r"^rounds = \d+", "rounds = 2", scenario.read_text(), flags=re.M))
+    monkeypatch.chdir(tmp_path)
     command, _, standard_input = command.partition("<")
     if standard_input:
         monkeypatch.setattr(sys, "stdin", io.StringIO((ROOT / standard_input.strip()).read_text()))
@@ -42,3 +50,8 @@ def test_command(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         main()
     assert not stop.value.code
     assert capsys.readouterr().out
+
+
+def test_the_example_of_an_own_model(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "own_model.py"))
+    assert capsys.readouterr().out.count("virtual seconds") == 4
