@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from hasfl.data import load_dataset
@@ -325,3 +326,26 @@ def test_a_live_line_says_all_that_matters(
         assert what in live
     assert re.search(r"left \S*\d:\d\d", live)  # the time that is left
     assert "…" not in live
+
+
+def test_a_dry_run_says_what_it_takes_and_trains_nothing(hasfl: Hasfl, tmp_path: Path) -> None:
+    shown = hasfl("train", write(tmp_path), "--out", tmp_path / "runs", "--dry-run", "--strategy", "rbs+rms")
+    assert (shown.code, "activations" in shown.out) == (0, True)
+    printed = hasfl("train", write(tmp_path), "--out", tmp_path / "runs", "--dry-run", "--json")
+    assert json.loads(printed.out)["need"]["activations"] > 0
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_refuses_what_does_not_fit(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hasfl.runner.dry_run.available_memory", lambda device: 2**20)
+    said = sentence(hasfl("train", write(tmp_path), "--dry-run"))
+    assert "GiB of memory, but 0.0 GiB are free: lower training.max_batch" in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(hasfl: Hasfl, tmp_path: Path) -> None:
+    said = sentence(hasfl("train", write(tmp_path), "--out", tmp_path / "runs", "--device", "cuda"))
+    assert "torch finds no GPU here" in said
+    assert not (tmp_path / "runs").exists()
