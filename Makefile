@@ -44,4 +44,4 @@ bless: $(READY)  ## Write the shipped layer tables anew; review the diff
 	$(BIN)/python -m hasfl.profiling.shipped
 
 clean:  ## Remove what the other targets made
-	rm -rf .venv runs .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv runs/demo .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -33,7 +33,7 @@ def test_half_precision_trains_nearly_alike(engine: str) -> None:
     half, found = trained(engine, "bfloat16")
     _, expected = trained(engine, "float32")
     assert found != expected
-    # Eight bits round every product to 0.4 %; over nine rounds the loss of 2.3 to 1.5 moves by a few of these.
+    # Eight bits round every product to 0.4 %; over nine rounds the loss moves by a few of these.
     np.testing.assert_allclose(found, expected, rtol=0.03)
     floating = [tensor for tensor in half.model().values() if tensor.is_floating_point()]
     assert all(tensor.dtype == torch.float32 for tensor in floating)
