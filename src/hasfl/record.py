@@ -17,7 +17,7 @@ PLATEAU_GAIN = 2e-4  # 0.02 % of accuracy
 class RoundRecord:
     """One round: who took part, what they did, how it went, how long it took in virtual time.
 
-    Everything in it follows from the scenario and its seed, so a repeated run writes the same bytes.
+    Everything in it follows from the scenario and its seed: on one CPU a repeated run writes the same bytes.
     """
 
     round: int  # t, from 1

@@ -48,9 +48,9 @@ def test_a_run_is_kept_whole(train: Callable[..., Outcome], tmp_path: Path) -> N
         assert printed.pop("run") == str(run)
         assert printed == folder.result()
         assert printed["rounds"] == len(folder.records()) == 4
-        assert folder.settings() == {"strategy": "hasfl", "seed": 0}
+        assert folder.settings() == {"strategy": "hasfl", "seed": 0, "device": None}
         assert folder.scenario_text() == (tmp_path / "small.toml").read_text()
-        assert folder.environment()["torch"]
+        assert json.loads((folder.path / "environment.json").read_text())["torch"]
         assert folder.load_checkpoint() is not None
     assert len((run / "timing.jsonl").read_text().splitlines()) == 4
     assert [row["aggregated"] for row in rounds(run)] == [False, True, False, True]
@@ -336,10 +336,21 @@ def test_a_dry_run_says_what_it_takes_and_trains_nothing(hasfl: Hasfl, tmp_path:
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_picture_of_the_plans(hasfl: Hasfl, tmp_path: Path) -> None:
+    drawn = tmp_path / "plans.png"
+    done = hasfl("train", write(tmp_path), "--out", tmp_path / "runs", "--picture", drawn)
+    assert (done.code, drawn.read_bytes()[:4]) == (0, b"\x89PNG")
+    said = sentence(
+        hasfl("train", write(tmp_path), "--out", tmp_path / "more", "--picture", tmp_path / "plans.pdf")
+    )
+    assert "a figure is written as .png or .svg" in said
+    assert not (tmp_path / "more").exists()
+
+
 def test_a_dry_run_refuses_what_does_not_fit(
     hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hasfl.runner.dry_run.available_memory", lambda device: 2**20)
+    monkeypatch.setattr("hasfl.runner.dry_run.available_memory", lambda device: 0)
     said = sentence(hasfl("train", write(tmp_path), "--dry-run"))
     assert "GiB of memory, but 0.0 GiB are free: lower training.max_batch" in said
 

@@ -186,7 +186,7 @@ def test_a_figure_goes_where_it_can_be_written(tmp_path: Path) -> None:
     figure = plan_over_time([record(1)])
     with pytest.raises(InputError, match=r"is written as .png or .svg, got a.pdf: change its ending"):
         save_figure(figure, tmp_path / "a.pdf")
-    with pytest.raises(StorageError, match="No such file or directory; make room there, or choose another"):
+    with pytest.raises(InputError, match="does not exist: make it, or choose another place"):
         save_figure(figure, tmp_path / "missing" / "a.png")
 
 

@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from hasfl.errors import InputError
 from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import (
-    Spread,
     accuracy_curve,
-    across_seeds,
     outcome,
-    rounds_to,
     seconds_to,
     speed_ups,
 )
@@ -74,7 +71,6 @@ def test_the_first_evaluation_at_or_above_an_accuracy(records: list[RoundRecord]
         if first is None and each.accuracy is not None and each.accuracy >= accuracy:
             first = each
     assert seconds_to(records, accuracy) == (None if first is None else first.clock)
-    assert rounds_to(records, accuracy) == (None if first is None else first.round)
 
 
 def test_a_run_without_evaluation_has_no_outcome() -> None:
@@ -118,21 +114,3 @@ def test_a_run_on_slower_devices_is_slower_by_as_much(records: list[RoundRecord]
 def test_free_rounds_are_infinitely_faster() -> None:
     runs = {"free": evaluated([0.5], seconds=0.0), "other": evaluated([0.5])}
     assert [row.common for row in speed_ups(runs, "free")] == [1.0, math.inf]
-
-
-def test_seeds_have_a_mean_and_a_range() -> None:
-    outcomes = [
-        outcome("hasfl", evaluated([0.2, 0.5], seconds=1.0)),
-        outcome("hasfl", evaluated([0.2] + [0.75] * 6, seconds=3.0)),
-    ]
-    found = across_seeds(outcomes)
-    assert (found.strategy, found.seeds, found.converged) == ("hasfl", 2, 1)
-    assert found.converged_seconds == Spread(mean=11.5, low=2.0, high=21.0)
-    assert found.converged_rounds == Spread(mean=4.5, low=2, high=7)
-    assert found.converged_accuracy == found.best_accuracy == Spread(mean=0.625, low=0.5, high=0.75)
-
-
-@pytest.mark.parametrize(("strategies", "got"), [([], "none"), (["hasfl", "rbs"], "hasfl, rbs")])
-def test_seeds_of_one_strategy_only(strategies: list[str], got: str) -> None:
-    with pytest.raises(InputError, match=f"within one strategy, got {got}: give"):
-        across_seeds([outcome(strategy, evaluated([0.5])) for strategy in strategies])

@@ -29,6 +29,9 @@ def train(
     out: RunsFolder = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     device: Device = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the plans over time into this file (.png or .svg).")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say how much memory it takes, and whether it fits.")
     ] = False,
@@ -40,6 +43,8 @@ def train(
     """
     _wait_politely()
     from hasfl.cli.training_view import TrainingView, show_outcome
+    from hasfl.reporting.figures import plan_over_time, require_drawable, save_figure
+    from hasfl.reporting.store import RunFolder
     from hasfl.runner.runs import RunRequest, carry_out
     from hasfl.runner.scenarios import read_scenario
 
@@ -47,6 +52,8 @@ def train(
         raise InputError(
             f"--run must be a folder's name without slashes, got {run!r}: --out says where it lies"
         )
+    if picture is not None:
+        require_drawable(picture)
     given = read_scenario(scenario)
     request = RunRequest.of(
         scenario,
@@ -61,6 +68,8 @@ def train(
         return
     with TrainingView() as view:
         reached = carry_out(request, view, resume=resume)
+    if picture is not None:
+        save_figure(plan_over_time(RunFolder.open(request.path).records()), picture)
     if as_json:
         typer.echo(json.dumps({"run": str(request.path), **asdict(reached)}))
     else:

@@ -13,7 +13,7 @@ from hasfl.problem import Problem
 class Order:
     """What is to be done in a round, and by whom."""
 
-    round: int  # t, from 1
+    round: int  # t, from 1; 0 before the first
     devices: IntN  # that take part, as indices into the fleet
     plan: Plan  # of those devices
     drawn: IntN  # samples that each of them has used before

@@ -26,7 +26,11 @@ class Cost:
         return sum(self.phases.values())
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost({**self.phases, **other.phases}, {**self.bits, **other.bits})
+        return Cost(_summed(self.phases, other.phases), _summed(self.bits, other.bits))
+
+
+def _summed(one: Mapping[str, float], other: Mapping[str, float]) -> Mapping[str, float]:
+    return dict(one) | {name: one.get(name, 0) + value for name, value in other.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

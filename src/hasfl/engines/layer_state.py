@@ -15,6 +15,10 @@ from hasfl.errors import InputError, ModelError
 
 Tensors = dict[str, Tensor]
 ONE_VALUE = "more than 1 value per channel"  # what torch says of a batch norm that has nothing to average
+ONE_SAMPLE = (
+    "a batch norm of this model sees one value a channel when a device trains on one sample: use another "
+    "norm there, or a strategy with larger batch sizes, such as b=16+hams"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class LayerState:
 
     def rows(self, keep: Tensor) -> Self:
         """The replicas of some devices, copied."""
-        return self.map(lambda tensor: tensor[keep])
+        return self.map(lambda tensor: tensor[keep.to(tensor.device)])
 
     def mean(self) -> Self:
         """The mean over devices of every tensor, Eq. (7); the only average there is."""
@@ -142,10 +146,7 @@ def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
     except ValueError as error:
         if ONE_VALUE not in str(error):
             raise
-        raise ModelError(
-            "a batch norm of this model sees one value a channel when a device trains on one sample: use "
-            "another norm there, or a strategy with larger batch sizes, such as b=16+hams"
-        ) from None
+        raise ModelError(ONE_SAMPLE) from None
     return outputs
 
 

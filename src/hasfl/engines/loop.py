@@ -13,7 +13,7 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.engines.api import Decider, Engine, Observer, Order
 from hasfl.engines.clock import Cost, ModelledClock
-from hasfl.errors import Diverged, Infeasible, InputError, TargetUnreachable
+from hasfl.errors import Diverged, HasflError, Infeasible, InputError, TargetUnreachable
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.record import Goal, RoundRecord
@@ -54,7 +54,11 @@ class Training:
         waiting: list[tuple[RoundRecord, SupportsFloat]] = []
         while waiting or self._goes_on(progress):
             if self._goes_on(progress):
-                waiting.append(self._round(progress))
+                try:
+                    waiting.append(self._round(progress))
+                except HasflError:
+                    yield from (_with_loss(*pair) for pair in waiting)  # they are over, and told
+                    raise
             if len(waiting) >= self.report_every or not self._goes_on(progress):
                 yield from (_with_loss(*pair) for pair in waiting)
                 waiting = []

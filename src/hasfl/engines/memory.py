@@ -2,6 +2,7 @@
 
 import os
 import resource
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,14 +15,14 @@ from hasfl.engines.local import Job, trainable
 from hasfl.engines.split_state import SplitState
 from hasfl.networks import LayeredModel
 
+RUSAGE_UNIT = 1 if sys.platform == "darwin" else 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
     """Bytes, by what they are for."""
 
-    program: int  # held already, before anything is trained
-    data: int
-    model: int  # one copy of every layer, with what the optimiser keeps
+    held: int  # already, when this is asked: the program, the data, one model
     replicas: int  # of private layers, for every device
     gradients: int
     activations: int  # kept from the forward pass for the backward one
@@ -38,9 +39,7 @@ def predict_memory(job: Job, *, depth: int, devices: int, samples: int) -> Memor
     layers = [sum(_bytes(tensor) for tensor in layer.tensors()) for layer in state.shared]
     weights = [sum(_bytes(tensor) for tensor in layer.weights.values()) for layer in state.shared]
     return MemoryNeed(
-        program=_held_already(job.data.x.device),
-        data=sum(_bytes(tensor) for tensor in (job.data.x, job.data.y, *job.test)),
-        model=sum(layers),
+        held=held_memory(job.data.x.device),
         replicas=devices * sum(layers[:depth]),
         gradients=devices * sum(weights[:depth]) + sum(weights[depth:]),
         activations=samples * kept_for_backward(job.model),
@@ -76,10 +75,11 @@ def _kept(model: LayeredModel, samples: int) -> int:
     return sum(kept.values())
 
 
-def _held_already(device: torch.device) -> int:
+def held_memory(device: torch.device) -> int:
+    """Bytes that are held where tensors live; in the computer's own memory, the most there ever were."""
     if device.type == "cuda":
         return int(torch.cuda.memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RUSAGE_UNIT
 
 
 def available_memory(device: torch.device) -> int:

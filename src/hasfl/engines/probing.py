@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hasfl.engines.layer_state import LayerState, applied, applied_by
 from hasfl.engines.ragged import Ragged
 from hasfl.engines.rows import Rows
+from hasfl.errors import ModelError
 from hasfl.networks import LayeredModel
 
 SIZES = (2, 3)  # samples of two devices
@@ -38,6 +39,7 @@ class TriedLayer(NamedTuple):
 
     kind: LayerKind
     work: float  # FLOP for a sample, forward and backward
+    takes_one: bool  # whether it works for a device with a single sample
 
 
 def try_layers(model: LayeredModel, samples: Tensor) -> list[TriedLayer]:
@@ -52,11 +54,22 @@ def try_layers(model: LayeredModel, samples: Tensor) -> list[TriedLayer]:
     x = samples.repeat(-(-sum(SIZES) // len(samples)), *(1,) * (samples.dim() - 1))[: sum(SIZES)]
     tried = []
     for layer in model.layers.values():
+        takes_one = _takes_one(layer, x.detach()[:1])
         with FlopCounterMode(display=False) as counter:
             kind, x = _kind(layer, x.detach())
         runs = 1 if kind is LayerKind.RANDOM else 2
-        tried.append(TriedLayer(kind, counter.get_total_flops() / (runs * sum(SIZES))))
+        tried.append(TriedLayer(kind, counter.get_total_flops() / (runs * sum(SIZES)), takes_one))
     return tried
+
+
+def _takes_one(layer: nn.Module, x: Tensor) -> bool:
+    state = LayerState.of(layer, lambda weight: {}).map(Tensor.cpu)
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            applied(layer, state.weights | state.buffers, x.clone())
+    except ModelError:
+        return False
+    return True
 
 
 def _kind(layer: nn.Module, x: Tensor) -> tuple[LayerKind, Tensor]:

@@ -136,7 +136,7 @@ def _convolve(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         groups: int = 1,
     ) -> Tensor:
         how = (stride, padding, dilation)
-        if x.is_cuda and _few_patches(function, rows, x, weight, padding, dilation, groups):
+        if x.is_cuda and _few_patches(function, rows, x, padding, dilation, groups):
             return _convolve_patches(rows, x, weight, bias, stride, padding)
         if 2 * x[0, 0].numel() * max(rows.places) * weight[0].numel() < SMALL_CONVOLUTION:
             return _convolve_at_once(function, rows, x, weight, bias, how, groups)
@@ -161,9 +161,7 @@ def _convolve_at_once(
     return rows.unpadded(y.unflatten(1, (len(rows), -1)).transpose(0, 1))
 
 
-def _few_patches(
-    function: Any, rows: Rows, x: Tensor, weight: Tensor, padding: Any, dilation: Any, groups: int
-) -> bool:
+def _few_patches(function: Any, rows: Rows, x: Tensor, padding: Any, dilation: Any, groups: int) -> bool:
     """Whether copying out every patch of an image costs less than many small kernels; on a GPU, measured."""
     plain = (
         function is F.conv2d and groups == 1 and not isinstance(padding, str) and _pair(dilation) == (1, 1)

@@ -20,7 +20,7 @@ class ReferenceEngine(LocalEngine):
         x, y = self.job.data.batch(order)
         sizes = order.batch_sizes.tolist()
         replicas = [self._replica(i) for i in range(len(sizes))]
-        common = [trainable(state) for state in self.state.shared[self.state.depth :]]
+        common = [trainable(state) for state in self.state.common]
 
         with self.job.autocast():
             clients, outputs = self._forward_all(x.split(sizes), replicas, common, order)

@@ -68,6 +68,8 @@ class _RowNorm(torch.autograd.Function):
     Its gradient, with m(·) the mean over a device's samples that count:
 
         ∂x = s w (∂y − m(∂y) − d s² m(∂y d)),   ∂w = s Σ ∂y d,   ∂b = Σ ∂y
+
+    Nothing but x is kept: d is written out, as in Σ ∂y d = Σ ∂y x − mean Σ ∂y.
     """
 
     @staticmethod

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hasfl.engines.api import Order
 from hasfl.engines.graphs import RoundGraphs
-from hasfl.engines.layer_state import LayerState, applied, applied_by, cloned
+from hasfl.engines.layer_state import ONE_SAMPLE, LayerState, applied, applied_by, cloned
 from hasfl.engines.layouts import Layout, Layouts
 from hasfl.engines.local import Job, trainable
 from hasfl.engines.probing import SIZES, LayerKind, try_layers
@@ -34,6 +34,7 @@ class SimulatedEngine(ReferenceEngine):
         super().__init__(job)
         tried = try_layers(job.model, job.data.x[: sum(SIZES)])
         self.kinds = [layer.kind for layer in tried]
+        self.take_one = [layer.takes_one for layer in tried]
         self.work = np.array([0.0, *(layer.work for layer in tried)]).cumsum()
         graphed = job.data.x.is_cuda and all(kind is LayerKind.RAGGED for kind in self.kinds)
         self.graphs = RoundGraphs() if graphed else None
@@ -44,6 +45,8 @@ class SimulatedEngine(ReferenceEngine):
         """One round: the same numbers as the reference engine, in another order."""
         if self._large(order):
             return super().split_train(order)
+        if order.batch_sizes.min() == 1 and not all(self.take_one[: self.state.depth]):
+            raise ModelError(ONE_SAMPLE)
         self.state.keep(order.devices)
         layout = self.layouts.choose(order.batch_sizes.tolist())
         data = self.job.data

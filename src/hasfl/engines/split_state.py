@@ -68,7 +68,7 @@ class SplitState:
         if len(devices) == len(self.devices):
             return
         rows = torch.from_numpy(np.flatnonzero(np.isin(self.devices, devices)))
-        kept = [state.map(lambda tensor: tensor[rows.to(tensor.device)]) for state in self.private]
+        kept = [state.rows(rows) for state in self.private]
         self.devices = devices
         for replicas, state in zip(self.private, kept, strict=True):
             replicas.take(state)

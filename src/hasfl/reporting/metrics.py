@@ -69,12 +69,6 @@ def seconds_to(records: Records, accuracy: float) -> float | None:
     return good[0].clock if good else None
 
 
-def rounds_to(records: Records, accuracy: float) -> int | None:
-    """Rounds until the first evaluation at or above an accuracy, if there was one."""
-    good = _evaluations_at(records, accuracy)
-    return good[0].round if good else None
-
-
 def _evaluations_at(records: Records, accuracy: float) -> list[RoundRecord]:
     return [record for record in records if record.accuracy is not None and record.accuracy >= accuracy]
 
@@ -100,7 +94,7 @@ def speed_ups(runs: Mapping[str, Records], reference: str) -> tuple[SpeedUp, ...
         raise InputError(f"the reference must be one of {', '.join(runs)}, got {reference!r}")
     outcomes = {strategy: outcome(strategy, records) for strategy, records in runs.items()}
     common = min(each.converged_accuracy for each in outcomes.values())
-    soonest = {strategy: _evaluations_at(records, common)[0].clock for strategy, records in runs.items()}
+    soonest = {strategy: seconds_to(records, common) or 0.0 for strategy, records in runs.items()}
     return tuple(
         SpeedUp(
             strategy=strategy,
@@ -131,37 +125,3 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Self:
         """The mean and the range of at least one value."""
         return cls(mean=math.fsum(values) / len(values), low=min(values), high=max(values))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcrossSeeds:
-    """What the runs of one strategy came to, over seeds."""
-
-    strategy: str
-    seeds: int
-    converged: int  # how many met the paper's rule
-    converged_accuracy: Spread
-    converged_seconds: Spread
-    converged_rounds: Spread
-    best_accuracy: Spread
-
-
-def across_seeds(outcomes: Sequence[Outcome]) -> AcrossSeeds:
-    """Mean and range over runs of one strategy that differ in their seed alone."""
-    strategies = sorted({each.strategy for each in outcomes})
-    if len(strategies) != 1:
-        got = ", ".join(strategies) or "none"
-        raise InputError(f"seeds are compared within one strategy, got {got}: give the runs of one at a time")
-
-    def spread(field: str) -> Spread:
-        return Spread.of([getattr(each, field) for each in outcomes])
-
-    return AcrossSeeds(
-        strategy=strategies[0],
-        seeds=len(outcomes),
-        converged=sum(each.converged for each in outcomes),
-        converged_accuracy=spread("converged_accuracy"),
-        converged_seconds=spread("converged_seconds"),
-        converged_rounds=spread("converged_rounds"),
-        best_accuracy=spread("best_accuracy"),
-    )

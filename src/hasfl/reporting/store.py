@@ -158,10 +158,6 @@ class RunFolder:
         """What the command line chose when the run began."""
         return _read_json(self.path / SETTINGS)
 
-    def environment(self) -> dict[str, Any]:
-        """The versions and the hardware that the run began with."""
-        return _read_json(self.path / ENVIRONMENT)
-
 
 def _read(path: Path) -> str:
     try:

@@ -65,6 +65,9 @@ class Settings:
         quantity("learning_rate", self.learning_rate, positive=True)
         count("interval", self.interval)
         count("max_batch", self.max_batch)
+        for field in ("evaluate_every", "report_every"):
+            if getattr(self, field) is not None:
+                count(field, getattr(self, field))
         if self.target is not None:
             quantity("target", self.target, positive=True)
         if self.engine not in ENGINES:
@@ -209,17 +212,17 @@ def _observer(
         estimates=chosen.plans_with_statistics and settings.stats is None,
         in_turns=chosen.paradigm.in_turns,
     )
-    if observer.estimates and (observer.samples < 2).all():
+    if observer.estimates and (observer.samples[world.present(1)] < 2).all():
         raise InputError(
             f"{chosen.name} needs the gradients' constants, which no device can estimate from one sample: "
             "give [stats], or more samples"
         )
     if observer.estimates:
-        observer.learn(_before_the_first_round(world))
+        observer.learn(_order_for_probing(world))
     return observer
 
 
-def _before_the_first_round(world: World) -> Order:
+def _order_for_probing(world: World) -> Order:
     devices = world.present(1)
     plan = Plan.uniform(len(devices), batch_size=FIRST_BATCH, cut=1)
     return Order(round=0, devices=devices, plan=plan, drawn=np.zeros_like(devices))

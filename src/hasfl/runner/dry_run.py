@@ -22,7 +22,7 @@ class Forecast:
     @property
     def fits(self) -> bool:
         """Whether there is memory enough."""
-        return self.need.total <= self.available
+        return self.need.total - self.need.held <= self.available
 
 
 def forecast(request: RunRequest) -> Forecast:

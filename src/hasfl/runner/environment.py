@@ -2,8 +2,6 @@
 
 import os
 import platform
-import resource
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,10 +21,6 @@ def environment() -> Mapping[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "cuda": torch.version.cuda,
     }
-
-
-def peak_memory() -> int:
-    """Bytes that this process has held at most."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -6,13 +6,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from hasfl.engines.checkpoint import restore, saved
+from hasfl.engines.memory import held_memory
 from hasfl.errors import InputError
 from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import Outcome, outcome
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.assembly import Simulation
-from hasfl.runner.environment import environment, peak_memory
+from hasfl.runner.environment import environment
 from hasfl.runner.interruption import Interruption
 from hasfl.runner.scenarios import read_scenario, simulation_of
 from hasfl.scenario import Scenario
@@ -55,7 +58,7 @@ class RunRequest:
 
     def settings(self) -> Mapping[str, Any]:
         """What was chosen beside the scenario file."""
-        return {"strategy": self.strategy, "seed": self.seed}
+        return {"strategy": self.strategy, "seed": self.seed, "device": self.device}
 
     def text(self) -> str:
         """The scenario file as it is now."""
@@ -148,8 +151,8 @@ def _train(
 
 
 def _timing(record: RoundRecord, began: float) -> Mapping[str, Any]:
-    elapsed = round(time.monotonic() - began, 6)
-    return {"round": record.round, "elapsed_seconds": elapsed, "peak_memory_bytes": peak_memory()}
+    elapsed, memory = round(time.monotonic() - began, 6), held_memory(torch.device("cpu"))
+    return {"round": record.round, "elapsed_seconds": elapsed, "peak_memory_bytes": memory}
 
 
 def _finish(folder: RunFolder, request: RunRequest, simulation: Simulation) -> Outcome:
