@@ -57,8 +57,12 @@ def accuracy_against_time(curves: Mapping[str, Sequence[RoundRecord]]) -> "Figur
     axes = figure.add_subplot()
     for k, each in enumerate(outcomes):
         _, clock, accuracies = accuracy_curve(curves[each.strategy])
-        axes.plot(clock / TIME_UNITS[unit], 100 * accuracies, lw=1.3, label=_in_words(each), **line_style(k))
-        _mark_converged(axes, each, TIME_UNITS[unit], line_style(k)["color"])
+        width = 1.3 if k else 2.6  # the first shows also where another lies on it
+        seconds = clock / TIME_UNITS[unit]
+        axes.plot(seconds, 100 * accuracies, lw=width, label=_in_words(each), **line_style(k))
+        end = int(np.searchsorted(clock, each.converged_seconds))
+        dot = _dot(line_style(k)["color"], full=each.converged)
+        axes.plot(seconds[end], 100 * accuracies[end], zorder=3, **dot)
     label(axes, x=f"virtual time ({unit})", y="test accuracy (%)")
     if max(ends) > 10 * min(ends) > 0:
         _tell_time_by_factors(axes, TIME_UNITS[unit])
@@ -70,11 +74,6 @@ def accuracy_against_time(curves: Mapping[str, Sequence[RoundRecord]]) -> "Figur
 
 def _in_words(each: Outcome) -> str:
     return f"{each.strategy}\n{each.converged_accuracy:.1%} in {format_seconds(each.converged_seconds)}"
-
-
-def _mark_converged(axes: "Axes", each: Outcome, unit: float, colour: str) -> None:
-    x, y = each.converged_seconds / unit, 100 * each.converged_accuracy
-    axes.plot(x, y, zorder=3, **_dot(colour, full=each.converged))
 
 
 def _dot(colour: str, *, full: bool) -> dict[str, Any]:
