@@ -53,7 +53,7 @@ def whole_ticks(axes: "Axes", *, x: int = 0, y: int = 0) -> None:
 
     for axis, most in ((axes.xaxis, x), (axes.yaxis, y)):
         if most:
-            axis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]))
+            axis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
 
 
 def heat_map(
