@@ -63,9 +63,12 @@ def test_a_batch_norm_of_a_single_number_is_refused() -> None:
     }
     normed = LayeredModel(layers, torch.empty(1, FEATURES, dtype=torch.float64)).double()
     steps = steady([Plan([2, 3, 4], [1, 2, 2]), Plan([1, 3, 4], [1, 2, 2])], interval=2)
-    for kind in (ReferenceEngine, SimulatedEngine):
+    for kind, reuse in ((ReferenceEngine, False), (SimulatedEngine, False), (SimulatedEngine, True)):
+        engine: ReferenceEngine = kind(job(normed, OPTIMIZERS["sgd"]))
+        if isinstance(engine, SimulatedEngine):
+            engine.layouts = Layouts(reuse=reuse)
         with pytest.raises(InputError, match="batch norm"):
-            list(carry_out(kind(job(normed, OPTIMIZERS["sgd"])), steps))
+            list(carry_out(engine, steps))
 
 
 @given(st.lists(st.lists(st.integers(1, 70), min_size=3, max_size=3), min_size=1, max_size=80))
