@@ -63,26 +63,17 @@ class SharedNorm(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Hand a call on, or do it by rows."""
+        given = kwargs or {}
         if func is not F.batch_norm:
-            return func(*args, **(kwargs or {}))
-        return self._batch_norm(*args, **(kwargs or {}))
+            return func(*args, **given)
+        x, *others = args
+        stacked = {name: _of_one(value) for name, value in given.items()}
+        return _batch_norm(self.rows, x, *map(_of_one, others), **stacked)
 
-    def _batch_norm(
-        self,
-        x: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        if not training:
-            return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
-        tensors = (running_mean, running_var, weight, bias)
-        norm = NormTensors(*(None if tensor is None else tensor.unsqueeze(0) for tensor in tensors))
-        return batch_norm_by_rows(self.rows, x, norm, momentum, eps)
+
+def _of_one(value: Any) -> Any:
+    """A tensor as if stacked over a single device; anything else as it is."""
+    return value.unsqueeze(0) if isinstance(value, Tensor) else value
 
 
 @contextmanager

@@ -114,46 +114,55 @@ def simulate(
 
     A plain module is cut wherever one tensor crosses. Training copies the weights and leaves the model alone.
     """
-    seeds = Seeds(settings.seed)
+    world = _world(world, settings)
+    chain = model if isinstance(model, LayeredModel) else layered(model, data.x_train[:2])
+    _require_fits(chain, data)
+    layers = count_layers(chain)
+    _require_outputs(layers, data, settings)
+    given = _shares(shares, data, len(world.fleet), settings)
+    engine = ENGINES[settings.engine](_job(deepcopy(chain), data, given, settings))
+    profile = Profile.of(layers, optimizer=settings.optimizer)
+    return Simulation(_training(engine, world, profile, settings), engine)
+
+
+def _world(world: World | Fleet, settings: Settings) -> World:
+    """A fleet alone is a world that does not change."""
     if isinstance(world, Fleet):
-        world = World(fleet=world, seeds=seeds, interval=settings.interval)
+        return World(fleet=world, seeds=Seeds(settings.seed), interval=settings.interval)
     if world.interval != settings.interval:
         raise InputError(
             f"the world has intervals of {world.interval} rounds, the training of {settings.interval}: "
             "make them the same"
         )
-    devices = len(world.fleet)
-    chain = model if isinstance(model, LayeredModel) else layered(model, data.x_train[:2])
-    _require_fits(chain, data)
-    layers = count_layers(chain)
-    _require_outputs(layers, data, settings)
+    return world
+
+
+def _shares(shares: Sequence[IntN] | None, data: Dataset, devices: int, settings: Settings) -> Sequence[IntN]:
+    """Who holds which samples: as given, or dealt out at random."""
     if shares is None:
-        shares = partition(data.y_train.numpy(), devices, seeds)
+        return partition(data.y_train.numpy(), devices, Seeds(settings.seed))
     if len(shares) != devices:
         raise InputError(
             f"there are shares for {len(shares)} devices but the fleet has {devices}: give each one"
         )
-    chosen = strategy(settings.strategy)
-    engine = ENGINES[settings.engine](_job(deepcopy(chain), data, shares, settings))
-    profile = Profile.of(layers, optimizer=settings.optimizer)
-    observer = _observer(engine, chosen, world, profile, settings)
-    return Simulation(
-        Training(
-            engine=engine,
-            decider=StrategyDecider(chosen, seeds),
-            observer=observer,
-            clock=ModelledClock(
-                profile=profile,
-                paradigm=chosen.paradigm,
-                sample_bits=RAW_BITS[data.x_train.dtype] * data.x_train[0].numel(),
-            ),
-            goal=settings.goal,
-            interval=settings.interval,
-            samples=engine.job.data.sizes,
-            evaluate_every=settings.evaluate_every or settings.interval,
-            report_every=settings.report_every or (1 if settings.device == "cpu" else settings.interval),
+    return shares
+
+
+def _training(engine: LocalEngine, world: World, profile: Profile, settings: Settings) -> Training:
+    """Everything that takes part in Algorithm 1, put together."""
+    chosen, x = strategy(settings.strategy), engine.job.data.x
+    return Training(
+        engine=engine,
+        decider=StrategyDecider(chosen, Seeds(settings.seed)),
+        observer=_observer(engine, chosen, world, profile, settings),
+        clock=ModelledClock(
+            profile=profile, paradigm=chosen.paradigm, sample_bits=RAW_BITS[x.dtype] * x[0].numel()
         ),
-        engine,
+        goal=settings.goal,
+        interval=settings.interval,
+        samples=engine.job.data.sizes,
+        evaluate_every=settings.evaluate_every or settings.interval,
+        report_every=settings.report_every or (1 if settings.device == "cpu" else settings.interval),
     )
 
 
