@@ -113,7 +113,7 @@ class ModelSection(Document):
 
 
 class TrainingSection(Document):
-    """How training is done; the defaults are the paper's."""
+    """How training is done; the defaults are the paper's, but for what is served."""
 
     strategy: str = "hasfl"
     learning_rate: float = 5e-4
@@ -126,6 +126,8 @@ class TrainingSection(Document):
     precision: Literal["float32", "bfloat16"] = "float32"
     report_every: Count | None = None  # rounds between readings of the loss; 1, or the interval on a GPU
     evaluate_every: Count | None = None  # rounds; as often as sub-models are aggregated, if not given
+    serve: Literal["mean", "last"] = "mean"  # of the aggregated models; the paper's is "last"
+    calibrate: bool | None = None  # measure batch norms anew; with the mean, if not given
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0  # of wall time, at least, between checkpoints
 
 

@@ -14,7 +14,8 @@ UNEQUAL = [np.arange(0, 2), np.arange(2, 5), np.arange(5, 30), np.arange(30, 50)
 
 
 def trained(strategy: str, engine: str) -> tuple[Simulation, list[int], list[Order]]:
-    made = simulation(strategy, unequal_fleet(), shares=UNEQUAL, rounds=10, engine=engine, learning_rate=0.2)
+    settings = {"rounds": 10, "engine": engine, "learning_rate": 0.2, "serve": "last"}
+    made = simulation(strategy, unequal_fleet(), shares=UNEQUAL, **settings)
     records = list(made.training.rounds())
     return made, records[0].plan.batch_sizes.tolist(), orders_of(records, DEVICES)
 

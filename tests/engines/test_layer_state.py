@@ -17,7 +17,7 @@ from hasfl.runner.assembly import Simulation
 from tests.engines.models import CLASSES, FEATURES, Tied
 from tests.engines.oracles import fed_avg
 from tests.engines.simulations import simulation, unequal_fleet
-from tests.engines.trainings import ENGINES, carry_out, job, steady
+from tests.engines.trainings import ENGINES, LAST, carry_out, job, steady
 
 TOLERANCE = 1e-12  # float64, eight rounds, the same sums in another order
 
@@ -104,7 +104,7 @@ def with_first(layer: nn.Module) -> LayeredModel:
 def test_buffers_are_averaged_and_stay_what_they_are(kind: type[LocalEngine], name: str) -> None:
     """Over eight rounds and four aggregations, as when every device trains a copy of its own."""
     steps = steady([Plan([2, 3, 1, 2], [3] * 4)] * 8, interval=2)
-    engine = kind(job(with_first(BUFFERS[name]()), Sgd(0.1)))
+    engine = kind(job(with_first(BUFFERS[name]()), Sgd(0.1), serving=LAST))
     for _ in carry_out(engine, steps):
         assert np.isfinite(engine.evaluate()).all()  # within an interval, too
     expected = fed_avg(engine.job, [step.order for step in steps], 2)

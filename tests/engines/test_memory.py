@@ -43,5 +43,8 @@ def test_every_part_is_counted() -> None:
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in job.model.buffers())
     assert whole.replicas == 4 * (weights + buffers)
     assert whole.gradients == 4 * weights
-    assert few.total == few.held + few.replicas + few.gradients + few.activations
+    assert few.served == more.served == weights + buffers  # the running mean
+    assert few.total == few.held + few.replicas + few.gradients + few.activations + few.served
+    last = predict_memory(simulation("sfl", serve="last").engine.job, depth=1, devices=4, samples=10)
+    assert (last.served, last.replicas) == (0, few.replicas)
     assert available_memory(torch.device("cpu")) > 0

@@ -17,7 +17,7 @@ from tests.engines.oracles import (
     sequential_split,
     weighted_sgd,
 )
-from tests.engines.trainings import ENGINES, Step, carry_out, job, steady
+from tests.engines.trainings import ENGINES, LAST, Step, carry_out, job, steady
 
 # float64, about ten rounds, the same sums in another order.
 TOLERANCE = 1e-12
@@ -40,7 +40,7 @@ def assert_same(engine: LocalEngine, expected: Weights, tolerance: float = TOLER
 def train(
     kind: type[LocalEngine], optimizer: Optimizer, steps: list[Step], name: str, depth: int | None = None
 ) -> LocalEngine:
-    engine = kind(job(model(name), optimizer))
+    engine = kind(job(model(name), optimizer, serving=LAST))
     list(carry_out(engine, steps, depth))
     return engine
 

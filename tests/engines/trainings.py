@@ -12,6 +12,7 @@ from hasfl.engines.api import Order
 from hasfl.engines.local import Job, LocalEngine, SampleLoss, cross_entropy
 from hasfl.engines.optimizers import Adam, Momentum, Optimizer, Sgd
 from hasfl.engines.reference import ReferenceEngine
+from hasfl.engines.serving import RUNNING_MEAN, Serving
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.engines.training_data import TrainingData
 from hasfl.networks import LayeredModel
@@ -21,6 +22,7 @@ from tests.engines.models import CLASSES, WORDS
 
 ENGINES: tuple[type[ReferenceEngine], type[SimulatedEngine]] = (ReferenceEngine, SimulatedEngine)
 OPTIMIZERS: dict[str, Optimizer] = {"sgd": Sgd(0.1), "momentum": Momentum(0.05), "adam": Adam(0.01)}
+LAST = Serving("last")  # as the paper has it: what comes out is what was trained
 SHARES = (11, 9, 14, 8)  # samples that each device holds: short epochs, all unequal
 
 
@@ -42,13 +44,16 @@ def job(
     shares: Sequence[int] = SHARES,
     sample_loss: SampleLoss = cross_entropy,
     seed: int = 5,
+    serving: Serving = RUNNING_MEAN,
 ) -> Job:
     """A model, random samples for it, and so many of them on each device."""
     x, y = samples(model, sum(shares))
     held = np.split(np.random.default_rng(seed).permutation(sum(shares)), np.cumsum(shares)[:-1])
     data = TrainingData.of(x, y, held, Seeds(seed))
     test = samples(model, 12, seed=2)
-    return Job(model=model, data=data, test=test, optimizer=optimizer, sample_loss=sample_loss)
+    return Job(
+        model=model, data=data, test=test, optimizer=optimizer, sample_loss=sample_loss, serving=serving
+    )
 
 
 @dataclass(frozen=True, slots=True)

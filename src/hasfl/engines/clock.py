@@ -9,7 +9,7 @@ from hasfl.arrays import IntN
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
-from hasfl.theory.latency import Arrangement, aggregation_bits, rearrangement_latency
+from hasfl.theory.latency import Arrangement, aggregation_bits, exchange_latency
 from hasfl.theory.paradigms import Paradigm
 
 
@@ -40,6 +40,7 @@ class ModelledClock:
     profile: Profile
     paradigm: Paradigm
     sample_bits: float  # of a raw sample, which centralised training collects
+    keeps_mean: bool = False  # whether the servers keep a running mean of the layers they hold
 
     def depth(self, plan: Plan) -> int:
         """How many layers devices hold apart under a plan."""
@@ -73,8 +74,8 @@ class ModelledClock:
         """Steps b1 and b3; nothing where devices hold no layers."""
         if before.depth == 0:
             return Cost({}, {})
-        latency = rearrangement_latency(before, after, self.profile)
-        bits = aggregation_bits(before, after, self.profile)
+        bits = aggregation_bits(before, after, self.profile, with_mean=self.keeps_mean)
+        latency = exchange_latency(bits, before.fleet, after.fleet)
         return Cost(
             {"submodel_upload": latency.up, "submodel_download": latency.down},
             {

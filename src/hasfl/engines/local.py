@@ -13,14 +13,16 @@ from torch import Tensor
 
 from hasfl.arrays import IntN
 from hasfl.engines.api import Order
+from hasfl.engines.calibration import Calibration
 from hasfl.engines.layer_state import LayerState, cloned
 from hasfl.engines.optimizers import Optimizer
-from hasfl.engines.serving import evaluate, served
+from hasfl.engines.serving import RUNNING_MEAN, RunningMean, Serving, evaluate, without_slots
 from hasfl.engines.split_state import SplitState, Weights, whole_model
 from hasfl.engines.training_data import TrainingData
-from hasfl.errors import ModelError
+from hasfl.errors import InputError, ModelError
 from hasfl.networks import LayeredModel
 
+MEAN = ".mean."  # before the names of the running mean's tensors; no layer's name is empty
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -39,6 +41,7 @@ class Job:
     optimizer: Optimizer
     sample_loss: SampleLoss = cross_entropy  # (outputs, labels) → one number per sample
     half: bool = False  # whether layers work in bfloat16 where that is safe
+    serving: Serving = RUNNING_MEAN
 
     def autocast(self) -> AbstractContextManager[object]:
         """While it is on, layers work in the precision that was asked for; weights stay as they are."""
@@ -55,6 +58,8 @@ class LocalEngine(ABC):
         self.state = SplitState.of(job.model, job.optimizer.slots)
         self.dtype = next((weight.dtype for weight in job.model.parameters()), torch.float32)
         job.model.train()
+        self.running = RunningMean()
+        self.calibration = Calibration(job.model, job.data) if job.serving.calibrates else None
 
     @abstractmethod
     def split_train(self, order: Order) -> Tensor:
@@ -67,24 +72,54 @@ class LocalEngine(ABC):
     def aggregate(self) -> None:
         """End an interval."""
         self.state.aggregate()
+        if self.job.serving.averages:
+            self.running.take(self.state.shared)
+
+    def served(self) -> list[LayerState]:
+        """The model that is read out: the running mean; without one, the virtual mean of all parts."""
+        states = self.running.states or self.state.mean()
+        return states if self.calibration is None else self.calibration.measured(states)
 
     def model(self) -> Weights:
         """A copy of the weights and buffers of the served model."""
-        return cloned(whole_model(self.state.names, served(self.state)))
+        return cloned(whole_model(self.state.names, self.served()))
 
     def evaluate(self) -> tuple[float, float]:
         """Accuracy and loss of the served model on the test set."""
-        return evaluate(self.job.model, served(self.state), self.job.test, self.job.sample_loss)
+        return evaluate(self.job.model, self.served(), self.job.test, self.job.sample_loss)
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Every tensor as an array, and how the layers are split."""
-        arrays = {name: tensor.clone().cpu().numpy() for name, tensor in self.state.saved().items()}
-        return arrays, {"depth": self.state.depth, "devices": self.state.devices.tolist()}
+        """Every tensor as an array, and how the layers are split and served."""
+        tensors = dict(self.state.saved())
+        for layer, state in zip(self.state.names, self.running.states, strict=False):
+            tensors |= {MEAN + name: tensor for name, tensor in state.named(layer)}
+        arrays = {name: tensor.clone().cpu().numpy() for name, tensor in tensors.items()}
+        return arrays, {
+            "depth": self.state.depth,
+            "devices": self.state.devices.tolist(),
+            "serve": self.job.serving.serve,
+            "averaged": self.running.count,
+        }
 
     def restore(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         """Go on from what `saved` gave."""
+        _require_served_alike(self.job.serving, values)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
         self.state.restore(tensors, int(values["depth"]), np.array(values["devices"], dtype=np.int64))
+        self.running = self._running_mean(tensors, int(values["averaged"]))
+
+    def _running_mean(self, tensors: Mapping[str, Tensor], count: int) -> RunningMean:
+        states = [without_slots(state).map(Tensor.clone) for state in self.state.shared] if count else []
+        for layer, state in zip(self.state.names, states, strict=False):
+            state.take(state.filled(MEAN + layer, tensors))
+        return RunningMean(count, states)
+
+
+def _require_served_alike(serving: Serving, values: Mapping[str, Any]) -> None:
+    """Refuse what another way of serving, or an older version, has saved."""
+    if values.get("serve") != serving.serve:
+        found = f"{values['serve']!r}" if "serve" in values else "nothing, as an older version wrote it"
+        raise InputError(f"this training serves {serving.serve!r}, but what was saved says {found}")
 
 
 def _require_weights_of_their_own(model: LayeredModel) -> None:

@@ -26,6 +26,7 @@ class MemoryNeed:
     replicas: int  # of private layers, for every device
     gradients: int
     activations: int  # kept from the forward pass for the backward one
+    served: int  # the running mean of the model, if there is one
 
     @property
     def total(self) -> int:
@@ -38,11 +39,13 @@ def predict_memory(job: Job, *, depth: int, devices: int, samples: int) -> Memor
     state = SplitState.of(job.model, job.optimizer.slots)
     layers = [sum(_bytes(tensor) for tensor in layer.tensors()) for layer in state.shared]
     weights = [sum(_bytes(tensor) for tensor in layer.weights.values()) for layer in state.shared]
+    kept = [*job.model.parameters(), *job.model.buffers()] if job.serving.averages else []
     return MemoryNeed(
         held=held_memory(job.data.x.device),
         replicas=devices * sum(layers[:depth]),
         gradients=devices * sum(weights[:depth]) + sum(weights[depth:]),
         activations=samples * kept_for_backward(job.model),
+        served=sum(map(_bytes, kept)),
     )
 
 

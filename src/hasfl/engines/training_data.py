@@ -48,6 +48,16 @@ class TrainingData:
         crops = draw_crops(self.seeds, round, device, count) if self.augment else ()
         return np.stack([indices, *crops])
 
+    def some_of_every_device(self, most: int) -> Tensor:
+        """Indices of samples, so many in all at most, as many of each device or all it has; mixed.
+
+        They depend on the seed alone.
+        """
+        stream = self.seeds.stream("calibration")
+        each = max(most // len(self.shares), 1)
+        picked = np.concatenate([stream.permutation(share)[:each] for share in self.shares])
+        return torch.from_numpy(stream.permutation(picked)[:most]).to(self.x.device)
+
     def gather(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
         """The samples of columns that `draw` made, one device's after the other's, and their labels."""
         x, y = self.x[drawn[0]], self.y[drawn[0]]

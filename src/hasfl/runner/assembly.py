@@ -17,6 +17,7 @@ from hasfl.engines.loop import Training
 from hasfl.engines.observer import WorldObserver
 from hasfl.engines.optimizers import optimizer
 from hasfl.engines.reference import ReferenceEngine
+from hasfl.engines.serving import Serving
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.engines.split_state import Weights
 from hasfl.engines.training_data import TrainingData
@@ -58,8 +59,15 @@ class Settings:
     report_every: int | None = (
         None  # rounds; 1, or the interval on a GPU, which then need not wait each round
     )
+    serve: str = "mean"  # the running mean of the aggregated models; or the last, as in the paper
+    calibrate: bool | None = None  # whether batch norms are measured anew; with the mean, if not given
     augment: bool = False
     sample_loss: SampleLoss = cross_entropy
+
+    @property
+    def serving(self) -> Serving:
+        """Which model is read out of the training."""
+        return Serving(self.serve, self.calibrate)
 
     def __post_init__(self) -> None:
         quantity("learning_rate", self.learning_rate, positive=True)
@@ -70,6 +78,7 @@ class Settings:
                 count(field, getattr(self, field))
         if self.target is not None:
             quantity("target", self.target, positive=True)
+        Serving(self.serve, self.calibrate)  # which says what is wrong with them
         if self.engine not in ENGINES:
             raise InputError(f"engine must be one of {', '.join(ENGINES)}, got {self.engine!r}")
         if self.precision not in ("float32", "bfloat16"):
@@ -156,7 +165,10 @@ def _training(engine: LocalEngine, world: World, profile: Profile, settings: Set
         decider=StrategyDecider(chosen, Seeds(settings.seed)),
         observer=_observer(engine, chosen, world, profile, settings),
         clock=ModelledClock(
-            profile=profile, paradigm=chosen.paradigm, sample_bits=RAW_BITS[x.dtype] * x[0].numel()
+            profile=profile,
+            paradigm=chosen.paradigm,
+            sample_bits=RAW_BITS[x.dtype] * x[0].numel(),
+            keeps_mean=settings.serving.averages,
         ),
         goal=settings.goal,
         interval=settings.interval,
@@ -203,6 +215,7 @@ def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: S
         optimizer=optimizer(settings.optimizer, settings.learning_rate),
         sample_loss=settings.sample_loss,
         half=settings.precision == "bfloat16",
+        serving=settings.serving,
     )
 
 

@@ -61,6 +61,8 @@ def settings_of(scenario: Scenario) -> Settings:
         evaluate_every=training.evaluate_every,
         goal=scenario.stop.goal(),
         seed=scenario.seed,
+        serve=training.serve,
+        calibrate=training.calibrate,
         augment=scenario.data.augment,
     )
 

@@ -114,30 +114,35 @@ def aggregation_latency(plan: Plan, fleet: Fleet, profile: Profile) -> Aggregati
     T_A(μ) = max_i {T_{c,i}^U, T_s^U} + max_i {T_{c,i}^D, T_s^D}                          Eq. (39)
     """
     arrangement = Arrangement.of(plan, fleet)
-    return rearrangement_latency(arrangement, arrangement, profile)
+    return exchange_latency(aggregation_bits(arrangement, arrangement, profile), fleet, fleet)
 
 
-def rearrangement_latency(before: Arrangement, after: Arrangement, profile: Profile) -> AggregationLatency:
-    """Latency of an aggregation after which cuts or devices are others; Eq. (39) where they are the same."""
-    bits = aggregation_bits(before, after, profile)
+def exchange_latency(bits: AggregationBits, before: Fleet, after: Fleet) -> AggregationLatency:
+    """Latency of an aggregation with these bits: up at the rates before it, down at those after it."""
     return AggregationLatency(
-        submodel_upload=bits.submodel_upload / before.fleet.fed_up_rate,  # (34)
-        server_submodel_upload=bits.server_submodel_upload / before.fleet.server_fed_up_rate,  # (35)
-        submodel_download=bits.submodel_download / after.fleet.fed_down_rate,  # (36)
-        server_submodel_download=bits.server_submodel_download / after.fleet.server_fed_down_rate,  # (37)
+        submodel_upload=bits.submodel_upload / before.fed_up_rate,  # (34)
+        server_submodel_upload=bits.server_submodel_upload / before.server_fed_up_rate,  # (35)
+        submodel_download=bits.submodel_download / after.fed_down_rate,  # (36)
+        server_submodel_download=bits.server_submodel_download / after.server_fed_down_rate,  # (37)
     )
 
 
-def aggregation_bits(before: Arrangement, after: Arrangement, profile: Profile) -> AggregationBits:
+def aggregation_bits(
+    before: Arrangement, after: Arrangement, profile: Profile, *, with_mean: bool = False
+) -> AggregationBits:
     """Sub-models go up as they were cut and come down as they will be.
 
     The edge server exchanges what each device lacks of the deepest sub-model: N max_i δ − Σ_i δ. Layers
     that were common and become private go up from it once; those that become common come down to it once.
+    With them goes the running mean of their weights, if the servers keep one.
     """
     delta = np.concatenate([[0.0], profile.submodel_bits_upto])  # of 0 to L layers
     client, next_client = delta[before.plan.cuts], delta[after.plan.cuts]
     middle, next_middle = delta[before.depth] - client, delta[after.depth] - next_client
     moved = float(delta[after.depth] - delta[before.depth])
+    if with_mean:
+        weights = np.concatenate([[0.0], profile.param_bits_upto])
+        moved += float(weights[after.depth] - weights[before.depth])
     return AggregationBits(
         submodel_upload=client,
         server_submodel_upload=float(middle.sum()) + max(moved, 0.0),
