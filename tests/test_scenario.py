@@ -146,6 +146,7 @@ def test_without_torch_only_shipped_models_can_be_planned(
         (BASE + '[[device]]\nname = "a"', r"device\[0\].flops is missing"),
         (BASE + '[[device]]\nname = "a"\nspeed = 1', r"device\[0\].flops is missing"),
         ("seed = -1", "seed must be greater than or equal to 0, got -1"),
+        ('training.serve = "best"', "training.serve must be 'mean' or 'last', got 'best'"),
         ('training.optimizer = "lion"', "training.optimizer must be 'sgd', 'momentum' or 'adam', got 'lion'"),
         ('model.profile = "x.json"\nmodel.name = "vgg16"', "model: give either profile or the name"),
         (BASE.replace("small-cnn", "vgg19"), "unknown model 'vgg19'"),

@@ -148,6 +148,7 @@ def training(
     accuracies: Iterable[float] = (),
     trouble: Mapping[int, Exception] | None = None,
     paradigm: Paradigm = SPLIT,
+    keeps_mean: bool = False,
     evaluate_every: int = 100,
     report_every: int = 1,
     calls: list[Call] | None = None,
@@ -158,7 +159,9 @@ def training(
         engine=FakeEngine(noted, losses, accuracies),
         decider=FakeDecider(noted, interval, cuts, batches, trouble or {}),
         observer=FakeObserver(noted, interval, present),
-        clock=ModelledClock(profile=small_profile(), paradigm=paradigm, sample_bits=SAMPLE_BITS),
+        clock=ModelledClock(
+            profile=small_profile(), paradigm=paradigm, sample_bits=SAMPLE_BITS, keeps_mean=keeps_mean
+        ),
         goal=Goal(rounds=6) if goal is None else goal,
         interval=interval,
         samples=np.array([20, 30, 40]),

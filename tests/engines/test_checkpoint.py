@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hasfl.engines.checkpoint import restore, saved
+from hasfl.errors import InputError
 from hasfl.profile import GradientStats
 from hasfl.record import RoundRecord
 from hasfl.runner.assembly import Simulation
@@ -29,6 +30,8 @@ CASES: dict[str, dict[str, Any]] = {
     "fl": {"optimizer": "momentum"},
     "sl": {"evaluate_every": 2},
     "cl": {"optimizer": "adam", "learning_rate": 0.01},
+    "b=4+rms": {"serve": "last", "evaluate_every": 1},
+    "sfl": {"calibrate": False, "evaluate_every": 1},
 }
 
 
@@ -85,6 +88,31 @@ def test_where_devices_leave_and_come_back(engine: str) -> None:
     assert [len(record.devices) for record in records] == [4, 3, 3, 3, 3, 3, 4]
     for each in kept:
         assert_same_bits(gone_on(simulation("hasfl", world, **settings), each), (records, model))
+
+
+@pytest.mark.parametrize("rounds", [2, ROUNDS])
+def test_what_is_served_otherwise_is_refused(rounds: int) -> None:
+    """Also what an older version saved, which knew no other way; before an aggregation as well as after."""
+    _, kept, _ = kept_after_every_round(simulation("sfl", rounds=ROUNDS))
+    arrays, values, records = kept[rounds - 1]
+    assert values["split"]["averaged"] == rounds // 3
+    last = simulation("sfl", rounds=ROUNDS, serve="last")
+    with pytest.raises(InputError, match=r"^this training serves 'last', but what was saved says 'mean'$"):
+        restore(last.training, last.engine, arrays, values, records)
+    split = {"depth": values["split"]["depth"], "devices": values["split"]["devices"]}
+    mean = simulation("sfl", rounds=ROUNDS)
+    with pytest.raises(InputError, match=r"^this training serves 'mean', but .* an older version wrote it$"):
+        restore(mean.training, mean.engine, arrays, {**values, "split": split}, records)
+
+
+def test_a_running_mean_that_is_missing_is_refused() -> None:
+    _, kept, _ = kept_after_every_round(simulation("sfl", rounds=ROUNDS))
+    arrays, values, records = kept[-1]
+    own = {name: array for name, array in arrays.items() if not name.startswith(".mean.")}
+    assert len(own) < len(arrays)
+    made = simulation("sfl", rounds=ROUNDS)
+    with pytest.raises(InputError, match=r"^\.mean\.conv1\..* must be a tensor .* got nothing$"):
+        restore(made.training, made.engine, own, values, records)
 
 
 def test_a_training_that_stops_twice() -> None:

@@ -1,6 +1,7 @@
 """Virtual time and traffic: what the planner predicts is what the loop counts and what one adds up."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,20 +90,21 @@ def naive_round(plan: Plan, fleet: Fleet, profile: Profile) -> tuple[float, floa
 
 
 def naive_aggregation(
-    before: tuple[list[int], int], after: tuple[list[int], int], profile: Profile
+    before: tuple[list[int], int], after: tuple[list[int], int], profile: Profile, *, keeps_mean: bool
 ) -> dict[str, float]:
     """What each arrow carries, replica by replica and layer by layer, for cuts and depths."""
     size = np.diff(profile.submodel_bits_upto, prepend=0.0)
+    moving = size + np.diff(profile.param_bits_upto, prepend=0.0) * keeps_mean
     (cuts, depth), (next_cuts, next_depth) = before, after
     return {
         "submodel_upload": sum(size[j] for c in cuts for j in range(c)),
         "submodel_download": sum(size[j] for c in next_cuts for j in range(c)),
-        # Middle parts, one for each device; and once, what was common and will be private.
+        # Middle parts, one for each device; and once, what was common and will be private, and its mean.
         "server_submodel_upload": sum(size[j] for c in cuts for j in range(c, depth))
-        + sum(size[j] for j in range(depth, next_depth)),
-        # Middle parts as they will be; and once, what was private and will be common.
+        + sum(moving[j] for j in range(depth, next_depth)),
+        # Middle parts as they will be; and once, what was private and will be common, and its mean.
         "server_submodel_download": sum(size[j] for c in next_cuts for j in range(c, next_depth))
-        + sum(size[j] for j in range(next_depth, depth)),
+        + sum(moving[j] for j in range(next_depth, depth)),
     }
 
 
@@ -114,8 +116,9 @@ def away(t: int) -> list[int]:
     return {2: [0, 2], 4: [2], 5: [0, 1], 6: [0, 1], 10: [0, 2]}.get(t, [0, 1, 2])
 
 
+@pytest.mark.parametrize("keeps_mean", [False, True])
 @pytest.mark.parametrize("present", [lambda t: [0, 1, 2], away], ids=["all there", "some away"])
-def test_bits_and_seconds_when_cuts_move_and_devices_leave(present: object) -> None:
+def test_bits_and_seconds_when_cuts_move_and_devices_leave(present: object, keeps_mean: bool) -> None:
     profile, fleet = small_profile(), small_fleet()
     made = training(
         interval=2,
@@ -123,6 +126,7 @@ def test_bits_and_seconds_when_cuts_move_and_devices_leave(present: object) -> N
         cuts=lambda k: MOVING[k % 6],
         batches=lambda t: [1 + t % 3, 2, 4],
         present=present,
+        keeps_mean=keeps_mean,
     )
     records = list(made.rounds())
     for t, record in enumerate(records[:12], start=1):
@@ -138,6 +142,7 @@ def test_bits_and_seconds_when_cuts_move_and_devices_leave(present: object) -> N
                 (record.plan.cuts.tolist(), int(began.plan.cuts.max())),
                 (next_cuts.tolist(), int(next_cuts.max())),
                 profile,
+                keeps_mean=keeps_mean,
             )
             assert {arrow: record.bits[arrow] for arrow in bits} == bits
             seconds += slowest_exchange(record, own, fleet.only(after), next_cuts, bits)
@@ -173,8 +178,24 @@ def test_by_hand() -> None:
     assert cost.phases["submodel_download"] == pytest.approx(max(3000 / 400, 1000 / 417, 8000 / 600))
 
 
-def test_centralised_training_collects_the_data_once() -> None:
-    records = list(training(paradigm=CENTRALISED, batches=lambda t: [2, 3, 4]).rounds())
+def test_the_running_mean_that_changes_hands_by_hand() -> None:
+    """Layer 3 becomes common, then private: 4000 bit of weights once more, not the 5000 of the optimiser's."""
+    profile = replace(small_profile(), optimizer_bits_upto=[1000.0, 3000.0, 8000.0])
+    clock = ModelledClock(profile=profile, paradigm=SPLIT, sample_bits=8.0, keeps_mean=True)
+    fleet = small_fleet()
+    deep, shallow = (Arrangement.of(Plan.uniform(3, batch_size=1, cut=cut), fleet) for cut in (3, 2))
+    down, up = clock.aggregation(deep, shallow), clock.aggregation(shallow, deep)
+    assert (down.bits["server_submodel_upload"], down.bits["server_submodel_download"]) == (0, 13_000)
+    assert (up.bits["server_submodel_upload"], up.bits["server_submodel_download"]) == (13_000, 0)
+    assert down.phases["submodel_download"] == pytest.approx(max(6000 / 400, 13_000 / 600))
+    assert up.phases["submodel_upload"] == pytest.approx(max(6000 / 300, 13_000 / 500))
+    assert clock.aggregation(deep, deep) == replace(clock, keeps_mean=False).aggregation(deep, deep)
+
+
+@pytest.mark.parametrize("keeps_mean", [False, True])
+def test_centralised_training_collects_the_data_once(keeps_mean: bool) -> None:
+    made = training(paradigm=CENTRALISED, batches=lambda t: [2, 3, 4], keeps_mean=keeps_mean)
+    records = list(made.rounds())
     fleet, held = small_fleet(), np.array([20, 30, 40])
     assert records[0].bits["data_upload"] == 90 * SAMPLE_BITS
     assert records[0].phases["data_upload"] == pytest.approx((held * SAMPLE_BITS / fleet.up_rate).max())
@@ -196,20 +217,26 @@ def test_centralised_training_collects_the_data_of_those_who_come_later_too() ->
     assert made.engine.job.data.sizes.sum() == sum(SHARES)
 
 
-def test_federated_training_sends_models_alone() -> None:
+@pytest.mark.parametrize("keeps_mean", [False, True])
+def test_federated_training_sends_models_alone(keeps_mean: bool) -> None:
     fleet = small_fleet()
-    for record in training(paradigm=FEDERATED, cuts=lambda k: [3, 3, 3]).rounds():
+    for record in training(paradigm=FEDERATED, cuts=lambda k: [3, 3, 3], keeps_mean=keeps_mean).rounds():
         alone = max(b * (600 + 1100) / f for b, f in zip([2, 3, 4], fleet.flops, strict=True))
         exchanged = (7000 / fleet.fed_up_rate).max() + (7000 / fleet.fed_down_rate).max()
         assert record.seconds == pytest.approx(alone + exchanged * record.aggregated)
         assert sum(record.bits.values()) == 2 * 3 * 7000 * record.aggregated
 
 
-def test_devices_in_turns_hand_the_client_part_on() -> None:
+@pytest.mark.parametrize("keeps_mean", [False, True])
+def test_devices_in_turns_hand_the_client_part_on(keeps_mean: bool) -> None:
     """Up from the one whose turn ends, down to the next; the server exchanges nothing."""
     fleet = small_fleet()
     made = training(
-        paradigm=SEQUENTIAL, cuts=lambda k: [2, 2, 2], present=lambda t: [(t - 1) // 2 % 3], interval=2
+        paradigm=SEQUENTIAL,
+        cuts=lambda k: [2, 2, 2],
+        present=lambda t: [(t - 1) // 2 % 3],
+        interval=2,
+        keeps_mean=keeps_mean,
     )
     for record in list(made.rounds())[:-1]:
         (i,) = record.devices

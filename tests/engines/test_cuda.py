@@ -70,6 +70,30 @@ def test_a_captured_training_can_be_saved_and_restored() -> None:
     assert list(carry_out(second, steps[18:])) == pytest.approx(losses[18:], rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.*debug mode is a prototype")
+@pytest.mark.parametrize("name", ["small-cnn batch", "residual images", "plain"])
+def test_the_served_model_is_that_of_the_reference(name: str) -> None:
+    """Running mean and measured norms, while captured rounds go on; and they never wait for the GPU."""
+    reference, simulated = pair(name, "momentum")
+    steps = timetable(len(model(name)), intervals=10, interval=4)
+    for step, losses in zip(
+        steps, zip(carry_out(reference, steps), carry_out(simulated, steps), strict=True), strict=True
+    ):
+        assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE["momentum"])
+        if step.order.round % 3 == 0:
+            expected, found = reference.model(), simulated.model()
+            for key, tensor in found.items():
+                torch.testing.assert_close(tensor.cpu(), expected[key], rtol=1e-7, atol=1e-8)
+            assert simulated.evaluate()[1] == pytest.approx(reference.evaluate()[1], rel=1e-5)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        simulated.served()
+        simulated.aggregate()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("part", ["private", "common"])
 def test_dropout_draws_by_round_and_not_by_what_was_drawn_before(part: str) -> None:
     """torch has another generator for each GPU: it too must be set, or a resumed training is another one."""

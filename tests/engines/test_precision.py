@@ -45,6 +45,8 @@ def test_half_precision_trains_nearly_alike(engine: str) -> None:
         ({"precision": "float16"}, "precision must be float32 or bfloat16"),
         ({"device": "tpu"}, "device must be cpu or cuda"),
         ({"engine": "fast"}, "engine must be one of"),
+        ({"serve": "best"}, "serve must be one of mean, last"),
+        ({"calibrate": "yes"}, "calibrate must be true or false"),
         ({"target": 0.0}, "target must be a finite number above 0"),
     ],
 )

@@ -140,6 +140,10 @@ DAMAGES: dict[str, Callable[[Tensors, State], tuple[Tensors, Any]]] = {
     "rounds in words": lambda tensors, state: (tensors, state | {"rounds": "two"}),
     "more rounds than recorded": lambda tensors, state: (tensors, state | {"rounds": 99}),
     "devices that there are not": lambda tensors, state: (tensors, state | {"devices": [0, 1, 2, 77]}),
+    "an older version": lambda tensors, state: (
+        tensors,
+        state | {"split": {key: state["split"][key] for key in ("depth", "devices")}},
+    ),
     "tensors of other names": lambda tensors, state: ({f"x{k}": v for k, v in tensors.items()}, state),
     "tensors of other shapes": lambda tensors, state: ({k: np.zeros(3) for k in tensors}, state),
 }

@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hasfl.engines.layer_state import LayerState, Tensors, cloned, forward
-from hasfl.engines.randomness import generators_kept
 from hasfl.engines.serving import SAMPLES_AT_ONCE, at_rest
 from hasfl.engines.training_data import TrainingData
 from hasfl.networks import LayeredModel
@@ -51,7 +50,7 @@ class Calibration:
         norms = [norm for layer in self.norms for norm in layer.values()]
         momenta = [norm.momentum for norm in norms]
         try:
-            with at_rest(self.model), generators_kept():
+            with at_rest(self.model):
                 for norm in norms:
                     norm.training = True
                 yield norms

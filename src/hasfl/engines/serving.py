@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hasfl.engines.layer_state import LayerState, forward
+from hasfl.engines.randomness import generators_kept
 from hasfl.errors import InputError
 from hasfl.networks import LayeredModel
 
@@ -82,10 +83,14 @@ def _move(mean: Tensor, newest: Tensor, share: float) -> None:
 
 @contextmanager
 def at_rest(model: LayeredModel) -> Iterator[None]:
-    """Every layer as it is when nothing is learnt; afterwards ready to be trained again."""
+    """Every layer as it is when nothing is learnt; afterwards ready to be trained again.
+
+    Whatever layers draw even so, torch's generators are as before.
+    """
     model.eval()
     try:
-        yield
+        with generators_kept():
+            yield
     finally:
         model.train()
 
