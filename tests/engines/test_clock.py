@@ -179,7 +179,7 @@ def test_by_hand() -> None:
 
 
 def test_the_running_mean_that_changes_hands_by_hand() -> None:
-    """Layer 3 becomes common, then private: 4000 bit of weights once more, not the 5000 of the optimiser's."""
+    """Layer 3 becomes common, then private: 4000 bit of weights once more, not the optimiser's 5000."""
     profile = replace(small_profile(), optimizer_bits_upto=[1000.0, 3000.0, 8000.0])
     clock = ModelledClock(profile=profile, paradigm=SPLIT, sample_bits=8.0, keeps_mean=True)
     fleet = small_fleet()

@@ -113,7 +113,7 @@ def test_what_is_averaged_is_a_copy_without_the_optimisers_slots() -> None:
 
 
 def test_the_window_is_a_ninth_of_training() -> None:
-    """The mean age of what is served is (K − 1)/10 aggregations: n − 1 of K in a window of twice that."""
+    """… so that the mean age of what is served is a tenth: (K − 1)/10 aggregations, whatever K is."""
     for count in (5, 60, 500):
         mean = RunningMean()
         for k in range(1, count + 1):
