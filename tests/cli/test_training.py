@@ -244,9 +244,13 @@ def test_a_scenario_on_standard_input(hasfl: Hasfl, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("which", "changes"), [("test", {"training.serve": '"last"'}), ("training", {"model.norm": '"none"'})]
+    ("name", "which", "changes"),
+    [
+        ("sfl", "test", {"training.serve": '"last"'}),
+        ("hasfl", "test", {"training.serve": '"last"'}),
+        ("sfl", "training", {"model.norm": '"none"', "training.evaluate_every": "20"}),
+    ],
 )
-@pytest.mark.parametrize("name", ["sfl", "hasfl"])
 def test_a_loss_that_is_no_number(
     train: Callable[..., Outcome], tmp_path: Path, name: str, which: str, changes: dict[str, str]
 ) -> None:
