@@ -234,6 +234,23 @@ def test_wrong_options(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert files(tmp_path) == ["small.toml"]
 
 
+def test_a_scenario_says_what_is_served(hasfl: Hasfl, tmp_path: Path) -> None:
+    """Four models come out of one training; two of them where nothing is said of norms."""
+    runs: dict[tuple[str, str], tuple[list[float], bytes]] = {}
+    for serve in ("mean", "last"):
+        for calibrate in ("true", "false", ""):
+            name = f"{serve}-{calibrate}"
+            changes = {"training.serve": f'"{serve}"', "training.calibrate": calibrate}
+            scenario = write(tmp_path, changes, name=name)
+            assert hasfl("train", scenario, "--out", tmp_path, "--run", name, "--strategy", "sfl").code == 0
+            losses = [row["loss"] for row in rounds(tmp_path / name)]
+            runs[serve, calibrate] = (losses, (tmp_path / name / "model.safetensors").read_bytes())
+    assert len({str(losses) for losses, _ in runs.values()}) == 1
+    assert len({served for _, served in runs.values()}) == 4
+    assert runs["mean", ""] == runs["mean", "true"]
+    assert runs["last", ""] == runs["last", "false"]
+
+
 def test_a_scenario_on_standard_input(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is trained, or refused at once; but nothing else is trained in its place."""
     monkeypatch.setenv("HASFL_DATA", "/dev/null/none")

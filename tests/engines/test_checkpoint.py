@@ -90,6 +90,16 @@ def test_where_devices_leave_and_come_back(engine: str) -> None:
         assert_same_bits(gone_on(simulation("hasfl", world, **settings), each), (records, model))
 
 
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_a_running_mean_that_is_under_way(calibrate: bool) -> None:
+    """Stopped after three aggregations, with one more to come, whose share depends on how many there were."""
+    settings = {"rounds": 13, "calibrate": calibrate, "optimizer": "momentum"}
+    records, kept, model = kept_after_every_round(simulation("rbs+rms", **settings))
+    for each in kept[8:12]:
+        assert each[1]["split"]["averaged"] == len(each[2]) // 3
+        assert_same_bits(gone_on(simulation("rbs+rms", **settings), each), (records, model))
+
+
 @pytest.mark.parametrize("rounds", [2, ROUNDS])
 def test_what_is_served_otherwise_is_refused(rounds: int) -> None:
     """Also what an older version saved, which knew no other way; before an aggregation as well as after."""
