@@ -27,6 +27,9 @@ class Optimizer(Protocol):
     def step(self, state: LayerState, gradients: Mapping[str, Tensor]) -> None:
         """Move the weights of a layer; tensors are changed in place."""
 
+    def reach(self, state: LayerState, gradients: Mapping[str, Tensor]) -> Tensors:
+        """How far such gradients move the weights of a layer in the long run; nothing is changed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sgd:
@@ -43,6 +46,10 @@ class Sgd:
         """One step."""
         for name, gradient in gradients.items():
             state.weights[name].sub_(gradient, alpha=self.learning_rate)
+
+    def reach(self, state: LayerState, gradients: Mapping[str, Tensor]) -> Tensors:
+        """γ g."""
+        return {name: self.learning_rate * gradient for name, gradient in gradients.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,11 @@ class Momentum:
         for name, gradient in gradients.items():
             moving = state.slots[name]["momentum"].mul_(self.momentum).add_(gradient)
             state.weights[name].sub_(moving, alpha=self.learning_rate)
+
+    def reach(self, state: LayerState, gradients: Mapping[str, Tensor]) -> Tensors:
+        """γ g, and what is left of it in each of the steps to come: γ/(1 − μ) g."""
+        reach = self.learning_rate / (1 - self.momentum)
+        return {name: reach * gradient for name, gradient in gradients.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,15 @@ class Adam:
             steps = _beside(slots["steps"].add_(1), gradient)
             root = (second / (1 - second_decay**steps)).sqrt_().add_(self.epsilon)
             state.weights[name].sub_(first / (1 - first_decay**steps) / root, alpha=self.learning_rate)
+
+    def reach(self, state: LayerState, gradients: Mapping[str, Tensor]) -> Tensors:
+        """γ g by the root of the second moment as it stands; before the first step, of this gradient."""
+        return {name: self._reach(state.slots[name], gradient) for name, gradient in gradients.items()}
+
+    def _reach(self, slots: Tensors, gradient: Tensor) -> Tensor:
+        seen = 1 - self.decay[1] ** slots["steps"]
+        second = torch.where(seen > 0, slots["second"] / seen.clamp_min(1e-30), gradient.square())
+        return self.learning_rate * gradient / (second.sqrt() + self.epsilon)
 
 
 def _beside(counters: Tensor, weight: Tensor) -> Tensor:

@@ -19,21 +19,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hasfl.arrays import FloatL, IntN
 from hasfl.engines.api import Order
-from hasfl.engines.layer_state import LayerState, forward
-from hasfl.engines.local import LocalEngine, trainable
-from hasfl.engines.randomness import drawn_for
+from hasfl.engines.gradients import Samples, difference, gradient, moved, products, weights_of
+from hasfl.engines.layer_state import LayerState, Tensors
+from hasfl.engines.local import LocalEngine
+from hasfl.engines.measuring import NOT_FINITE
 from hasfl.errors import Diverged
 from hasfl.profile import GradientStats
 
 PROBED_DEVICES = 5
 PROBE_SAMPLES = 32  # of each, in two halves
 LEAST_GAP = 1e-6  # of a loss that has reached 0
-
-Gradient = list[Tensor]  # of each layer, flat
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,10 +51,7 @@ def estimate_statistics(engine: LocalEngine, order: Order) -> GradientStats:
     some = seeds.stream("probed", order.round).permutation(able)[:PROBED_DEVICES]
     probes = [_probe(engine, int(device), order.round) for device in some]
     if not all(math.isfinite(probe.loss) and math.isfinite(probe.smoothness) for probe in probes):
-        raise Diverged(
-            f"the gradients are no finite numbers any more in round {order.round}: lower the learning rate, "
-            "or choose a model with normalisation"
-        )
+        raise Diverged(NOT_FINITE.format(round=order.round))
     variance = np.mean([probe.variance_of for probe in probes], axis=0)
     square = np.mean([probe.square_of for probe in probes], axis=0)
     return GradientStats(
@@ -70,27 +65,23 @@ def estimate_statistics(engine: LocalEngine, order: Order) -> GradientStats:
 def _probe(engine: LocalEngine, device: int, round: int) -> Probe:
     mean, own = engine.state.mean(), engine.state.model_of(device)
     halves = _halves(engine, device, round)
-    at_mean = [_gradient(engine, mean, *half, round) for half in halves]
-    (g_a, _), (g_b, _) = at_mean
+    (g_a, loss_a), (g_b, loss_b) = (gradient(engine, mean, half, round) for half in halves)
     if engine.state.depth == 0 or _distance(own, mean) == 0:
-        own = _stepped(engine, mean, g_a)
-    at_own = [_gradient(engine, own, *half, round)[0] for half in halves]
-    change = sum(
-        float((l_a + l_b - m_a - m_b).square().sum()) / 4
-        for l_a, l_b, m_a, m_b in zip(*at_own, g_a, g_b, strict=True)
-    )
+        own = moved(mean, [_step(layer, engine.job.optimizer.learning_rate) for layer in g_a])
+    l_a, l_b = (gradient(engine, own, half, round)[0] for half in halves)
+    changes = [difference(l_a, g_a), difference(l_b, g_b)]
+    change = sum(float(products(one, other).sum()) for one in changes for other in changes) / 4
     size = len(halves[0][0])
+    apart = difference(g_a, g_b)
     return Probe(
         smoothness=math.sqrt(change) / max(_distance(own, mean), 1e-30),
-        variance_of=np.array(
-            [size / 2 * float((a - b).square().sum()) for a, b in zip(g_a, g_b, strict=True)]
-        ),
-        square_of=np.array([float(torch.dot(a, b)) for a, b in zip(g_a, g_b, strict=True)]),
-        loss=float(np.mean([loss for _, loss in at_mean])),
+        variance_of=size / 2 * products(apart, apart).cpu().numpy(),
+        square_of=products(g_a, g_b).cpu().numpy(),
+        loss=float(loss_a + loss_b) / 2,
     )
 
 
-def _halves(engine: LocalEngine, device: int, round: int) -> list[tuple[Tensor, Tensor]]:
+def _halves(engine: LocalEngine, device: int, round: int) -> list[Samples]:
     """Two equal sets of a device's samples that share none."""
     data = engine.job.data
     share: IntN = data.shares[device]
@@ -100,41 +91,11 @@ def _halves(engine: LocalEngine, device: int, round: int) -> list[tuple[Tensor, 
     return [(data.x[half], data.y[half]) for half in halves]
 
 
-def _gradient(
-    engine: LocalEngine, states: Sequence[LayerState], x: Tensor, y: Tensor, round: int
-) -> tuple[Gradient, float]:
-    """The gradient of the mean loss, layer by layer, and that loss; buffers are left as they are."""
-    copies = [trainable(state.map(Tensor.clone)) for state in states]
-    with drawn_for(engine.job.data.seeds, round, layer=0):
-        loss = engine.job.sample_loss(forward(engine.layers, copies, x), y).mean()
-    leaves = [weight for state in copies for weight in state.weights.values()]
-    found = iter(torch.autograd.grad(loss, leaves, materialize_grads=True))
-    gradients = [_flat([next(found) for _ in state.weights], x) for state in copies]
-    return gradients, float(loss.detach())
-
-
-def _flat(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
-    """One vector; a zero where a layer has no weights."""
-    return torch.cat([tensor.flatten() for tensor in tensors]) if tensors else like.new_zeros(1)
-
-
 def _distance(one: Sequence[LayerState], other: Sequence[LayerState]) -> float:
-    squares = [
-        float((state.weights[name] - weight).square().sum())
-        for state, reference in zip(one, other, strict=True)
-        for name, weight in reference.weights.items()
-    ]
-    return math.sqrt(sum(squares))
+    apart = difference(weights_of(one), weights_of(other))
+    return math.sqrt(float(products(apart, apart).sum()))
 
 
-def _stepped(engine: LocalEngine, states: Sequence[LayerState], gradients: Gradient) -> list[LayerState]:
-    """Weights one step further, where devices have not moved apart."""
-    moved = []
-    for state, gradient in zip(states, gradients, strict=True):
-        parts = gradient.split([weight.numel() for weight in state.weights.values()] or len(gradient))
-        weights = {
-            name: weight - engine.job.optimizer.learning_rate * part.view_as(weight)
-            for (name, weight), part in zip(state.weights.items(), parts, strict=False)
-        }
-        moved.append(LayerState(weights, state.buffers, {}))
-    return moved
+def _step(layer: Tensors, learning_rate: float) -> Tensors:
+    """A plain step, where devices have not moved apart."""
+    return {name: learning_rate * tensor for name, tensor in layer.items()}

@@ -1,0 +1,150 @@
+"""What noise and drift cost a training, read off the training itself (docs/constants.md).
+
+At the mean model w̄, take two batches A and C that share no sample, as large as the devices' batches, and let
+Δ be the displacement that A's gradient causes. A step takes back a part of the slope it was made for:
+
+    overshoot = ⟨g_A(w̄) − g_A(w̄ − Δ), Δ⟩ / ⟨g_A, Δ⟩        seen by the samples of the step itself
+    carried   = ⟨g_C(w̄) − g_C(w̄ − Δ), Δ⟩ / ⟨g_A, Δ⟩        seen by others
+
+Training with a fixed step settles where the first is about as large as it may be, and moves on as fast as the
+second is; the smaller the batch, the more of the first is the batch's own doing. So rounds grow by
+
+    1 + noise · mean_i(1/b_i),     noise · mean_i(1/a_i) = overshoot · (overshoot / carried − 1)
+
+where a_i are the samples of device i in A. Far from that limit, overshoot is small, and noise costs nothing.
+
+Layers that a device holds for itself carry N times the noise of a common layer, until they are averaged. What
+that costs more is the loss that the drift δ_i = w_i − w̄ adds, over what the noise of the common steps adds:
+
+    drift = ⟨∇F_i(w_i) − ∇F_i(w̄), δ_i⟩ / 4   over   Σ_j ⟨noise_j, its displacement⟩ / (4 N b)
+
+and drift grows with layers as their noise does, which the two batches tell for every layer.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hasfl.arrays import FloatL, IntN
+from hasfl.engines.api import Order
+from hasfl.engines.gradients import Gradient, Samples, difference, gradient, moved, products, weights_of
+from hasfl.engines.layer_state import LayerState
+from hasfl.engines.local import LocalEngine
+from hasfl.errors import Diverged
+
+LEAST_HALF = 16  # samples in A and in C, in all, if the devices have them
+DRIFTED_DEVICES, DRIFT_SAMPLES = 2, 16
+LEAST_CARRIED = 0.02  # of the overshoot: below it, what others see of a step is lost in noise
+
+NOT_FINITE = (
+    "the gradients are no finite numbers any more in round {round}: lower the learning rate, or choose a "
+    "model with normalisation"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """What was found just before one aggregation."""
+
+    noise: float  # samples: see above
+    drift: float | None  # of the layers that were private; None where nothing had drifted
+    share_of: FloatL  # of each layer in the noise; they sum to 1
+    overshoot: float
+    carried: float
+
+
+def take_reading(engine: LocalEngine, order: Order) -> Reading:
+    """Measure just before an aggregation; training itself is left alone."""
+    mean = engine.state.mean()
+    halves, per_device = _two_batches(engine, order)
+    first, second = (gradient(engine, mean, half, order.round)[0] for half in halves)
+    step = displacement(engine, mean, first)
+    after = moved(mean, step)
+    lost = [
+        products(difference(before, gradient(engine, after, half, order.round)[0]), step)
+        for before, half in zip((first, second), halves, strict=True)
+    ]
+    apart = difference(first, second)
+    power = products(apart, displacement(engine, mean, apart)) * per_device / 2  # a sample's, over N
+    slope, own, others = torch.stack([each.sum() for each in (products(first, step), *lost)]).tolist()
+    if not all(map(math.isfinite, (slope, own, others))):
+        raise Diverged(NOT_FINITE.format(round=order.round))
+    overshoot, carried = (max(own / slope, 0.0), others / slope) if slope > 0 else (0.0, 0.0)
+    return Reading(
+        noise=_noise(overshoot, carried) * per_device,
+        drift=_drift(engine, order, mean, float(power.sum())),
+        share_of=_shares(power.cpu().numpy()),
+        overshoot=overshoot,
+        carried=carried,
+    )
+
+
+def displacement(engine: LocalEngine, states: Sequence[LayerState], gradients: Gradient) -> Gradient:
+    """How far gradients move weights, in the long run."""
+    return [engine.job.optimizer.reach(state, layer) for state, layer in zip(states, gradients, strict=True)]
+
+
+def _noise(overshoot: float, carried: float) -> float:
+    """What a batch's own doing costs, for batches of this size."""
+    if overshoot <= 0:
+        return 0.0
+    others = max(carried, LEAST_CARRIED * overshoot)
+    return min(overshoot, 1.0) * max(overshoot / others - 1, 0.0)
+
+
+def _drift(engine: LocalEngine, order: Order, mean: Sequence[LayerState], power: float) -> float | None:
+    """The loss that drift adds over what the noise of common steps adds, for the layers private now."""
+    if engine.state.depth == 0 or len(order.devices) < 2 or power <= 0:
+        return None
+    picked = engine.job.data.seeds.stream("drifted", order.round).permutation(order.devices)
+    added = [_added_by_drift(engine, int(device), order.round, mean) for device in picked[:DRIFTED_DEVICES]]
+    per_sample = float((1 / order.batch_sizes).mean())
+    return max(float(np.mean(added)), 0.0) / (power * per_sample)
+
+
+def _added_by_drift(engine: LocalEngine, device: int, round: int, mean: Sequence[LayerState]) -> float:
+    """⟨∇F_i(w_i) − ∇F_i(w̄), w_i − w̄⟩ on a device's own samples."""
+    own = engine.state.model_of(device)
+    samples = _samples(engine, [_picked(engine, device, round)[:DRIFT_SAMPLES]])
+    at_own, at_mean = (gradient(engine, states, samples, round)[0] for states in (own, mean))
+    drifted = difference(weights_of(own), weights_of(mean))
+    return float(products(difference(at_own, at_mean), drifted).sum())
+
+
+def _two_batches(engine: LocalEngine, order: Order) -> tuple[list[Samples], float]:
+    """A and C, and the harmonic mean of what each device has in one of them."""
+    least = math.ceil(LEAST_HALF / len(order.devices))
+    first, second, sizes = [], [], []
+    for device, batch_size in zip(order.devices.tolist(), order.batch_sizes.tolist(), strict=True):
+        picked = _picked(engine, device, order.round)
+        half = min(max(batch_size // 2, least), len(picked) // 2)
+        if half:
+            first.append(picked[:half])
+            second.append(picked[half : 2 * half])
+            sizes.append(half)
+    return [_samples(engine, first), _samples(engine, second)], len(sizes) / sum(1 / size for size in sizes)
+
+
+def _picked(engine: LocalEngine, device: int, round: int) -> IntN:
+    """A device's samples in an order of their own."""
+    picked: IntN = engine.job.data.seeds.stream("read", round, device).permutation(
+        engine.job.data.shares[device]
+    )
+    return picked
+
+
+def _samples(engine: LocalEngine, picked: Sequence[IntN]) -> Samples:
+    data = engine.job.data
+    index = torch.from_numpy(np.concatenate(picked)).to(data.x.device)
+    return data.x[index], data.y[index]
+
+
+def _shares(power: FloatL) -> FloatL:
+    """Each layer's part of the noise; all alike where there is none."""
+    power = np.maximum(power, 0.0)
+    total = float(power.sum())
+    shares: FloatL = power / total if total > 0 else np.full(len(power), 1 / len(power))
+    return shares
