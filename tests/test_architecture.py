@@ -81,7 +81,8 @@ def test_public_names() -> None:
     }
     assert public == {
         "Device", "Fleet", "FleetRanges", "Goal", "GradientStats", "HasflError", "Infeasible", "InputError",
-        "Layer", "Plan", "PlanReport", "Problem", "Profile", "RoundRecord", "Seeds", "TargetUnreachable",
+        "Layer", "MeasuredStats", "Plan", "PlanReport", "Problem", "Profile", "RoundRecord", "Seeds",
+        "TargetUnreachable",
         "best_batches", "best_cuts", "best_plan", "draw_fleet", "evaluate", "read_problem",
     }  # fmt: skip
 

@@ -19,6 +19,7 @@ from hasfl.planning.joint import best_plan as best_plan
 from hasfl.problem import Problem as Problem
 from hasfl.profile import GradientStats as GradientStats
 from hasfl.profile import Layer as Layer
+from hasfl.profile import MeasuredStats as MeasuredStats
 from hasfl.profile import Profile as Profile
 from hasfl.record import Goal as Goal
 from hasfl.record import RoundRecord as RoundRecord

@@ -57,18 +57,20 @@ class Plan:
 class Margins:
     """What is left of each constraint under a plan; all are kept when none is negative."""
 
-    target: float  # C1: ε minus the floor of the bound; above 0, or there would be no report
+    target: float | None  # C1: ε minus the floor of the bound, above 0; None where rounds are measured
     memory: FloatN  # C4, bit per device
     max_batch: FloatN  # samples per device
 
     @property
     def kept(self) -> bool:
         """Whether the plan respects every constraint."""
-        return bool(self.target > 0 and (self.memory >= 0).all() and (self.max_batch >= 0).all())
+        reached = self.target is None or self.target > 0
+        return bool(reached and (self.memory >= 0).all() and (self.max_batch >= 0).all())
 
     def by_constraint(self) -> Mapping[str, float | list[float]]:
         """The margins under the names of the paper's constraints, as plain numbers."""
-        return {"C1": self.target, "C4": self.memory.tolist(), "max_batch": self.max_batch.tolist()}
+        c1 = {} if self.target is None else {"C1": self.target}
+        return {**c1, "C4": self.memory.tolist(), "max_batch": self.max_batch.tolist()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

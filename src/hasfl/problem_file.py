@@ -4,12 +4,12 @@ SI units; one entry per device or layer.
 """
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hasfl.documents import Document
 from hasfl.fleet import Fleet
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, Profile
+from hasfl.profile import GradientStats, MeasuredStats, Profile
 
 
 class FleetSection(Document):
@@ -40,16 +40,46 @@ class ProfileSection(Document):
 
 
 class StatsSection(Document):
-    """The constants of the convergence bound: see `hasfl.profile.GradientStats`."""
+    """What the rounds depend on: the constants of the paper's bound, or those measured in training.
 
-    smoothness: float
-    initial_gap: float
-    variance_of: list[float]
-    moment_of: list[float]
+    See `hasfl.profile.GradientStats` and `hasfl.profile.MeasuredStats`.
+    """
 
-    def stats(self) -> GradientStats:
+    smoothness: float | None = None
+    initial_gap: float | None = None
+    variance_of: list[float] | None = None
+    moment_of: list[float] | None = None
+
+    rounds: float | None = None
+    noise: float | None = None
+    drift_of: list[float] | None = None
+    noise_error: float = 0.0
+    drift_error: float = 0.0
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "StatsSection":
+        papers = sorted(self.model_fields_set & set(OF_THE_BOUND))
+        measured = sorted(self.model_fields_set - set(OF_THE_BOUND))
+        if papers and measured:
+            raise ValueError(
+                f"give either the paper's constants ({', '.join(OF_THE_BOUND)}) or measured ones "
+                f"({', '.join(MEASURED)}), not both: got {papers[0]} and {measured[0]}"
+            )
+        expected = MEASURED if measured else OF_THE_BOUND
+        if missing := [field for field in expected if getattr(self, field) is None]:
+            raise ValueError(f"{missing[0]} is missing: expected {', '.join(expected)}")
+        return self
+
+    def stats(self) -> GradientStats | MeasuredStats:
         """The section as a value."""
-        return GradientStats(**self.model_dump())
+        given = self.model_dump()
+        if self.noise is None:
+            return GradientStats(**{field: given[field] for field in OF_THE_BOUND})
+        return MeasuredStats(**{field: value for field, value in given.items() if field not in OF_THE_BOUND})
+
+
+OF_THE_BOUND = ("smoothness", "initial_gap", "variance_of", "moment_of")
+MEASURED = ("rounds", "noise", "drift_of")
 
 
 class ProblemFile(Document):
@@ -60,7 +90,7 @@ class ProblemFile(Document):
     stats: StatsSection
     learning_rate: float
     interval: int
-    target: float
+    target: float | None = None  # with the paper's constants alone
     max_batch: int = 64
     samples: list[int] | None = None  # what each device holds
 

@@ -127,7 +127,43 @@ class GradientStats:
         """Nothing is known, and nothing weighs against anything: for plans that do not ask."""
         return cls(smoothness=0.0, initial_gap=1.0, variance_of=np.zeros(layers), moment_of=np.zeros(layers))
 
+    def __len__(self) -> int:
+        return len(self.variance_of)
+
     @property
     def moment_upto(self) -> FloatL:
         """G̃²_j, the sum over layers 1 to j."""
         return frozen(self.moment_of.cumsum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredStats:
+    """Constants measured in training: rounds needed, and what noise and private layers add to them.
+
+    R = rounds · (1 + noise · mean_i(1/b_i) · (1 + drift_J)), J the deepest cut, drift_J = Σ_{j ≤ J} drift_of
+    """
+
+    rounds: float  # R∞, that endless batches would need
+    noise: float  # samples: the batch size of every device at which the rounds double, drift aside
+    drift_of: FloatL  # how much more the same noise costs when layer j is private between aggregations
+    noise_error: float = 0.0  # standard error of ln noise
+    drift_error: float = 0.0  # standard error of ln drift
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rounds", quantity("stats.rounds", self.rounds, positive=True))
+        object.__setattr__(self, "drift_of", quantities("stats.drift_of", self.drift_of))
+        for field in ("noise", "noise_error", "drift_error"):
+            object.__setattr__(self, field, quantity(f"stats.{field}", getattr(self, field)))
+
+    @classmethod
+    def unknown(cls, layers: int) -> Self:
+        """Nothing is known, and nothing weighs against anything: for plans that do not ask."""
+        return cls(rounds=1.0, noise=0.0, drift_of=np.zeros(layers))
+
+    def __len__(self) -> int:
+        return len(self.drift_of)
+
+    @property
+    def drift_upto(self) -> FloatL:
+        """drift_J, the sum over layers 1 to J."""
+        return frozen(self.drift_of.cumsum())

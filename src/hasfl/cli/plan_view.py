@@ -12,6 +12,7 @@ from hasfl.arrays import FloatN, IntN
 from hasfl.plan import PlanReport
 from hasfl.planning.sensitivity import Upgrade
 from hasfl.problem import Problem
+from hasfl.profile import GradientStats, MeasuredStats
 from hasfl.theory.bound import bound_floor
 from hasfl.theory.latency import (
     AggregationLatency,
@@ -119,21 +120,35 @@ def _phases(split: SplitTrainingLatency, aggregation: AggregationLatency, interv
 
 
 def _worth(report: PlanReport, problem: Problem) -> Text:
-    floor = bound_floor(
-        report.plan, problem.stats, learning_rate=problem.learning_rate, interval=problem.interval
-    )
     text = Text()
     text.append(f"  {format_seconds(report.objective)} of training", style="bold green")
     text.append(f" = {report.rounds:,.1f} rounds × {format_seconds(report.round_seconds)} a round\n")
     text.append(f"  a round: {format_seconds(report.split_seconds)} of split training; an aggregation every ")
     text.append(f"{problem.interval}: {format_seconds(report.aggregation_seconds)}\n")
-    text.append(f"  target {problem.target:.4g} = sampling {floor.sampling:.3g} + drift {floor.drift:.3g}")
-    text.append(f" + {report.margins.target:.3g} left to descend\n")
+    text.append(f"  {_what_rounds_depend_on(report, problem)}\n")
     if report.status != "evaluated":
         text.append(f"  {_certificate(report)}\n  planned in {format_seconds(report.seconds)}\n")
     for line in _warnings(report, problem):
         text.append(f"  {line}\n", style="bold red")
     return text
+
+
+def _what_rounds_depend_on(report: PlanReport, problem: Problem) -> str:
+    """What is left of the target beside the floor of the bound, or what noise adds to measured rounds."""
+    plan, stats = report.plan, problem.stats
+    if isinstance(stats, MeasuredStats):
+        sampling = stats.noise * float((1 / plan.batch_sizes).mean())
+        private = report.rounds / stats.rounds - 1 - sampling
+        return (
+            f"rounds {report.rounds:,.4g} = {stats.rounds:,.4g} with endless batches "
+            f"+ {sampling:.1%} for their noise + {max(private, 0.0):.1%} for layers that are private"
+        )
+    stats, target = problem.bound_constants()
+    floor = bound_floor(plan, stats, learning_rate=problem.learning_rate, interval=problem.interval)
+    return (
+        f"target {target:.4g} = sampling {floor.sampling:.3g} + drift {floor.drift:.3g} "
+        f"+ {report.margins.target:.3g} left to descend"
+    )
 
 
 def _certificate(report: PlanReport) -> str:
@@ -163,7 +178,8 @@ def _why(split: SplitTrainingLatency, problem: Problem, upgrades: Sequence[Upgra
 def _warnings(report: PlanReport, problem: Problem) -> list[str]:
     too_full = np.flatnonzero(report.margins.memory < 0)
     too_large = np.flatnonzero(report.margins.max_batch < 0)
-    steepness = problem.learning_rate * problem.stats.smoothness
+    stats = problem.stats
+    steepness = problem.learning_rate * stats.smoothness if isinstance(stats, GradientStats) else 0.0
     return [
         *(f"not feasible: device {problem.fleet.names[i]} lacks memory (C4)" for i in too_full[:3]),
         *(

@@ -21,7 +21,8 @@ from hasfl.planning.relaxation import ROUNDING, ROUNDOFF, best_batch
 from hasfl.planning.tables import largest_batch_in_memory, seconds_per_sample
 from hasfl.problem import Problem
 from hasfl.theory.latency import aggregation_latency
-from hasfl.theory.rounds import Corollary1, Floats, RoundsModel
+from hasfl.theory.measured_rounds import rounds_model
+from hasfl.theory.rounds import Floats, RoundsModel
 
 EDGES = 256  # of a grid, in each direction
 STRIPS = 8  # that the plane is first divided into, in each direction
@@ -56,7 +57,7 @@ class FixedCuts:
             largest_batch=np.minimum(largest_batch_in_memory(problem, j), problem.largest_batch),
             aggregation_seconds=aggregation / problem.interval,
             deepest_cut=int(cuts.max()),
-            model=Corollary1.of(problem),
+            model=rounds_model(problem),
         )
 
     def first_batches(self) -> FloatN:

@@ -9,6 +9,7 @@ from hasfl.arrays import IntN
 from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.problem import Problem
+from hasfl.profile import MeasuredStats
 from hasfl.theory.rounds import Floats
 
 MOST_PLANS = 50_000_000
@@ -42,7 +43,7 @@ def all_plans(problem: Problem) -> Iterator[tuple[IntN, IntN]]:
 
 def objectives(problem: Problem, batch_sizes: IntN, cuts: IntN) -> Floats:
     """Θ of plans (K, N), Eq. (43) term by term; infinite where C1 or C4 is broken."""
-    fleet, profile, stats = problem.fleet, problem.profile, problem.stats
+    fleet, profile = problem.fleet, problem.profile
     b, j, N = batch_sizes, cuts - 1, len(fleet)
     rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto
     bits = profile.param_bits_upto[j] + profile.optimizer_bits_upto[j]
@@ -54,14 +55,22 @@ def objectives(problem: Problem, batch_sizes: IntN, cuts: IntN) -> Floats:
     fed_down = np.maximum((bits / fleet.fed_down_rate).max(axis=1), middle / fleet.server_fed_down_rate)
     seconds = up + server + down + (fed_up + fed_down) / problem.interval
 
-    beta_gamma = stats.smoothness * problem.learning_rate
-    sampling = beta_gamma * stats.variance_of.sum() * (1 / b).sum(axis=1) / N**2
-    moment = stats.moment_of.cumsum()[cuts.max(axis=1) - 1]
-    drift = 4 * beta_gamma**2 * problem.interval**2 * moment if problem.interval > 1 else 0.0
-    margin = problem.target - sampling - drift
-
     per_sample = (profile.activation_bits_at + profile.gradient_bits_at).cumsum()[j]
     fits = (b * per_sample + bits <= fleet.memory) & (b <= problem.largest_batch)
-    kept = (margin > 0) & fits.all(axis=1)
+    return np.where(fits.all(axis=1), _rounds(problem, b, cuts) * seconds, np.inf)
+
+
+def _rounds(problem: Problem, b: IntN, cuts: IntN) -> Floats:
+    """Eq. (27), infinite where C1 is broken; or R∞ (1 + noise · mean(1/b) · (1 + drift))."""
+    stats, deepest = problem.stats, cuts.max(axis=1) - 1
+    if isinstance(stats, MeasuredStats):
+        private = stats.drift_of.cumsum()[deepest] if problem.interval > 1 else 0.0
+        return stats.rounds * (1 + stats.noise * (1 / b).mean(axis=1) * (1 + private))
+    stats, target = problem.bound_constants()
+    beta_gamma = stats.smoothness * problem.learning_rate
+    sampling = beta_gamma * stats.variance_of.sum() * (1 / b).sum(axis=1) / b.shape[1] ** 2
+    moment = stats.moment_of.cumsum()[deepest]
+    drift = 4 * beta_gamma**2 * problem.interval**2 * moment if problem.interval > 1 else 0.0
+    margin = target - sampling - drift
     with np.errstate(divide="ignore"):
-        return np.where(kept, 2 * stats.initial_gap * seconds / (problem.learning_rate * margin), np.inf)
+        return np.where(margin > 0, 2 * stats.initial_gap / (problem.learning_rate * margin), np.inf)

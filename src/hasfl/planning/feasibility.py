@@ -60,14 +60,14 @@ def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
             f"no plan fits the memory of device {name!r} (C4): even the cheapest cut asked for needs more "
             f"than its {bits:.4g} bit at batch size {asked.smallest_batch[stuck[0]]:.0f}"
         )
-    model = Corollary1.of(problem)
+    model, (_, target) = Corollary1.of(problem), problem.bound_constants()
     floors = []
     for deepest_cut in range(1, room.shape[1] + 1):
         most = room[:, :deepest_cut].max(axis=1)
         if most.all():
             sampling = model.per_inverse_batch * float((1 / most).sum())
-            floors.append(problem.target - float(model.margin_upto[deepest_cut - 1]) + sampling)
+            floors.append(target - float(model.margin_upto[deepest_cut - 1]) + sampling)
     return (
-        f"no plan reaches target {problem.target:.6g} (C1): with the largest batches that fit, the floor "
+        f"no plan reaches target {target:.6g} (C1): with the largest batches that fit, the floor "
         f"of the bound is still {min(floors):.6g}: raise the target or max_batch, or lower the learning rate"
     )

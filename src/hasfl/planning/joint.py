@@ -14,8 +14,8 @@ from hasfl.planning.feasibility import Asked, why_infeasible
 from hasfl.planning.search import Search
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
+from hasfl.theory.measured_rounds import rounds_model
 from hasfl.theory.objective import evaluate
-from hasfl.theory.rounds import Corollary1
 
 GAP = 1e-3
 
@@ -65,7 +65,7 @@ def _search(problem: Problem, asked: Asked, gap: float, time_limit: float, start
     began = time.monotonic()
     _check(problem, gap, start)
     tables = CostTables.of(problem)
-    search = Search(tables, Corollary1.of(problem), asked, gap, time_limit)
+    search = Search(tables, rounds_model(problem), asked, gap, time_limit)
     _consider_first_plans(search, start)
     if search.best_plan is None:
         raise Infeasible(why_infeasible(problem, tables, asked))

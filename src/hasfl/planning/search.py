@@ -109,8 +109,11 @@ class Search:
         if root is not None:
             self.relaxations[deepest_cut] = relaxation
             lower, upper = root
-            least = float(lower @ self.weights)
-            low, high = self.model.slopes(self.cutoff, deepest_cut, least_seconds=least)
+            least = lower @ self.weights
+            most = self.asked.room(self.tables)[:, :deepest_cut].max(axis=1)
+            low, high = self.model.slopes(
+                self.cutoff, deepest_cut, least_seconds=least, least_inverse=(1 / most).sum()
+            )
             self._push(
                 deepest_cut, 0.0, Box(np.append(lower, low), np.append(upper, high), steps=FIRST_STEPS)
             )

@@ -11,7 +11,7 @@ from hasfl.plan import Plan, PlanReport
 from hasfl.planning.joint import best_batches, best_cuts, best_plan
 from hasfl.problem import Problem
 from hasfl.problem_file import ProblemFile
-from hasfl.profile import Layer, Profile
+from hasfl.profile import GradientStats, Layer, Profile
 from hasfl.profile_file import ProfileFile
 from hasfl.profiling.shipped import shipped_layers
 from hasfl.scenario import ModelSection, Scenario
@@ -39,14 +39,18 @@ def read_problem(path: str) -> Problem:
 def problem_of(scenario: Scenario, *, folder: Path) -> Problem:
     """The planning problem of a scenario; paths in it are relative to its folder."""
     if scenario.stats is None:
-        raise InputError("[stats] is missing: a plan needs smoothness, initial_gap, variance_of, moment_of")
-    if scenario.training.target is None:
+        raise InputError(
+            "[stats] is missing: a plan needs smoothness, initial_gap, variance_of and moment_of, "
+            "or rounds, noise and drift_of"
+        )
+    stats = scenario.stats.stats()
+    if isinstance(stats, GradientStats) and scenario.training.target is None:
         raise InputError("training.target is missing: a plan needs the mean squared gradient ε to reach")
     layers = layers_of(scenario.model, scenario.model_name, folder=folder)
     return Problem(
         fleet=scenario.draw(),
         profile=Profile.of(layers, optimizer=scenario.training.optimizer),
-        stats=scenario.stats.stats(),
+        stats=stats,
         learning_rate=scenario.training.learning_rate,
         interval=scenario.training.interval,
         target=scenario.training.target,

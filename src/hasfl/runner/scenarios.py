@@ -12,6 +12,7 @@ from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.networks import LayeredModel, network
 from hasfl.networks.catalogue import ANY_SHAPE
+from hasfl.profile import GradientStats, MeasuredStats
 from hasfl.runner.assembly import Settings, Simulation, simulate
 from hasfl.scenario import Scenario
 from hasfl.seeds import Seeds
@@ -53,7 +54,7 @@ def settings_of(scenario: Scenario) -> Settings:
         optimizer=training.optimizer,
         max_batch=training.max_batch,
         target=training.target,
-        stats=None if scenario.stats is None else scenario.stats.stats(),
+        stats=_stats_of(scenario),
         engine=training.engine,
         device=training.device,
         precision=training.precision,
@@ -65,6 +66,16 @@ def settings_of(scenario: Scenario) -> Settings:
         calibrate=training.calibrate,
         augment=scenario.data.augment,
     )
+
+
+def _stats_of(scenario: Scenario) -> GradientStats | None:
+    stats = None if scenario.stats is None else scenario.stats.stats()
+    if isinstance(stats, MeasuredStats):
+        raise InputError(
+            "[stats] has constants measured in training, which `hasfl plan` takes and training does not yet: "
+            "give smoothness, initial_gap, variance_of and moment_of, or leave [stats] out"
+        )
+    return stats
 
 
 def shared_data(scenario: Scenario, devices: int, *, folder: Path) -> tuple[Dataset, tuple[IntN, ...]]:

@@ -41,8 +41,13 @@ class RoundsModel(Protocol):
     def rounds(self, inverse_batches: Floats, deepest_cut: Floats) -> Floats:
         """R for S = Σ_i 1/b_i; infinite where the target is out of reach."""
 
-    def slopes(self, value: float, deepest_cut: int, *, least_seconds: float) -> tuple[float, float]:
-        """The range that holds the slopes of all plans with Θ below `value`."""
+    def slope(self, seconds: Floats, inverse_batches: Floats, deepest_cut: Floats) -> Floats:
+        """The slope of a plan."""
+
+    def slopes(
+        self, value: float, deepest_cut: int, *, least_seconds: Floats, least_inverse: Floats
+    ) -> tuple[Floats, Floats]:
+        """The ranges that hold the slopes of all plans with Θ below `value`, given their least T and S."""
 
     def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
         """One line for each range of slopes, for plans with cuts of at most `deepest_cut`."""
@@ -62,13 +67,14 @@ class Corollary1:
     @classmethod
     def of(cls, problem: Problem) -> Self:
         """The model with a problem's constants."""
-        stats, gamma, interval = problem.stats, problem.learning_rate, problem.interval
+        stats, target = problem.bound_constants()
+        gamma, interval = problem.learning_rate, problem.interval
         reach = stats.smoothness * gamma * interval
         drift = 4 * reach * reach * stats.moment_upto if interval > 1 else 0.0
         variance = float(stats.variance_of.sum())
         return cls(
             scale=2 * stats.initial_gap / gamma,
-            margin_upto=np.broadcast_to(problem.target - drift, len(problem.profile)),
+            margin_upto=np.broadcast_to(target - drift, len(problem.profile)),
             per_inverse_batch=stats.smoothness * gamma * variance / len(problem.fleet) ** 2,
         )
 
@@ -78,9 +84,15 @@ class Corollary1:
         with np.errstate(divide="ignore"):
             return np.where(margin > 0, self.scale / margin, np.inf)
 
-    def slopes(self, value: float, deepest_cut: int, *, least_seconds: float) -> tuple[float, float]:
+    def slope(self, seconds: Floats, inverse_batches: Floats, deepest_cut: Floats) -> Floats:
         """One line says it all."""
-        return (1.0, 1.0)
+        return np.ones_like(seconds)
+
+    def slopes(
+        self, value: float, deepest_cut: int, *, least_seconds: Floats, least_inverse: Floats
+    ) -> tuple[Floats, Floats]:
+        """One line says it all."""
+        return np.ones_like(least_seconds), np.ones_like(least_seconds)
 
     def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
         """Θ = scale · T / margin ≥ value  ⟺  scale · T + value · w · S ≥ value · (ε − drift)."""
