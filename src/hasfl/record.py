@@ -33,6 +33,7 @@ class RoundRecord:
     phases: Mapping[str, float]  # seconds by step; they add up to `seconds`
     bits: Mapping[str, float]  # sent, by arrow
     notes: tuple[str, ...] = field(default=())
+    constants: Mapping[str, Any] | None = None  # of the gradients, if they were read at the end of the round
 
     def as_json(self) -> dict[str, Any]:
         """The record as plain numbers and lists."""

@@ -120,7 +120,8 @@ class TrainingSection(Document):
     interval: Count = 15
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
     max_batch: int = 64
-    target: float | None = None
+    target: float | None = None  # ε, with the paper's constants
+    constants: Literal["measured", "paper"] | None = None
     engine: Literal["simulated", "reference"] = "simulated"
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"

@@ -65,8 +65,8 @@ class Observer(Protocol):
     def problem(self, round: int, devices: IntN) -> Problem:
         """The problem of these devices as it stands."""
 
-    def learn(self, order: Order) -> None:
-        """Look at the gradients just before an aggregation."""
+    def learn(self, order: Order) -> Mapping[str, Any] | None:
+        """Look at the gradients just before an aggregation; what was found, if anything."""
 
     def saved(self) -> Mapping[str, Any]:
         """What has been learnt, as plain values."""

@@ -94,13 +94,13 @@ class Training:
         cost = self.clock.round(now) + self._collection(now.fleet, progress)
         progress.drawn[order.devices] += order.batch_sizes
         aggregates = order.round % self.interval == 0
-        if aggregates:
-            self.observer.learn(order)
+        found = self.observer.learn(order) if aggregates else None
         progress.order, notes = self._next(progress)
         if aggregates:
             cost += self.clock.aggregation(now, self._arrangement(progress.order))
             self.engine.aggregate()  # b1 to b3
-        return self._record(order, cost, aggregates, notes, progress), loss
+        record = self._record(order, cost, aggregates, notes, progress)
+        return replace(record, constants=found), loss
 
     def _collection(self, fleet: Fleet, progress: Progress) -> Cost:
         """What it costs to collect the data of those who take part for the first time, if it is collected."""

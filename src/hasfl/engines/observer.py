@@ -6,8 +6,8 @@ from typing import Any
 
 from hasfl.arrays import IntN
 from hasfl.engines.api import Order
+from hasfl.engines.constants import Constants
 from hasfl.engines.local import LocalEngine
-from hasfl.engines.statistics import estimate_statistics
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.profile import GradientStats, Profile
@@ -25,9 +25,8 @@ class WorldObserver:
     samples: IntN  # |D_i|
     learning_rate: float
     max_batch: int
-    target: float | None  # ε
-    stats: GradientStats
-    estimates: bool  # whether the constants are estimated while training
+    target: float | None  # ε, where the constants are the paper's
+    constants: Constants
     in_turns: bool  # whether devices take part one after the other
     _problems: dict[tuple[int, bytes], Problem] = field(default_factory=dict)
 
@@ -46,44 +45,40 @@ class WorldObserver:
             self._problems = {key: self._problem(round, devices)}
         return self._problems[key]
 
-    def learn(self, order: Order) -> None:
-        """Renew the constants, if they are not given."""
-        if self.estimates and (self.samples[order.devices] >= 2).any():
-            self.stats = estimate_statistics(self.engine, order)
+    def learn(self, order: Order) -> Mapping[str, Any] | None:
+        """Renew the constants, if it is time; what was found."""
+        found = self.constants.learn(self.engine, order, order.round // self.world.interval)
+        if found is not None:
             self._problems = {}
+        return found
 
     def saved(self) -> Mapping[str, Any]:
-        """The constants as plain numbers."""
-        stats = self.stats
-        return {
-            "smoothness": stats.smoothness,
-            "initial_gap": stats.initial_gap,
-            "variance_of": stats.variance_of.tolist(),
-            "moment_of": stats.moment_of.tolist(),
-        }
+        """What the constants are known from."""
+        return self.constants.saved()
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Take back constants that were estimated before."""
-        self.stats = GradientStats(**values)
+        """Go on with constants that were learnt before."""
+        self.constants.restore(values)
 
     def _interval(self, round: int) -> int:
         return (round - 1) // self.world.interval
 
     def _problem(self, round: int, devices: IntN) -> Problem:
+        stats = self.constants.stats()
         return Problem(
             fleet=self.world.fleet_at(round).only(devices),
             profile=self.profile,
-            stats=self.stats,
+            stats=stats,
             learning_rate=self.learning_rate,
             interval=self.world.interval,
-            target=self._default_target(devices) if self.target is None else self.target,
+            target=self._target(stats, devices) if isinstance(stats, GradientStats) else None,
             max_batch=self.max_batch,
             samples=self.samples[devices],
         )
 
-    def _default_target(self, devices: IntN) -> float:
-        """What every plan can reach: single samples, and the whole model on every device, have most noise."""
+    def _target(self, stats: GradientStats, devices: IntN) -> float:
+        """ε; if not given, what every plan reaches: nothing has more noise than single samples at cut L."""
+        if self.target is not None:
+            return self.target
         worst = Plan.uniform(len(devices), batch_size=1, cut=len(self.profile))
-        return default_target(
-            worst, self.stats, learning_rate=self.learning_rate, interval=self.world.interval
-        )
+        return default_target(worst, stats, learning_rate=self.learning_rate, interval=self.world.interval)

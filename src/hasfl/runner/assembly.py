@@ -12,6 +12,7 @@ from hasfl.arrays import IntN, count, quantity
 from hasfl.data import Dataset, partition
 from hasfl.engines.api import Order
 from hasfl.engines.clock import ModelledClock
+from hasfl.engines.constants import Constants, GivenConstants, MeasuredConstants, PaperConstants
 from hasfl.engines.local import Job, LocalEngine, SampleLoss, cross_entropy
 from hasfl.engines.loop import Training
 from hasfl.engines.observer import WorldObserver
@@ -25,7 +26,7 @@ from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.networks import LayeredModel, layered
 from hasfl.plan import Plan
-from hasfl.profile import GradientStats, Layer, Profile
+from hasfl.profile import GradientStats, Layer, MeasuredStats, Profile
 from hasfl.profiling.costs import count_layers
 from hasfl.record import Goal
 from hasfl.seeds import Seeds
@@ -35,6 +36,7 @@ from hasfl.world import World
 
 ENGINES: dict[str, type[LocalEngine]] = {"simulated": SimulatedEngine, "reference": ReferenceEngine}
 RAW_BITS = {torch.float32: 8.0, torch.int64: 16.0}  # of one number: a pixel is a byte, a token two
+KINDS_OF_CONSTANTS = ("measured", "paper")
 FIRST_BATCH = 16  # that constants are estimated for before there is a plan
 UNTIL_CONVERGED = Goal(converged=True)
 
@@ -48,8 +50,9 @@ class Settings:
     interval: int = 15  # I
     optimizer: str = "sgd"
     max_batch: int = 64
-    target: float | None = None  # ε; set from the bound's floor if not given
-    stats: GradientStats | None = None  # estimated while training if not given
+    target: float | None = None  # ε of the paper's constants; set from the bound's floor if not given
+    constants: str | None = None  # measured, or paper; measured unless a target ε is given
+    stats: GradientStats | MeasuredStats | None = None  # learnt while training if not given
     engine: str = "simulated"
     evaluate_every: int | None = None  # rounds; the interval if not given
     goal: Goal = UNTIL_CONVERGED
@@ -78,6 +81,7 @@ class Settings:
                 count(field, getattr(self, field))
         if self.target is not None:
             quantity("target", self.target, positive=True)
+        self._require_constants_that_fit()
         Serving(self.serve, self.calibrate)  # which says what is wrong with them
         if self.engine not in ENGINES:
             raise InputError(f"engine must be one of {', '.join(ENGINES)}, got {self.engine!r}")
@@ -89,6 +93,24 @@ class Settings:
             raise InputError(
                 "device is cuda, but torch finds no GPU here: use cpu, or a build of torch for it"
             )
+
+    def _require_constants_that_fit(self) -> None:
+        if self.constants not in (None, *KINDS_OF_CONSTANTS):
+            known = " or ".join(KINDS_OF_CONSTANTS)
+            raise InputError(f"constants must be {known}, got {self.constants!r}")
+        if self.kind_of_constants == "measured" and self.target is not None:
+            raise InputError(
+                'the target ε belongs to the paper\'s constants: leave it out, or set constants = "paper"'
+            )
+
+    @property
+    def kind_of_constants(self) -> str:
+        """Which constants plans are made with."""
+        if isinstance(self.stats, GradientStats):
+            return "paper"
+        if self.constants is None and self.stats is None:
+            return "measured" if self.target is None else "paper"
+        return self.constants or "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,18 +252,28 @@ def _observer(
         learning_rate=settings.learning_rate,
         max_batch=settings.max_batch,
         target=settings.target,
-        stats=settings.stats or GradientStats.unknown(len(profile)),
-        estimates=chosen.plans_with_statistics and settings.stats is None,
+        constants=_constants(chosen, world, profile, settings),
         in_turns=chosen.paradigm.in_turns,
     )
-    if observer.estimates and (observer.samples[world.present(1)] < 2).all():
-        raise InputError(
-            f"{chosen.name} needs the gradients' constants, which no device can estimate from one sample: "
-            "give [stats], or more samples"
-        )
-    if observer.estimates:
+    if not isinstance(observer.constants, GivenConstants):
+        if (observer.samples[world.present(1)] < 2).all():
+            raise InputError(
+                f"{chosen.name} needs the gradients' constants, which no device can learn from one sample: "
+                "give [stats], or more samples"
+            )
         observer.learn(_order_for_probing(world))
     return observer
+
+
+def _constants(chosen: Strategy, world: World, profile: Profile, settings: Settings) -> Constants:
+    """Where the gradients' constants come from; Algorithm 2 is made for the paper's."""
+    if settings.stats is not None:
+        return GivenConstants(settings.stats)
+    if not chosen.plans_with_statistics:
+        return GivenConstants(MeasuredStats.unknown(len(profile)))
+    if chosen.of_the_paper or settings.kind_of_constants == "paper":
+        return PaperConstants()
+    return MeasuredConstants.guessed(profile, len(world.fleet), settings.interval)
 
 
 def _order_for_probing(world: World) -> Order:

@@ -12,7 +12,6 @@ from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.networks import LayeredModel, network
 from hasfl.networks.catalogue import ANY_SHAPE
-from hasfl.profile import GradientStats, MeasuredStats
 from hasfl.runner.assembly import Settings, Simulation, simulate
 from hasfl.scenario import Scenario
 from hasfl.seeds import Seeds
@@ -36,9 +35,9 @@ def simulation_of(scenario: Scenario, *, folder: Path) -> Simulation:
     data, shares = shared_data(scenario, len(fleet), folder=folder)
     model = model_of(scenario, data)
     settings = settings_of(scenario)
-    if settings.stats is not None and len(settings.stats.variance_of) != len(model):
+    if settings.stats is not None and len(settings.stats) != len(model):
         raise InputError(
-            f"[stats] has {len(settings.stats.variance_of)} layers but {scenario.model_name} has "
+            f"[stats] has {len(settings.stats)} layers but {scenario.model_name} has "
             f"{len(model)}: give one entry per layer, or leave [stats] out to have them estimated"
         )
     return simulate(model, data, world_of(scenario, fleet, folder=folder), settings, shares=shares)
@@ -54,7 +53,8 @@ def settings_of(scenario: Scenario) -> Settings:
         optimizer=training.optimizer,
         max_batch=training.max_batch,
         target=training.target,
-        stats=_stats_of(scenario),
+        constants=training.constants,
+        stats=None if scenario.stats is None else scenario.stats.stats(),
         engine=training.engine,
         device=training.device,
         precision=training.precision,
@@ -66,16 +66,6 @@ def settings_of(scenario: Scenario) -> Settings:
         calibrate=training.calibrate,
         augment=scenario.data.augment,
     )
-
-
-def _stats_of(scenario: Scenario) -> GradientStats | None:
-    stats = None if scenario.stats is None else scenario.stats.stats()
-    if isinstance(stats, MeasuredStats):
-        raise InputError(
-            "[stats] has constants measured in training, which `hasfl plan` takes and training does not yet: "
-            "give smoothness, initial_gap, variance_of and moment_of, or leave [stats] out"
-        )
-    return stats
 
 
 def shared_data(scenario: Scenario, devices: int, *, folder: Path) -> tuple[Dataset, tuple[IntN, ...]]:

@@ -40,6 +40,7 @@ class Strategy:
     cut_rule: Rule  # cuts for given batch sizes
     together: Callable[[Situation], Plan] | None = None
     paradigm: Paradigm = SPLIT
+    of_the_paper: bool = False  # whether it is made for the constants of the paper's bound alone
 
     def plan(self, situation: Situation) -> Plan:
         """A plan for the rounds up to the next aggregation.
@@ -92,7 +93,7 @@ STRATEGIES = {
     row.name: row
     for row in (
         Strategy(name="hasfl", batch_rule=habs, cut_rule=hams, together=_hasfl),
-        Strategy(name="hasfl-bcd", batch_rule=habs, cut_rule=hams, together=_algorithm_2),
+        Strategy(name="hasfl-bcd", batch_rule=habs, cut_rule=hams, together=_algorithm_2, of_the_paper=True),
         Strategy(name="rbs+hams", batch_rule=random_batches, cut_rule=hams),
         Strategy(name="habs+rms", batch_rule=habs, cut_rule=random_cuts),
         Strategy(name="rbs+rms", batch_rule=random_batches, cut_rule=random_cuts),

@@ -1,0 +1,199 @@
+"""What is known of the gradients: given, estimated as the paper does, or measured; renewed while training."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from hasfl.arrays import FloatL
+from hasfl.engines.api import Order
+from hasfl.engines.local import LocalEngine
+from hasfl.engines.measuring import take_reading
+from hasfl.engines.statistics import estimate_statistics
+from hasfl.profile import GradientStats, MeasuredStats, Profile
+
+Stats = GradientStats | MeasuredStats
+SPACING = 16  # intervals between two readings; the first come sooner
+EARLY = (1, 4)  # intervals after which the first are taken
+NEWEST = 0.5  # what the newest estimate weighs where the paper's constants are smoothed
+
+READING_ERROR = math.log(2)  # of one reading, as a standard deviation in logarithms
+CHANGE = math.log(1.4)  # of a constant from one reading to the next, likewise
+GUESS_ERROR = math.log(4)  # of what is taken for granted before the first
+GUESSED_NOISE = 0.5  # samples; rather too little: rounds are short then, and little is lost until the first reading
+GUESSED_DRIFT = 0.015  # of every device and round of an interval
+LEAST = 0.02  # of either constant: what is smaller weighs nothing
+
+
+class Constants(Protocol):
+    """Where a problem's constants come from."""
+
+    def stats(self) -> Stats:
+        """As they stand."""
+
+    def learn(self, engine: LocalEngine, order: Order, interval: int) -> Mapping[str, Any] | None:
+        """Renew them after the interval-th interval, if it is time; what was found, for the records."""
+
+    def saved(self) -> Mapping[str, Any]:
+        """What has been learnt, as plain values."""
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take back what `saved` gave."""
+
+
+def due(interval: int) -> bool:
+    """Whether constants are renewed after so many intervals: rarely, because that costs time and bytes."""
+    return interval in EARLY or (interval > 0 and interval % SPACING == 0)
+
+
+@dataclass(slots=True)
+class GivenConstants:
+    """Constants that are given and stay, or that nobody asks for."""
+
+    given: Stats
+
+    def stats(self) -> Stats:
+        """As they were given."""
+        return self.given
+
+    def learn(self, engine: LocalEngine, order: Order, interval: int) -> Mapping[str, Any] | None:
+        """There is nothing to learn."""
+        return None
+
+    def saved(self) -> Mapping[str, Any]:
+        """Nothing."""
+        return {}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+
+@dataclass(slots=True)
+class PaperConstants:
+    """β, σ², G² and ϑ, after Wang et al. 2019; smoothed."""
+
+    known: GradientStats | None = None
+
+    def stats(self) -> Stats:
+        """As they were last estimated."""
+        assert self.known is not None, "constants are estimated before the first plan"
+        return self.known
+
+    def learn(self, engine: LocalEngine, order: Order, interval: int) -> Mapping[str, Any] | None:
+        """Estimate them anew."""
+        able = engine.job.data.sizes[order.devices] >= 2
+        if not able.any() or not (self.known is None or due(interval)):
+            return None
+        newest = estimate_statistics(engine, order)
+        self.known = newest if self.known is None else _between(self.known, newest)
+        return self.saved()
+
+    def saved(self) -> Mapping[str, Any]:
+        """The constants as plain numbers."""
+        return {} if self.known is None else _plain(self.known)
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take back constants that were estimated before."""
+        self.known = GradientStats(**values) if values else None
+
+
+@dataclass(slots=True)
+class Tracked:
+    """A constant that is read now and then, and changes slowly: a random walk in logarithms, filtered."""
+
+    log: float
+    variance: float = GUESS_ERROR**2
+
+    @property
+    def value(self) -> float:
+        """The best guess."""
+        return math.exp(self.log)
+
+    @property
+    def error(self) -> float:
+        """Its standard error, in logarithms."""
+        return math.sqrt(self.variance)
+
+    def read(self, value: float) -> float:
+        """Take a reading in; returns its weight (Kalman 1960, for one number)."""
+        before = self.variance + CHANGE**2
+        weight = before / (before + READING_ERROR**2)
+        self.log += weight * (math.log(max(value, LEAST)) - self.log)
+        self.variance = (1 - weight) * before
+        return weight
+
+
+@dataclass(slots=True)
+class MeasuredConstants:
+    """What noise and drift cost, as far as training has shown it; a guess before it has."""
+
+    noise: Tracked
+    drift: Tracked  # of a model that devices hold whole
+    share_of: FloatL  # of each layer in the noise, and so in the drift
+    interval: int  # I
+
+    @classmethod
+    def guessed(cls, profile: Profile, devices: int, interval: int) -> "MeasuredConstants":
+        """Before the first reading: noise is as in many trainings, and spread as the weights are."""
+        bits = np.diff(profile.param_bits_upto, prepend=0.0)
+        total = float(bits.sum())
+        shares = bits / total if total > 0 else np.full(len(bits), 1 / len(bits))
+        drift = max(GUESSED_DRIFT * devices * interval, LEAST)
+        return cls(Tracked(math.log(GUESSED_NOISE)), Tracked(math.log(drift)), shares, interval)
+
+    def stats(self) -> Stats:
+        """Rounds are counted in those that endless batches need, which nobody knows."""
+        return MeasuredStats(
+            rounds=1.0,
+            noise=self.noise.value,
+            drift_of=self.drift.value * self.share_of if self.interval > 1 else np.zeros_like(self.share_of),
+            noise_error=self.noise.error,
+            drift_error=self.drift.error,
+        )
+
+    def learn(self, engine: LocalEngine, order: Order, interval: int) -> Mapping[str, Any] | None:
+        """Take a reading."""
+        able = engine.job.data.sizes[order.devices] >= 2
+        if not able.any() or not due(interval):
+            return None
+        depth = engine.state.depth
+        reading = take_reading(engine, order, self.interval)
+        weight = self.noise.read(reading.noise)
+        self.share_of = self.share_of + weight * (reading.share_of - self.share_of)
+        private = float(self.share_of[:depth].sum())
+        if reading.drift is not None and private > 0:
+            self.drift.read(reading.drift / private)
+        found = {name: getattr(reading, name) for name in ("overshoot", "carried", "drift", "walked")}
+        return found | {"read_noise": reading.noise} | _plain(self.stats())
+
+    def saved(self) -> Mapping[str, Any]:
+        """Both constants and the shares."""
+        return {
+            "noise": [self.noise.log, self.noise.variance],
+            "drift": [self.drift.log, self.drift.variance],
+            "share_of": self.share_of.tolist(),
+        }
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.noise, self.drift = Tracked(*values["noise"]), Tracked(*values["drift"])
+        self.share_of = np.array(values["share_of"])
+
+
+def _between(old: GradientStats, new: GradientStats) -> GradientStats:
+    """A running mean of the paper's constants."""
+    fields = ("smoothness", "initial_gap", "variance_of", "moment_of")
+    return replace(
+        old, **{name: (1 - NEWEST) * getattr(old, name) + NEWEST * getattr(new, name) for name in fields}
+    )
+
+
+def _plain(stats: Stats) -> dict[str, Any]:
+    """Constants as plain numbers and lists."""
+    names = stats.__dataclass_fields__
+    values = {name: getattr(stats, name) for name in names}
+    return {
+        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()
+    }
