@@ -33,6 +33,7 @@ class RoundRecord:
     phases: Mapping[str, float]  # seconds by step; they add up to `seconds`
     bits: Mapping[str, float]  # sent, by arrow
     notes: tuple[str, ...] = field(default=())
+    mean_accuracy: float | None = None  # of the running mean, where it is watched beside the served model
     constants: Mapping[str, Any] | None = None  # of the gradients, if they were read at the end of the round
 
     def as_json(self) -> dict[str, Any]:

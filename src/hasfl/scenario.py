@@ -121,7 +121,8 @@ class TrainingSection(Document):
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
     max_batch: int = 64
     target: float | None = None  # ε, with the paper's constants
-    constants: Literal["measured", "paper"] | None = None
+    constants: Literal["measured", "paper"] | None = None  # measured, unless there is a target
+    plans: Literal["over time", "stay"] = "over time"
     engine: Literal["simulated", "reference"] = "simulated"
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"

@@ -7,6 +7,7 @@ from typing import Any, Protocol, SupportsFloat
 from hasfl.arrays import IntN
 from hasfl.plan import Plan
 from hasfl.problem import Problem
+from hasfl.record import RoundRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,6 +40,9 @@ class Engine(Protocol):
     def evaluate(self) -> tuple[float, float]:
         """Accuracy and loss of the served model on the test set."""
 
+    def mean_accuracy(self) -> float | None:
+        """Accuracy of the running mean, where it is watched beside the served model."""
+
 
 class Decider(Protocol):
     """Who chooses plans."""
@@ -54,6 +58,15 @@ class Decider(Protocol):
 
     def answer(self, problem: Problem) -> None:
         """Learn that the present plan answers this problem, after a pause."""
+
+    def hear(self, record: RoundRecord) -> None:
+        """Learn how a round went."""
+
+    def saved(self) -> Mapping[str, Any]:
+        """What has been learnt, as plain values."""
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take back what `saved` gave."""
 
 
 class Observer(Protocol):

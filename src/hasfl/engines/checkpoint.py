@@ -28,6 +28,7 @@ def saved(training: Training, engine: LocalEngine) -> tuple[Mapping[str, Any], M
         "depth": progress.depth,
         "split": dict(split),
         "observed": dict(training.observer.saved()),
+        "decided": dict(training.decider.saved()),
     }
     return arrays, values
 
@@ -42,6 +43,7 @@ def restore(
     """Take back what `saved` gave; `records` are those of the rounds before."""
     engine.restore(arrays, values["split"])
     training.observer.restore(values["observed"])
+    training.decider.restore(values["decided"])
     drawn, devices = _whole(values["drawn"]), _whole(values["devices"])
     plan = Plan(values["batch_sizes"], values["cuts"])
     order = Order(round=values["rounds"] + 1, devices=devices, plan=plan, drawn=drawn[devices])

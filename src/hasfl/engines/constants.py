@@ -22,7 +22,9 @@ NEWEST = 0.5  # what the newest estimate weighs where the paper's constants are 
 READING_ERROR = math.log(2)  # of one reading, as a standard deviation in logarithms
 CHANGE = math.log(1.4)  # of a constant from one reading to the next, likewise
 GUESS_ERROR = math.log(4)  # of what is taken for granted before the first
-GUESSED_NOISE = 0.5  # samples; rather too little: rounds are short then, and little is lost until the first reading
+GUESSED_NOISE = (
+    0.5  # samples; rather too little: rounds are short then, and little is lost until the first reading
+)
 GUESSED_DRIFT = 0.015  # of every device and round of an interval
 LEAST = 0.02  # of either constant: what is smaller weighs nothing
 
@@ -43,9 +45,12 @@ class Constants(Protocol):
         """Take back what `saved` gave."""
 
 
-def due(interval: int) -> bool:
-    """Whether constants are renewed after so many intervals: rarely, because that costs time and bytes."""
-    return interval in EARLY or (interval > 0 and interval % SPACING == 0)
+def due(interval: int, *, stay: bool) -> bool:
+    """Whether constants are read after so many intervals: rarely, because that costs time and bytes.
+
+    Where plans shall stay, the first readings are the last.
+    """
+    return interval in EARLY or (not stay and interval > 0 and interval % SPACING == 0)
 
 
 @dataclass(slots=True)
@@ -74,6 +79,7 @@ class GivenConstants:
 class PaperConstants:
     """β, σ², G² and ϑ, after Wang et al. 2019; smoothed."""
 
+    stay: bool = False  # whether plans shall stay once they are made
     known: GradientStats | None = None
 
     def stats(self) -> Stats:
@@ -84,7 +90,7 @@ class PaperConstants:
     def learn(self, engine: LocalEngine, order: Order, interval: int) -> Mapping[str, Any] | None:
         """Estimate them anew."""
         able = engine.job.data.sizes[order.devices] >= 2
-        if not able.any() or not (self.known is None or due(interval)):
+        if not able.any() or not (self.known is None or due(interval, stay=self.stay)):
             return None
         newest = estimate_statistics(engine, order)
         self.known = newest if self.known is None else _between(self.known, newest)
@@ -133,15 +139,18 @@ class MeasuredConstants:
     drift: Tracked  # of a model that devices hold whole
     share_of: FloatL  # of each layer in the noise, and so in the drift
     interval: int  # I
+    stay: bool = False  # whether plans shall stay once they are made
 
     @classmethod
-    def guessed(cls, profile: Profile, devices: int, interval: int) -> "MeasuredConstants":
+    def guessed(
+        cls, profile: Profile, devices: int, interval: int, *, stay: bool = False
+    ) -> "MeasuredConstants":
         """Before the first reading: noise is as in many trainings, and spread as the weights are."""
         bits = np.diff(profile.param_bits_upto, prepend=0.0)
         total = float(bits.sum())
         shares = bits / total if total > 0 else np.full(len(bits), 1 / len(bits))
         drift = max(GUESSED_DRIFT * devices * interval, LEAST)
-        return cls(Tracked(math.log(GUESSED_NOISE)), Tracked(math.log(drift)), shares, interval)
+        return cls(Tracked(math.log(GUESSED_NOISE)), Tracked(math.log(drift)), shares, interval, stay)
 
     def stats(self) -> Stats:
         """Rounds are counted in those that endless batches need, which nobody knows."""
@@ -156,7 +165,7 @@ class MeasuredConstants:
     def learn(self, engine: LocalEngine, order: Order, interval: int) -> Mapping[str, Any] | None:
         """Take a reading."""
         able = engine.job.data.sizes[order.devices] >= 2
-        if not able.any() or not due(interval):
+        if not able.any() or not due(interval, stay=self.stay):
             return None
         depth = engine.state.depth
         reading = take_reading(engine, order, self.interval)

@@ -77,7 +77,10 @@ class LocalEngine(ABC):
 
     def served(self) -> list[LayerState]:
         """The model that is read out: the running mean; without one, the virtual mean of all parts."""
-        states = self.running.states or self.state.mean()
+        mean = self.running.states if self.job.serving.serve == "mean" else []
+        return self._read_out(mean or self.state.mean())
+
+    def _read_out(self, states: list[LayerState]) -> list[LayerState]:
         return states if self.calibration is None else self.calibration.measured(states)
 
     def model(self) -> Weights:
@@ -87,6 +90,13 @@ class LocalEngine(ABC):
     def evaluate(self) -> tuple[float, float]:
         """Accuracy and loss of the served model on the test set."""
         return evaluate(self.job.model, self.served(), self.job.test, self.job.sample_loss)
+
+    def mean_accuracy(self) -> float | None:
+        """Accuracy of a running mean that is watched and not served."""
+        if not (self.job.serving.watches and self.running.states):
+            return None
+        states = self._read_out(self.running.states)
+        return evaluate(self.job.model, states, self.job.test, self.job.sample_loss)[0]
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Every tensor as an array, and how the layers are split and served."""

@@ -99,8 +99,9 @@ class Training:
         if aggregates:
             cost += self.clock.aggregation(now, self._arrangement(progress.order))
             self.engine.aggregate()  # b1 to b3
-        record = self._record(order, cost, aggregates, notes, progress)
-        return replace(record, constants=found), loss
+        record = replace(self._record(order, cost, aggregates, notes, progress), constants=found)
+        self.decider.hear(record)
+        return record, loss
 
     def _collection(self, fleet: Fleet, progress: Progress) -> Cost:
         """What it costs to collect the data of those who take part for the first time, if it is collected."""
@@ -125,11 +126,12 @@ class Training:
         before, t = progress.order, progress.order.round + 1
         devices = self.observer.participants(t)
         problem = self.observer.problem(t, devices)
+        same = np.array_equal(devices, before.devices)
         notes: Notes = ()
         try:
-            plan = self.decider.plan(problem, devices, t, before.plan)
+            plan = self.decider.plan(problem, devices, t, before.plan if same else None)
         except (Infeasible, TargetUnreachable) as error:
-            if np.array_equal(devices, before.devices):
+            if same:
                 plan, notes = before.plan, (f"the plan is kept: {error}",)
             else:
                 plan, notes = self.decider.whatever_fits(problem, devices, t), (f"no good plan: {error}",)
@@ -172,7 +174,8 @@ class Training:
         if order.round % self.evaluate_every == 0 or not self._goes_on(progress):
             accuracy, test_loss = self.engine.evaluate()
             progress.accuracies.append(accuracy)
-            record = replace(record, accuracy=accuracy, test_loss=test_loss)
+            mean = self.engine.mean_accuracy()
+            record = replace(record, accuracy=accuracy, test_loss=test_loss, mean_accuracy=mean)
         return record
 
 

@@ -23,6 +23,7 @@ class Serving:
 
     serve: str = "mean"
     calibrate: bool | None = None  # where the mean is served, if not given
+    watch: bool = False  # whether the mean is kept beside the last model, to see what noise costs
 
     def __post_init__(self) -> None:
         if self.serve not in WAYS:
@@ -33,12 +34,17 @@ class Serving:
     @property
     def averages(self) -> bool:
         """Whether a running mean is kept."""
-        return self.serve == "mean"
+        return self.serve == "mean" or self.watch
+
+    @property
+    def watches(self) -> bool:
+        """Whether a running mean is kept that is not served."""
+        return self.watch and self.serve == "last"
 
     @property
     def calibrates(self) -> bool:
         """Whether batch norms are measured anew for every model that is read out."""
-        return self.averages if self.calibrate is None else self.calibrate
+        return self.serve == "mean" if self.calibrate is None else self.calibrate
 
 
 RUNNING_MEAN = Serving()

@@ -32,11 +32,13 @@ from hasfl.record import Goal
 from hasfl.seeds import Seeds
 from hasfl.strategies.catalogue import Strategy, strategy
 from hasfl.strategies.decider import StrategyDecider
+from hasfl.strategies.ending import Ending
 from hasfl.world import World
 
 ENGINES: dict[str, type[LocalEngine]] = {"simulated": SimulatedEngine, "reference": ReferenceEngine}
 RAW_BITS = {torch.float32: 8.0, torch.int64: 16.0}  # of one number: a pixel is a byte, a token two
 KINDS_OF_CONSTANTS = ("measured", "paper")
+WAYS_OF_PLANNING = ("over time", "stay")
 FIRST_BATCH = 16  # that constants are estimated for before there is a plan
 UNTIL_CONVERGED = Goal(converged=True)
 
@@ -52,6 +54,7 @@ class Settings:
     max_batch: int = 64
     target: float | None = None  # ε of the paper's constants; set from the bound's floor if not given
     constants: str | None = None  # measured, or paper; measured unless a target ε is given
+    plans: str = "over time"  # or stay, once the first readings are in
     stats: GradientStats | MeasuredStats | None = None  # learnt while training if not given
     engine: str = "simulated"
     evaluate_every: int | None = None  # rounds; the interval if not given
@@ -70,7 +73,13 @@ class Settings:
     @property
     def serving(self) -> Serving:
         """Which model is read out of the training."""
-        return Serving(self.serve, self.calibrate)
+        return Serving(self.serve, self.calibrate, watch=self.ends_apart)
+
+    @property
+    def ends_apart(self) -> bool:
+        """Whether the last interval may have larger batches: where the model is served as it is trained."""
+        plans = strategy(self.strategy).plans_by_measuring and self.kind_of_constants == "measured"
+        return self.serve == "last" and plans and self.plans == "over time"
 
     def __post_init__(self) -> None:
         quantity("learning_rate", self.learning_rate, positive=True)
@@ -82,6 +91,8 @@ class Settings:
         if self.target is not None:
             quantity("target", self.target, positive=True)
         self._require_constants_that_fit()
+        if self.plans not in WAYS_OF_PLANNING:
+            raise InputError(f"plans must be one of {', '.join(WAYS_OF_PLANNING)}, got {self.plans!r}")
         Serving(self.serve, self.calibrate)  # which says what is wrong with them
         if self.engine not in ENGINES:
             raise InputError(f"engine must be one of {', '.join(ENGINES)}, got {self.engine!r}")
@@ -184,7 +195,9 @@ def _training(engine: LocalEngine, world: World, profile: Profile, settings: Set
     chosen, x = strategy(settings.strategy), engine.job.data.x
     return Training(
         engine=engine,
-        decider=StrategyDecider(chosen, Seeds(settings.seed)),
+        decider=StrategyDecider(
+            chosen, Seeds(settings.seed), Ending(settings.goal) if settings.ends_apart else None
+        ),
         observer=_observer(engine, chosen, world, profile, settings),
         clock=ModelledClock(
             profile=profile,
@@ -271,9 +284,10 @@ def _constants(chosen: Strategy, world: World, profile: Profile, settings: Setti
         return GivenConstants(settings.stats)
     if not chosen.plans_with_statistics:
         return GivenConstants(MeasuredStats.unknown(len(profile)))
+    stay = settings.plans == "stay"
     if chosen.of_the_paper or settings.kind_of_constants == "paper":
-        return PaperConstants()
-    return MeasuredConstants.guessed(profile, len(world.fleet), settings.interval)
+        return PaperConstants(stay)
+    return MeasuredConstants.guessed(profile, len(world.fleet), settings.interval, stay=stay)
 
 
 def _order_for_probing(world: World) -> Order:

@@ -54,6 +54,7 @@ def settings_of(scenario: Scenario) -> Settings:
         max_batch=training.max_batch,
         target=training.target,
         constants=training.constants,
+        plans=training.plans,
         stats=None if scenario.stats is None else scenario.stats.stats(),
         engine=training.engine,
         device=training.device,

@@ -21,6 +21,7 @@ from hasfl.strategies.cut_rules import (
     whole_model,
 )
 from hasfl.strategies.situation import Rule, Situation
+from hasfl.strategies.steadiness import worth_changing
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT, Paradigm
 
 DEFAULT_BATCH = 16
@@ -46,8 +47,15 @@ class Strategy:
         """A plan for the rounds up to the next aggregation.
 
         The rule that does not depend on the other goes first. Where both do, in habs+rhams, each device's
-        quickest cut is that for the default batch size.
+        quickest cut is that for the default batch size. The last plan stays if the new one is hardly better.
         """
+        new = self._new_plan(situation)
+        old = situation.start
+        if old is None or not self.is_steady or worth_changing(old, new, situation.problem):
+            return new
+        return old
+
+    def _new_plan(self, situation: Situation) -> Plan:
         if self.together is not None:
             return self.together(situation)
         first = fixed_batch(DEFAULT_BATCH) if self.batch_rule is habs else self.batch_rule
@@ -74,6 +82,17 @@ class Strategy:
             if self.cut_rule is not random_cuts:
                 raise
             return largest_batches(situation, cuts)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether a plan is the best one to be found, and no draw."""
+        drawn = self.batch_rule is random_batches or self.cut_rule is random_cuts
+        return self.plans_with_statistics and not drawn
+
+    @property
+    def plans_by_measuring(self) -> bool:
+        """Whether plans are found with constants that training shows."""
+        return self.is_steady and not self.of_the_paper
 
     @property
     def plans_with_statistics(self) -> bool:

@@ -1,15 +1,19 @@
 """A strategy at work: it remembers what it was last asked, and does not answer the same question twice."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.plan import Plan
 from hasfl.problem import Problem
+from hasfl.record import RoundRecord
 from hasfl.seeds import Seeds
 from hasfl.strategies.batch_rules import largest_batches, random_batches
 from hasfl.strategies.catalogue import Strategy
+from hasfl.strategies.ending import Ending
 from hasfl.strategies.situation import Situation
 
 
@@ -19,12 +23,19 @@ class StrategyDecider:
 
     strategy: Strategy
     seeds: Seeds
+    ending: Ending | None = None  # if the last interval may have larger batches
     answered: Problem | None = None  # the problem of the last plan
+    before_ending: Plan | None = None  # the plan whose batches were enlarged, while they are
 
     def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Plan:
         """A plan for the interval that begins with this round."""
         self.answered = problem
-        return self.strategy.plan(self._situation(problem, devices, round, previous))
+        usual = previous if self.before_ending is None or previous is None else self.before_ending
+        situation = self._situation(problem, devices, round, usual)
+        plan = self.strategy.plan(situation)
+        last = plan if self.ending is None else self.ending.ended(situation, plan)
+        self.before_ending = None if last is plan else plan
+        return last
 
     def whatever_fits(self, problem: Problem, devices: IntN, round: int) -> Plan:
         """The first cut, and as many samples as fit: nothing has less noise."""
@@ -41,6 +52,23 @@ class StrategyDecider:
             return plan
         self.answered = problem
         return self.strategy.rebatch(self._situation(problem, devices, round, plan), plan)
+
+    def hear(self, record: RoundRecord) -> None:
+        """Learn how a round went."""
+        if self.ending is not None:
+            self.ending.hear(record)
+
+    def saved(self) -> Mapping[str, Any]:
+        """What is remembered, as plain values."""
+        usual = self.before_ending
+        plan = None if usual is None else [usual.batch_sizes.tolist(), usual.cuts.tolist()]
+        return {"before_ending": plan, "ending": None if self.ending is None else self.ending.saved()}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take back what `saved` gave."""
+        self.before_ending = None if values["before_ending"] is None else Plan(*values["before_ending"])
+        if self.ending is not None:
+            self.ending.restore(values["ending"])
 
     def _situation(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Situation:
         return Situation(problem=problem, devices=devices, round=round, seeds=self.seeds, previous=previous)
