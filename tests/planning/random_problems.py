@@ -7,7 +7,7 @@ import numpy as np
 from hasfl.fleet import PER_DEVICE, Fleet
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import PER_LAYER_COSTS, GradientStats, Profile
+from hasfl.profile import PER_LAYER_COSTS, GradientStats, MeasuredStats, Profile
 from hasfl.theory.bound import bound_floor
 
 
@@ -61,6 +61,18 @@ def random_problem(
         target=floor.total * float(spread(0.3, 8, 1)[0]),
         max_batch=max_batch,
     )
+
+
+def measured(problem: Problem, seed: int) -> Problem:
+    """The same problem with rounds as if measured; sometimes without noise or without drift."""
+    rng = np.random.default_rng(seed)
+    layers = len(problem.profile)
+    stats = MeasuredStats(
+        rounds=float(10 ** rng.uniform(-3, 5)),
+        noise=float(10 ** rng.uniform(-2, 3)) * (rng.random() < 0.9),
+        drift_of=10 ** rng.uniform(-3, 1, layers) * (rng.random(layers) < 0.7),
+    )
+    return replace(problem, stats=stats, target=None)
 
 
 def odd_problem(seed: int) -> Problem:

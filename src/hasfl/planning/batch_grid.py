@@ -5,10 +5,13 @@ only if T₃ ≥ k·up_i and T₄ ≥ k·down_i. So every device contributes a f
 least cost under limits (T₃, T₄) is a sum over the points below and left of them: one histogram and two
 cumulated sums give it for all cells of a grid. A cell's cost with T₃, T₄ at its lower corner and all its
 points included is a lower bound for every plan inside; the grid closes in on the cells that stay open.
+
+x and y come from a line (theory/rounds.py). Where a line holds for a range of slopes only, every range has a
+grid of its own, and is split until its line gives away less than its grid does.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Self
 
@@ -26,7 +29,9 @@ from hasfl.theory.rounds import Floats, RoundsModel
 
 EDGES = 256  # of a grid, in each direction
 STRIPS = 8  # that the plane is first divided into, in each direction
-PASSES = 12
+PASSES = 12  # over the grid of one range of slopes
+CELLS = 16  # of a window: what its line may give away before a range of slopes is split without a grid
+RANGES = 400  # of slopes, before the search is better
 MOST_POINTS = 2e7  # that a grid holds; beyond them the search is better
 
 
@@ -70,7 +75,8 @@ class FixedCuts:
                 break
             corners = np.tile(corner, (6, 1))
             corners[:, side] *= 2.0 ** np.linspace(-spread, spread, 6)
-            level = _Level.at(self, value)
+            slope = np.array([self.slope(best)])
+            level = _Level.at(self, value, slope, slope)
             tried = [level.limit(each) for each in corners]
             values = [self.value(each) for each in tried]
             k = int(np.argmin(values))
@@ -83,16 +89,30 @@ class FixedCuts:
         """Given batch sizes, as far as they fit."""
         return np.clip(batch_sizes.astype(np.float64), 1.0, np.floor(self.largest_batch))
 
-    def value(self, batch_sizes: FloatN) -> float:
-        """Θ."""
-        seconds = (
+    def seconds(self, batch_sizes: FloatN) -> float:
+        """T_S + T_A / I."""
+        return float(
             (batch_sizes * self.up_seconds).max()
             + (batch_sizes * self.down_seconds).max()
             + (batch_sizes * self.server_seconds).sum()
             + self.aggregation_seconds
         )
+
+    def value(self, batch_sizes: FloatN) -> float:
+        """Θ."""
         rounds = self.model.rounds((1 / batch_sizes).sum(), np.array(self.deepest_cut))
-        return float(rounds * seconds)
+        return float(rounds) * self.seconds(batch_sizes)
+
+    def slope(self, batch_sizes: FloatN) -> float:
+        """The slope of a plan, for the model of rounds."""
+        seconds, inverse = np.array(self.seconds(batch_sizes)), (1 / batch_sizes).sum()
+        return float(self.model.slope(seconds, inverse, np.array(self.deepest_cut)))
+
+    def most(self, corner: Floats) -> FloatN:
+        """The largest batch sizes under limits for T₃ and T₄; at least 1, which every plan has."""
+        limit = np.minimum(corner[0] / self.up_seconds, corner[1] / self.down_seconds) * ROUNDING
+        whole: FloatN = np.floor(np.minimum(self.largest_batch, limit))
+        return np.maximum(whole, 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +121,11 @@ class Window:
 
     low: Floats  # (2,)
     high: Floats
+
+    @property
+    def width(self) -> float:
+        """T₃ and T₄ from corner to corner, in seconds."""
+        return float((self.high - self.low).sum())
 
     def with_side(self, side: int, low: float, high: float) -> "Window":
         """The same window with one side changed."""
@@ -123,24 +148,78 @@ def best_batches_on_grid(cuts: FixedCuts, start: FloatN, gap: float) -> BatchesF
 
     `start` are batch sizes to begin with, within their limits.
     """
-    best, value = start, cuts.value(start)
+    best, value, passes = start, cuts.value(start), 0
     window = Window(np.array([cuts.up_seconds.max(), cuts.down_seconds.max()]), np.full(2, np.inf))
-    for k in range(PASSES):
-        level = _Level.at(cuts, value * (1 - gap))
-        for side in (0, 1, 0, 1) if k == 0 else ():
-            window = level.narrowed(level.reachable(window), side)
-        window = level.reachable(window)
-        if level.points_within(window) > MOST_POINTS:
+    parts = [_Part(window, np.zeros(1), np.full(1, np.inf))]
+    while parts:
+        passes += 1
+        cutoff = value * (1 - gap)
+        part = parts.pop().in_reach(cuts, cutoff)
+        if part is None:
+            continue
+        if part.passes == PASSES or passes > RANGES:
             return None
-        grid = level.grid(window)
+        level = _Level.at(cuts, cutoff, part.low, part.high)
+        part = part.narrowed(level)
+        if level.closed(np.array(level.bound(part.window)), part.window.low):
+            continue
+        lost = part.lost_by_slopes(level)
+        if lost * CELLS > part.window.width:
+            parts += part.halves(cuts.slope(best))
+            continue
+        if level.points_within(part.window) > MOST_POINTS:
+            return None
+        grid = level.grid(part.window)
         candidate = grid.batch_sizes_of_best_cell()
         if (found := cuts.value(candidate)) < value:
             best, value = candidate, found
-        still_open = grid.open_window()
-        if still_open is None:
-            return BatchesFound(best, level.cutoff, k + 1)
-        window = still_open
-    return None
+        if (still_open := grid.open_window()) is not None:
+            stuck = still_open.width > part.window.width / 2
+            part = replace(part, window=still_open, passes=part.passes + 1)
+            parts += part.halves(cuts.slope(best)) if stuck and lost > 0 else [part]
+    return BatchesFound(best, cutoff, passes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A range of slopes, and the window that may still hold a better plan with such a slope."""
+
+    window: Window
+    low: Floats  # (1,)
+    high: Floats
+    passes: int = 0
+
+    def in_reach(self, cuts: FixedCuts, cutoff: float) -> "_Part | None":
+        """With the slopes that plans with Θ below the cutoff can have in the window; None if none can."""
+        least = float(self.window.low.sum() + cuts.server_seconds.sum()) + cuts.aggregation_seconds
+        low, high = cuts.model.slopes(
+            cutoff,
+            cuts.deepest_cut,
+            least_seconds=np.array([least]),
+            least_inverse=(1 / cuts.most(self.window.high)).sum(),
+        )
+        low, high = np.maximum(self.low, low / ROUNDING), np.minimum(self.high, high * ROUNDING)
+        return replace(self, low=low, high=high) if (low <= high).all() else None
+
+    def narrowed(self, level: "_Level") -> "_Part":
+        """With what can be cut off the window before there is a grid."""
+        window = self.window
+        for side in (0, 1, 0, 1) if self.passes == 0 else ():
+            window = level.narrowed(level.reachable(window), side)
+        return replace(self, window=level.reachable(window))
+
+    def lost_by_slopes(self, level: "_Level") -> float:
+        """Seconds that its line gives away against the line for its middle; 0 if they are the same."""
+        middle = np.sqrt(self.low * self.high)
+        exact = _Level.at(level.cuts, level.cutoff, middle, middle)
+        lost = exact.bound(self.window) - exact.needed - (level.bound(self.window) - level.needed)
+        return lost / level.per_second if lost > ROUNDOFF * abs(level.needed) else 0.0
+
+    def halves(self, slope: float) -> "list[_Part]":
+        """Split at the slope of the best plan, where lines are exact then, or in the middle."""
+        inside = (self.low < slope) & (slope < self.high)
+        at = np.where(inside, slope, np.sqrt(self.low * self.high))
+        return [replace(self, low=at, passes=0), replace(self, high=at, passes=0)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,20 +235,17 @@ class _Level:
     largest: FloatN  # more samples than this cost more than they bring
 
     @classmethod
-    def at(cls, cuts: FixedCuts, cutoff: float) -> Self:
-        """The test at a cutoff."""
-        one = np.ones(1)
-        lines = cuts.model.lines(cutoff, cuts.deepest_cut, one, one)
+    def at(cls, cuts: FixedCuts, cutoff: float, low: Floats, high: Floats) -> Self:
+        """The test at a cutoff for a range of slopes."""
+        lines = cuts.model.lines(cutoff, cuts.deepest_cut, low, high)
         per_second, y = float(lines.per_second[0]), float(lines.per_inverse[0])
         x = per_second * cuts.server_seconds
         largest = np.minimum(np.floor(cuts.largest_batch), best_batch(x, np.array(y)))
         return cls(cuts, cutoff, per_second, x, y, float(lines.needed[0]), largest)
 
     def limit(self, corner: Floats) -> FloatN:
-        """The largest batch sizes under limits for T₃ and T₄; at least 1, which every plan has."""
-        limit = np.minimum(corner[0] / self.cuts.up_seconds, corner[1] / self.cuts.down_seconds) * ROUNDING
-        whole: FloatN = np.floor(np.minimum(self.largest, limit))
-        return np.maximum(whole, 1.0)
+        """The largest batch sizes that pay under limits for T₃ and T₄."""
+        return np.minimum(self.cuts.most(corner), self.largest)
 
     def bound(self, window: Window) -> float:
         """The least left side in a window: T at its lower corner, limits at its upper one."""

@@ -36,9 +36,12 @@ class Choice:
     """What was chosen in one box."""
 
     cuts: Ints  # (N,)
+    batch_sizes: Floats  # (N,)
     price: float
     unpriced: Floats  # (4,)
     price_gap: float  # seconds
+    slope: float = 1.0
+    slope_loss: float = 0.0  # seconds that the line for a range of slopes gives away at this one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +58,11 @@ class Choices:
     def of(self, k: int, per_second: float) -> Choice:
         """The choice in one box, its price gap in seconds."""
         return Choice(
-            self.cuts[k], float(self.price[k]), self.unpriced[k], float(self.price_gap[k]) / per_second
+            cuts=self.cuts[k],
+            batch_sizes=self.batch_sizes[k],
+            price=float(self.price[k]),
+            unpriced=self.unpriced[k],
+            price_gap=float(self.price_gap[k]) / per_second,
         )
 
 
@@ -151,11 +158,7 @@ class Relaxation:
     def _costs(self, upper: Floats, lines: Lines) -> tuple[Floats, Floats]:
         """b x_j + y/b and b for every box, device and cut; infinite where the cut is not possible."""
         tables, J, asked = self.tables, self.deepest_cut, self.asked
-        limit = upper[:, 0, None, None] * tables.up_rate[:, :J]
-        np.minimum(limit, upper[:, 1, None, None] * tables.down_rate[:, :J], out=limit)
-        limit *= ROUNDING
-        np.minimum(limit, tables.largest_batch[:, :J], out=limit)
-        np.floor(limit, out=limit)
+        limit = self._limits(upper)
         x = lines.per_second[:, None] * tables.server_seconds[:J]
         y = lines.per_inverse[:, None]
         batch = np.minimum(limit, best_batch(x, y)[:, None, :])
@@ -164,6 +167,22 @@ class Relaxation:
         cost += y[:, :, None] / batch
         cost[(limit < asked.smallest_batch[:, None]) | self._cut_excluded(upper)] = np.inf
         return cost, batch
+
+    def _limits(self, upper: Floats) -> Floats:
+        """The largest b for every box, device and cut, by T₃, T₄ and memory."""
+        tables, J = self.tables, self.deepest_cut
+        limit = upper[:, 0, None, None] * tables.up_rate[:, :J]
+        np.minimum(limit, upper[:, 1, None, None] * tables.down_rate[:, :J], out=limit)
+        limit *= ROUNDING
+        np.minimum(limit, tables.largest_batch[:, :J], out=limit)
+        np.floor(limit, out=limit)
+        return limit
+
+    def least_inverse(self, upper: Floats) -> Floats:
+        """The least Σ 1/b in K boxes with these upper corners, (K,)."""
+        most = np.where(self.asked.cuts[:, : self.deepest_cut], self._limits(upper), 0.0).max(axis=2)
+        most = np.clip(most, self.asked.smallest_batch, self.asked.largest_batch)
+        return (1 / most).sum(axis=1)
 
     def _cut_excluded(self, upper: Floats) -> Bools:
         """Cuts whose sub-model travels longer than T₅ or T₆, or that nobody asked for."""

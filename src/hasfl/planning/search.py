@@ -19,12 +19,14 @@ import numpy as np
 
 from hasfl.plan import Plan
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.relaxation import ROUNDOFF, Bools, Choice, Choices, Ints, Relaxation
+from hasfl.planning.relaxation import ROUNDING, ROUNDOFF, Bools, Choice, Choices, Ints, Relaxation
 from hasfl.planning.tables import CostTables
 from hasfl.theory.rounds import Floats, Lines, RoundsModel
 
 ELEMENTS = 1 << 17  # boxes × devices × layers that are worked on at once
 FIRST_STEPS, STEPS, DEVICE_STEPS = 16, 3, 12  # prices tried for a root, a box, and one split by device
+SLOPE = 4  # its place among the sides of a box, after T₃ to T₆
+SLOPE_WEIGHT = 2.0  # of what slopes give away against the widths of T₃ to T₆, of which a part is lost
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,19 +134,19 @@ class Search:
 
     def _work(self, deepest_cut: int) -> None:
         """Bound some boxes of one deepest cut, and split those that stay open."""
-        boxes = self._pop(deepest_cut)
+        cutoff, boxes = self.cutoff, self._pop(deepest_cut)
+        self.boxes += len(boxes)
+        boxes = self._with_slopes_in_reach(cutoff, deepest_cut, boxes)
         if not boxes:
             return
-        self.boxes += len(boxes)
-        cutoff = self.cutoff
-        lower, upper = (np.array([getattr(box, corner) for box in boxes]) for corner in ("lower", "upper"))
-        lines = self.model.lines(cutoff, deepest_cut, lower[:, 4], upper[:, 4])
+        lower, upper = _corners(boxes)
+        lines = self.model.lines(cutoff, deepest_cut, lower[:, SLOPE], upper[:, SLOPE])
         choices = self._choose(boxes, deepest_cut, (lower[:, :4], upper[:, :4]), lines)
         seconds = lower[:, :4] @ self.weights
         reached = lines.per_second * seconds + choices.least
         if (possible := np.isfinite(reached)).any():
             self.consider(choices.batch_sizes[possible], choices.cuts[possible])
-        idle = float(self.asked.smallest_batch.sum() * self.tables.server_seconds[deepest_cut - 1])
+        idle = self._idle(deepest_cut)
         proved = self.model.proved(
             cutoff,
             lines,
@@ -155,8 +157,28 @@ class Search:
         for k in np.flatnonzero(reached < lines.needed - roundoff).tolist():
             scale = float(lines.per_second[k])
             missing = float(lines.needed[k] - reached[k]) / scale
-            slope_loss = self._slope_loss(cutoff, deepest_cut, boxes[k], choices, k, seconds[k]) / scale
-            self._split(deepest_cut, boxes[k], choices.of(k, scale), missing, slope_loss, float(proved[k]))
+            choice = self._with_slope(choices.of(k, scale), cutoff, deepest_cut, boxes[k], seconds[k])
+            self._split(deepest_cut, boxes[k], choice, missing, float(proved[k]))
+
+    def _idle(self, deepest_cut: int) -> float:
+        """What the server takes at least, in seconds."""
+        return float(self.asked.smallest_batch.sum() * self.tables.server_seconds[deepest_cut - 1])
+
+    def _with_slopes_in_reach(self, value: float, deepest_cut: int, boxes: list[Box]) -> list[Box]:
+        """The boxes with the slopes that plans with Θ below `value` can have inside, if there are any."""
+        if all(box.lower[SLOPE] == box.upper[SLOPE] for box in boxes):
+            return boxes
+        lower, upper = _corners(boxes)
+        low, high = self.model.slopes(
+            value,
+            deepest_cut,
+            least_seconds=lower[:, :4] @ self.weights + self._idle(deepest_cut),
+            least_inverse=self.relaxations[deepest_cut].least_inverse(upper),
+        )
+        lower[:, SLOPE] = np.maximum(low / ROUNDING, lower[:, SLOPE])
+        upper[:, SLOPE] = np.minimum(high * ROUNDING, upper[:, SLOPE])
+        possible = np.flatnonzero(lower[:, SLOPE] <= upper[:, SLOPE])
+        return [replace(boxes[k], lower=lower[k], upper=upper[k]) for k in possible]
 
     def _choose(
         self, boxes: list[Box], deepest_cut: int, corners: tuple[Floats, Floats], lines: Lines
@@ -169,28 +191,28 @@ class Search:
         steps = max(box.steps for box in boxes)
         return self.relaxations[deepest_cut].choose(corners, lines, price, steps=steps, forbidden=forbidden)
 
-    def _slope_loss(
-        self, value: float, deepest_cut: int, box: Box, choices: Choices, k: int, seconds: float
-    ) -> float:
-        """What a line for a range of slopes gives away against the lines at its two ends."""
-        low, high = box.lower[4:], box.upper[4:]
-        if low == high:
-            return 0.0
-        at = np.array([seconds]), np.array([(1 / choices.batch_sizes[k]).sum()])
-        between, *ends = (
-            self.model.lines(value, deepest_cut, start, end).excess(*at)
-            for start, end in ((low, high), (low, low), (high, high))
-        )
-        return float(ends[0][0] + ends[1][0] - 2 * between[0])
+    def _with_slope(self, choice: Choice, value: float, deepest_cut: int, box: Box, seconds: float) -> Choice:
+        """A choice with its slope, and what the line for the box gives away there against the line for it.
 
-    def _split(
-        self, deepest_cut: int, box: Box, choice: Choice, missing: float, slope_loss: float, proved: float
-    ) -> None:
+        If its slope is not in the box, the middle is where to split.
+        """
+        low, high = box.lower[SLOPE:], box.upper[SLOPE:]
+        if low == high:
+            return choice
+        server = choice.batch_sizes @ self.tables.server_seconds[choice.cuts - 1]
+        at = np.array([seconds + server]), np.array([(1 / choice.batch_sizes).sum()])
+        own = self.model.slope(*at, np.array(deepest_cut))
+        slope = np.where((low < own) & (own < high), own, np.sqrt(low * high))
+        tight, loose = (self.model.lines(value, deepest_cut, *ends) for ends in ((slope, slope), (low, high)))
+        loss = (tight.excess(*at) - loose.excess(*at)) / loose.per_second
+        return replace(choice, slope=float(slope[0]), slope_loss=max(float(loss[0]), 0.0))
+
+    def _split(self, deepest_cut: int, box: Box, choice: Choice, missing: float, proved: float) -> None:
         """Cut off what cannot be better, then split the box where it gives away most."""
         with np.errstate(divide="ignore"):
             furthest = box.lower[:4] + missing / (self.weights * choice.unpriced)
-        upper = np.append(np.minimum(box.upper[:4], furthest), box.upper[4])
-        given_away = np.append((upper[:4] - box.lower[:4]) * self.weights, slope_loss)
+        upper = np.append(np.minimum(box.upper[:4], furthest), box.upper[SLOPE])
+        given_away = np.append((upper[:4] - box.lower[:4]) * self.weights, SLOPE_WEIGHT * choice.slope_loss)
         if choice.price_gap > given_away.sum():
             device = self._marginal_device(deepest_cut, box, choice)
             if device is not None:
@@ -204,12 +226,13 @@ class Search:
             return  # a single plan, which has been considered
         side = int(given_away.argmax())
         lower_half, upper_half = upper.copy(), box.lower.copy()
-        lower_half[side] = upper_half[side] = (box.lower[side] + upper[side]) / 2
+        middle = (box.lower[side] + upper[side]) / 2
+        lower_half[side] = upper_half[side] = choice.slope if side == SLOPE else middle
         for lower, top in ((box.lower, lower_half), (upper_half, upper)):
             self._push(deepest_cut, proved, Box(lower, top, choice.price, STEPS, box.forbidden))
 
     def _marginal_device(self, deepest_cut: int, box: Box, choice: Choice) -> tuple[int, int] | None:
-        lines = self.model.lines(self.cutoff, deepest_cut, box.lower[4:], box.upper[4:])
+        lines = self.model.lines(self.cutoff, deepest_cut, box.lower[SLOPE:], box.upper[SLOPE:])
         return self.relaxations[deepest_cut].marginal_device(box.upper[:4], lines, choice, box.forbidden)
 
     def _split_by_device(self, deepest_cut: int, box: Box, device: tuple[int, int], proved: float) -> None:
@@ -222,3 +245,7 @@ class Search:
                 forbidden |= box.forbidden
             forbidden[i] |= excluded
             self._push(deepest_cut, proved, replace(box, steps=DEVICE_STEPS, forbidden=forbidden))
+
+
+def _corners(boxes: list[Box]) -> tuple[Floats, Floats]:
+    return np.array([box.lower for box in boxes]), np.array([box.upper for box in boxes])
