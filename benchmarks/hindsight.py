@@ -1,4 +1,4 @@
-"""Is a plan good in hindsight? Every fixed plan of a grid, trained to a target, against those made on the way.
+"""Is a plan good in hindsight? Every fixed plan of a grid, trained to a target, and those made on the way.
 
     python -m benchmarks.hindsight digits-iid --what grid --seeds 0,1,2     # every plan alike for all devices
     python -m benchmarks.hindsight digits-iid --what plans --seeds 0,1,2    # HASFL and others
@@ -6,8 +6,8 @@
 
 Settings: digits-iid, digits-shards (small CNN, on a CPU), vgg-iid, vgg-shards (VGG-16 on CIFAR-10, on a GPU;
 the data is `cifar10`, or a file given with --data). Results go to benchmarks/hindsight_results, one file a
-setting, kind and seed. The rounds that a fixed plan needs do not depend on the fleet, so one grid serves every
-fleet. Both kinds of served models are evaluated in every run; serving does not change training.
+setting, kind and seed. The rounds that a fixed plan needs do not depend on the fleet, so one grid serves
+every fleet. Both kinds of served models are evaluated in every run; serving does not change training.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hasfl import FleetRanges
 
@@ -39,7 +39,7 @@ class Setting:
 
     data: str
     network: str
-    partition: str
+    partition: Literal["iid", "shards"]
     learning_rate: float
     cuts: tuple[int, ...]
     targets: tuple[float, float]  # the lower and the higher accuracy
@@ -107,7 +107,9 @@ def grid(name: str, seed: int, data: str) -> Iterator[Task]:
         for cut in reversed(setting.cuts):
             rounds = setting.rounds if cut <= 4 or b > 4 else setting.rounds * 5 // 8
             strategy = f"fixed:b={b},cut={cut}"
-            yield Task(setting=name, seed=seed, strategy=strategy, rounds=rounds, data=data, both=setting.both)
+            yield Task(
+                setting=name, seed=seed, strategy=strategy, rounds=rounds, data=data, both=setting.both
+            )
 
 
 def contestants(name: str, seed: int, data: str) -> Iterator[Task]:
@@ -128,7 +130,9 @@ def train(task: Task) -> dict[str, Any]:
     simulation = prepared(task)
     higher = SETTINGS[task.setting].targets[1]
     began = time.perf_counter()
-    evaluations, plans, readings = [], [], []
+    evaluations: list[list[Any]] = []
+    plans: list[list[Any]] = []
+    readings: list[dict[str, Any]] = []
     for record in simulation.training.rounds():
         plan = [record.plan.batch_sizes.tolist(), record.plan.cuts.tolist()]
         if not plans or plans[-1][1:] != plan:
@@ -138,7 +142,7 @@ def train(task: Task) -> dict[str, Any]:
         if record.accuracy is not None:
             last, mean = both_kinds(simulation.engine, record, task.serve)
             evaluations.append([record.round, record.clock, last, mean])
-            served = [last, mean] if task.both else [mean if task.serve == "mean" else last]
+            served = (last, mean or 0.0) if task.both else (mean or 0.0 if task.serve == "mean" else last,)
             if min(served) >= higher:
                 break
     found = {"evaluations": evaluations, "plans": plans, "readings": readings}
@@ -207,13 +211,14 @@ def work(tasks: "mp.Queue[Task]", done: "mp.Queue[dict[str, Any]]") -> None:
 def run(tasks: list[Task], out: Path, *, processes: int, limit: float) -> None:
     """Train all tasks, several at once, and keep what is ready when time is up."""
     context = mp.get_context("spawn")
-    waiting, done = context.Queue(), context.Queue()
+    waiting: mp.Queue[Task] = context.Queue()
+    done: mp.Queue[dict[str, Any]] = context.Queue()
     for task in tasks:
         waiting.put(task)
     workers = [context.Process(target=work, args=(waiting, done), daemon=True) for _ in range(processes)]
     for worker in workers:
         worker.start()
-    deadline, found = time.monotonic() + limit, []
+    deadline, found = time.monotonic() + limit, list[dict[str, Any]]()
     while len(found) < len(tasks) and time.monotonic() < deadline and any(w.is_alive() for w in workers):
         try:
             found.append(done.get(timeout=2))

@@ -12,6 +12,7 @@ second is; the smaller the batch, the more of the first is the batch's own doing
     1 + noise · mean_i(1/b_i),     noise · mean_i(1/a_i) = overshoot · (overshoot / carried − 1)
 
 where a_i are the samples of device i in A. Far from that limit, overshoot is small, and noise costs nothing.
+Both are measured on a part of the step and scaled up, since the slope hardly bends that far.
 
 Layers that a device holds for itself carry N times the noise of a common layer, until they are averaged. What
 that costs more is the loss that the drift δ_i = w_i − w̄ adds, over what the noise of the common steps adds:
@@ -39,6 +40,7 @@ from hasfl.errors import Diverged
 
 LEAST_HALF = 16  # samples in A and in C, in all, if the devices have them
 DRIFTED_DEVICES, DRIFT_SAMPLES = 2, 16
+FRACTION = 0.2  # of a step: short enough to be nearly straight
 LEAST_CARRIED = 0.02  # of the overshoot: below it, what others see of a step is lost in noise
 
 NOT_FINITE = (
@@ -64,7 +66,10 @@ def take_reading(engine: LocalEngine, order: Order, interval: int) -> Reading:
     mean = engine.state.mean()
     halves, per_device = _two_batches(engine, order)
     first, second = (gradient(engine, mean, half, order.round)[0] for half in halves)
-    step = displacement(engine, mean, first)
+    step = [
+        {name: FRACTION * tensor for name, tensor in layer.items()}
+        for layer in displacement(engine, mean, first)
+    ]
     after = moved(mean, step)
     lost = [
         products(difference(before, gradient(engine, after, half, order.round)[0]), step)
@@ -76,7 +81,9 @@ def take_reading(engine: LocalEngine, order: Order, interval: int) -> Reading:
     slope, own, others = torch.stack([each.sum() for each in (products(first, step), *lost)]).tolist()
     if not all(map(math.isfinite, (slope, own, others))):
         raise Diverged(NOT_FINITE.format(round=order.round))
-    overshoot, carried = (max(own / slope, 0.0), others / slope) if slope > 0 else (0.0, 0.0)
+    overshoot, carried = (
+        (max(own / slope, 0.0) / FRACTION, others / slope / FRACTION) if slope > 0 else (0.0, 0.0)
+    )
     drift, walked = None, None
     if engine.state.depth and len(order.devices) > 1 and float(power.sum()) > 0:
         walk = products(jump, jump)[: engine.state.depth].sum() * per_device / 2
@@ -128,7 +135,7 @@ def _drift(engine: LocalEngine, order: Order, mean: Sequence[LayerState], power:
 def _added_by_drift(engine: LocalEngine, device: int, round: int, mean: Sequence[LayerState]) -> float:
     """⟨∇F_i(w_i) − ∇F_i(w̄), w_i − w̄⟩ on a device's own samples."""
     own = engine.state.model_of(device)
-    samples = _samples(engine, [_picked(engine, device, round)[:DRIFT_SAMPLES]])
+    samples = Samples.of(engine.job.data, [_picked(engine, device, round)[:DRIFT_SAMPLES]])
     at_own, at_mean = (gradient(engine, states, samples, round)[0] for states in (own, mean))
     drifted = difference(weights_of(own), weights_of(mean))
     return float(products(difference(at_own, at_mean), drifted).sum())
@@ -145,7 +152,8 @@ def _two_batches(engine: LocalEngine, order: Order) -> tuple[list[Samples], floa
             first.append(picked[:half])
             second.append(picked[half : 2 * half])
             sizes.append(half)
-    return [_samples(engine, first), _samples(engine, second)], len(sizes) / sum(1 / size for size in sizes)
+    halves = [Samples.of(engine.job.data, picked) for picked in (first, second)]
+    return halves, len(sizes) / sum(1 / size for size in sizes)
 
 
 def _picked(engine: LocalEngine, device: int, round: int) -> IntN:
@@ -154,12 +162,6 @@ def _picked(engine: LocalEngine, device: int, round: int) -> IntN:
         engine.job.data.shares[device]
     )
     return picked
-
-
-def _samples(engine: LocalEngine, picked: Sequence[IntN]) -> Samples:
-    data = engine.job.data
-    index = torch.from_numpy(np.concatenate(picked)).to(data.x.device)
-    return data.x[index], data.y[index]
 
 
 def _shares(power: FloatL) -> FloatL:

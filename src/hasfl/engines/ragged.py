@@ -7,6 +7,7 @@ done device by device, or for all in one kernel where that is faster; `ROWWISE` 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from hasfl.engines.rows import Rows
 # Below this much work for a device a function costs more to call than to do, and devices share one call.
 SMALL_CONVOLUTION = 2e7  # FLOP
 SMALL_NORM = 1e5  # numbers
+NORM_CALL = signature(F.batch_norm)
 STREAMS = 8  # on which a GPU works side by side
 
 
@@ -69,6 +71,37 @@ class SharedNorm(TorchFunctionMode):
         x, *others = args
         stacked = {name: _of_one(value) for name, value in given.items()}
         return _batch_norm(self.rows, x, *map(_of_one, others), **stacked)
+
+
+class NormApart(TorchFunctionMode):
+    """While it is on, a batch norm with weights that all share treats every device's samples apart.
+
+    What the norm remembers of samples is left alone.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Hand a call on, or do it by rows."""
+        given = kwargs or {}
+        if func is not F.batch_norm:
+            return func(*args, **given)
+        call = NORM_CALL.bind(*args, **given)
+        call.apply_defaults()
+        norm = call.arguments
+        if not norm["training"]:
+            return func(*args, **given)
+        weight, bias = (
+            None if tensor is None else tensor.expand(len(self.rows), *tensor.shape)
+            for tensor in (norm["weight"], norm["bias"])
+        )
+        return batch_norm_by_rows(
+            self.rows, norm["input"], NormTensors(None, None, weight, bias), 0.0, norm["eps"]
+        )
 
 
 def _of_one(value: Any) -> Any:

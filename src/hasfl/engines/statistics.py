@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from hasfl.arrays import FloatL, IntN
 from hasfl.engines.api import Order
@@ -71,7 +70,7 @@ def _probe(engine: LocalEngine, device: int, round: int) -> Probe:
     l_a, l_b = (gradient(engine, own, half, round)[0] for half in halves)
     changes = [difference(l_a, g_a), difference(l_b, g_b)]
     change = sum(float(products(one, other).sum()) for one in changes for other in changes) / 4
-    size = len(halves[0][0])
+    size = len(halves[0].y)
     apart = difference(g_a, g_b)
     return Probe(
         smoothness=math.sqrt(change) / max(_distance(own, mean), 1e-30),
@@ -87,8 +86,7 @@ def _halves(engine: LocalEngine, device: int, round: int) -> list[Samples]:
     share: IntN = data.shares[device]
     size = min(PROBE_SAMPLES, len(share)) // 2
     picked = data.seeds.stream("probe", round, device).permutation(share)
-    halves = torch.from_numpy(picked[: 2 * size]).to(data.x.device).split(size)
-    return [(data.x[half], data.y[half]) for half in halves]
+    return [Samples.of(data, [half]) for half in np.split(picked[: 2 * size], 2)]
 
 
 def _distance(one: Sequence[LayerState], other: Sequence[LayerState]) -> float:
