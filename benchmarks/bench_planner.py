@@ -52,7 +52,8 @@ def wide_problem(devices: int, seed: int, *, grown: bool) -> Problem:
         server_fed_up_rate=(360e6 * server, 380e6 * server),
         server_fed_down_rate=(360e6 * server, 380e6 * server),
     )
-    stats = replace(problem.stats, variance_of=problem.stats.variance_of * factor)
+    stats, _ = problem.bound_constants()
+    stats = replace(stats, variance_of=stats.variance_of * factor)
     return replace(problem, fleet=draw_fleet(ranges, Seeds(seed)), stats=stats)
 
 

@@ -10,7 +10,10 @@ from hasfl.documents import read_toml
 from hasfl.errors import InputError, MissingExtra
 from hasfl.fleet import PER_DEVICE, FleetRanges, draw_fleet
 from hasfl.problem import Problem
+from hasfl.problem_file import StatsSection
+from hasfl.profile import MeasuredStats
 from hasfl.runner.questions import read_problem
+from hasfl.runner.scenarios import settings_of
 from hasfl.scenario import Scenario
 from hasfl.seeds import Seeds
 
@@ -104,7 +107,7 @@ def test_a_model_counted_now_and_one_from_a_file(tmp_path: Path) -> None:
     counted = problem(tmp_path, BASE.replace("[stats]", 'model.norm = "none"\n[stats]'))
     shipped = problem(tmp_path, BASE)
     assert counted.profile.param_bits_upto[-1] < shipped.profile.param_bits_upto[-1]
-    tables = Path(importlib.util.find_spec("hasfl.profiling.shipped").origin).parent / "tables"  # type: ignore[union-attr]
+    tables = Path(importlib.util.find_spec("hasfl.profiling.shipped").origin).parent / "tables"
     (tmp_path / "costs.json").write_text((tables / "small-cnn.json").read_text())
     from_file = problem(tmp_path, BASE.replace('model.name = "small-cnn"', 'model.profile = "costs.json"'))
     assert np.array_equal(from_file.profile.forward_flops_upto, shipped.profile.forward_flops_upto)
@@ -119,10 +122,24 @@ def test_without_torch_only_shipped_models_can_be_planned(
         problem(tmp_path, BASE.replace("[stats]", "model.classes = 3\n[stats]"))
 
 
+MEASURED = "[stats]\nrounds = 500\nnoise = 20\ndrift_of = [0.1, 0.1, 0.1, 0.1, 0.1]\n"
+
+
+def test_constants_measured_in_training(tmp_path: Path) -> None:
+    read = problem(tmp_path, 'model.name = "small-cnn"\n' + MEASURED + "drift_error = 0.3")
+    assert isinstance(read.stats, MeasuredStats)
+    assert (read.stats.rounds, read.stats.noise, read.stats.drift_error) == (500.0, 20.0, 0.3)
+    assert (read.stats.drift_of.tolist(), read.target) == ([0.1] * 5, None)
+    with pytest.raises(InputError, match="which `hasfl plan` takes and training does not yet"):
+        settings_of(Scenario(stats=StatsSection(rounds=500, noise=20, drift_of=[0.1])))
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("", r"\[stats\] is missing"),
+        ("training.target = 1.0\n" + MEASURED, "target must be left out where the constants are measured"),
+        (BASE + "noise = 1.0", "stats: give either the paper's constants .* not both"),
         (STATISTICS, r"training.target is missing"),
         (BASE + "[traning]", "traning is not a known field: did you mean training"),
         (BASE + "[fleet]\nflop = 1", "fleet.flop is not a known field: did you mean flops"),

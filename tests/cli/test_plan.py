@@ -95,6 +95,8 @@ def test_a_learning_rate_beyond_the_theorem_is_told(hasfl: Hasfl, tmp_path: Path
     )
 
 
+MEASURED = {"rounds": 500.0, "noise": 20.0, "drift_of": [0.05] * 5, "noise_error": 0.1}
+
 WRONG: dict[str, tuple[dict[str, object], str]] = {
     # field: value (... is "missing"), what the sentence must say
     "missing section": ({"stats": ...}, "stats is missing"),
@@ -122,6 +124,23 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
         "profile.forward_flops_upto[1] = 4 is below",
     ),
     "target": ({"target": 1.0}, "target 1 does not lie above the floor"),
+    "no target": ({"target": ...}, "target is missing: the paper's constants need ε"),
+    "constant": ({"stats.moment_of": ...}, "stats: moment_of is missing: expected smoothness, initial_gap"),
+    "no constants": ({"stats": {}}, "stats: smoothness is missing"),
+    "two kinds": ({"stats.noise": 3.0}, "not both: got initial_gap and noise"),
+    "measured and a target": (
+        {"stats": MEASURED},
+        "target must be left out where the constants are measured",
+    ),
+    "measured, too few": (
+        {"stats": {"noise": 3.0, "drift_of": [0.1] * 5}, "target": ...},
+        "stats: rounds is missing: expected rounds, noise, drift_of",
+    ),
+    "measured, length": (
+        {"stats": {**MEASURED, "drift_of": [0.1]}, "target": ...},
+        "stats.drift_of has 1 entries but the profile has 5 layers",
+    ),
+    "measured, typo": ({"stats.drift": 1.0}, "stats.drift is not a known field: did you mean drift_of?"),
 }
 
 
@@ -154,6 +173,8 @@ def test_wrong_problems(hasfl: Hasfl, tmp_path: Path, case: str) -> None:
         (("--cut", "6"), "a cut must lie between 1 and 5, the number of layers, got 6"),
         (("--batch", "65"), "batch size 65 of device '1' is above 64, the lesser of max_batch"),
         (("--why", "--batch", "4"), "--why lets the batch sizes adapt"),
+        (("--sensitivity", "--cut", "4"), "--sensitivity compares the best plans"),
+        (("--sensitivity", "--solver", "bcd"), "--sensitivity compares the best plans"),
         (("--nonsense",), "No such option"),
     ],
 )
@@ -262,6 +283,32 @@ def test_why(hasfl: Hasfl, tmp_path: Path) -> None:
     assert len(saved) == 3 + 3 * 4
     assert saved == sorted(saved, reverse=True)
     assert saved[0] > 0
+
+
+def test_constants_measured_in_training(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = write(tmp_path, raw(stats=MEASURED, target=...))
+    printed = json.loads(hasfl("plan", path, "--json").out)
+    assert (printed["status"], "C1" in printed["margins"], printed["feasible"]) == ("optimal", False, True)
+    inverse = np.mean([1 / b for b in printed["batch_sizes"]])
+    private = 1 + 0.05 * max(printed["cuts"])
+    assert printed["rounds"] == pytest.approx(500 * (1 + 20 * inverse * private))
+    shown = hasfl("plan", path, "--batch", 10, "--cut", 2).out
+    assert "rounds 1,600 = 500 with endless batches + 200.0% for their noise + 20.0% for layers" in shown
+    refused = hasfl("plan", path, "--solver", "bcd")
+    assert (refused.code, "expected the paper's constants" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("changes", [{}, {"stats": MEASURED, "target": ...}], ids=["paper", "measured"])
+def test_sensitivity(hasfl: Hasfl, tmp_path: Path, changes: dict[str, object]) -> None:
+    path = write(tmp_path, raw(**changes))
+    printed = json.loads(hasfl("plan", path, "--sensitivity", "--json").out)
+    constants = {mistake["constant"] for mistake in printed["sensitivity"]}
+    assert constants == ({"rounds", "noise", "drift"} if changes else {"β", "ϑ", "σ²", "G²", "ε"})
+    assert len(printed["sensitivity"]) == 4 * len(constants)
+    assert all((each["regret"] is None) == (each["trouble"] is not None) for each in printed["sensitivity"])
+    shown = hasfl("plan", path, "--sensitivity").out
+    assert all(f"If {constant} is off by 2 ×," in shown for constant in constants)
+    assert "sensitivity" not in json.loads(hasfl("plan", path, "--json").out)
 
 
 def test_names_are_shown_as_they_are(hasfl: Hasfl, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hasfl.plan import Plan, PlanReport
 from hasfl.planning import batch_grid
 from hasfl.planning.alternate import alternate
 from hasfl.planning.exhaustive import best_of_all, objectives
+from hasfl.planning.fixed_cuts import FixedCuts
 from hasfl.planning.joint import best_batches, best_cuts, best_plan
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
@@ -179,8 +180,8 @@ def test_batches_on_a_grid_of_any_size_agree_with_the_search(
             cuts = best_plan(problem, gap=1e-2, time_limit=30).plan.cuts
         except Infeasible:
             continue
-        fixed = batch_grid.FixedCuts.of(problem, cuts)
-        found = batch_grid.best_batches_on_grid(fixed, fixed.first_batches(), 1e-4)
+        fixed = FixedCuts.of(problem, cuts)
+        found = batch_grid.best_batches_on_grid(fixed, batch_grid.first_batches(fixed), 1e-4)
         searched = search_batches(problem, cuts)
         if found is not None:
             assert found.lower_bound <= searched.objective * (1 + 1e-12), seed

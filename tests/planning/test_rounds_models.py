@@ -14,6 +14,7 @@ from hasfl.plan import Plan
 from hasfl.planning import batch_grid
 from hasfl.planning.alternate import alternate
 from hasfl.planning.exhaustive import all_plans, best_of_all, objectives
+from hasfl.planning.fixed_cuts import FixedCuts
 from hasfl.planning.joint import best_batches, best_cuts, best_plan
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
@@ -125,8 +126,8 @@ def test_the_grid_agrees_with_the_search_on_larger_fleets(
         problem = measured(random_problem(seed, devices=(2, 40), layers=(2, 6), max_batch=64), seed)
         problem = replace(problem, fleet=replace(problem.fleet, memory=problem.fleet.memory * 100))
         cuts = np.random.default_rng(seed).integers(1, len(problem.profile) + 1, len(problem.fleet))
-        fixed = batch_grid.FixedCuts.of(problem, cuts)
-        found = batch_grid.best_batches_on_grid(fixed, fixed.first_batches(), 1e-3)
+        fixed = FixedCuts.of(problem, cuts)
+        found = batch_grid.best_batches_on_grid(fixed, batch_grid.first_batches(fixed), 1e-3)
         if found is not None:
             searched = search_batches(problem, cuts)
             assert found.lower_bound <= searched[1] * (1 + 1e-12), seed
@@ -141,7 +142,7 @@ def search_batches(problem: Problem, cuts: IntN) -> tuple[float, float]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_grid, "MOST_POINTS", -1)
         report = best_batches(problem, cuts, gap=1e-2, time_limit=5)
-    return report.lower_bound, report.objective
+    return report.lower_bound or 0.0, report.objective
 
 
 @given(problem_settings(), st.integers(0, 10**6))

@@ -20,6 +20,7 @@ from hasfl.errors import HasflError, InputError
 
 if TYPE_CHECKING:
     from hasfl.plan import PlanReport
+    from hasfl.planning.robustness import Mistake
     from hasfl.planning.sensitivity import Upgrade
     from hasfl.problem import Problem
 
@@ -97,6 +98,9 @@ def plan(
     ] = 1e-3,
     time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds after which to stop.")] = math.inf,
     why: Annotated[bool, typer.Option("--why", help="Show which upgrades would save most.")] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Show what is lost if a constant is off.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what each device should do, and how long training takes.
@@ -107,6 +111,8 @@ def plan(
 
     if why and batch is not None:
         raise InputError("--why lets the batch sizes adapt to an upgrade: leave out --batch")
+    if sensitivity and (batch is not None or cut is not None or solver != "exact"):
+        raise InputError("--sensitivity compares the best plans: leave out --batch, --cut and --solver")
     problem = read_problem(question)
     devices = len(problem.fleet)
     report = solve(
@@ -118,19 +124,27 @@ def plan(
         time_limit=time_limit,
     )
     saved = _upgrades(report, problem) if why else []
+    lost = _mistakes(report, problem, gap, time_limit) if sensitivity else []
     if as_json:
         extra = {"upgrades": [asdict(upgrade) for upgrade in saved]} if why else {}
-        typer.echo(json.dumps(report.as_json() | extra))
+        robust = {"sensitivity": [asdict(mistake) for mistake in lost]} if sensitivity else {}
+        typer.echo(json.dumps(report.as_json() | extra | robust))
     else:
         from hasfl.cli.plan_view import show_plan
 
-        show_plan(report, problem, saved)
+        show_plan(report, problem, saved, lost)
 
 
 def _upgrades(report: "PlanReport", problem: "Problem") -> "list[Upgrade]":
     from hasfl.planning.sensitivity import upgrades
 
     return upgrades(report.plan, problem)
+
+
+def _mistakes(report: "PlanReport", problem: "Problem", gap: float, time_limit: float) -> "list[Mistake]":
+    from hasfl.planning.robustness import mistakes
+
+    return mistakes(report, problem, gap=gap, time_limit=time_limit)
 
 
 def _per_device(option: str, text: str, devices: int) -> IntN:

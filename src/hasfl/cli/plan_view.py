@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hasfl.arrays import FloatN, IntN
+from hasfl.cli.sensitivity_view import show_mistakes
 from hasfl.plan import PlanReport
+from hasfl.planning.robustness import Mistake
 from hasfl.planning.sensitivity import Upgrade
 from hasfl.problem import Problem
 from hasfl.profile import GradientStats, MeasuredStats
@@ -29,8 +31,10 @@ WIDE = 100  # columns of a terminal that has room for everything
 COLUMNS = ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (a4, a5)", "memory")
 
 
-def show_plan(report: PlanReport, problem: Problem, upgrades: Sequence[Upgrade]) -> None:
-    """Print the plan, the breakdown of a round, what the plan is worth and what would make it better."""
+def show_plan(
+    report: PlanReport, problem: Problem, upgrades: Sequence[Upgrade], mistakes: Sequence[Mistake]
+) -> None:
+    """Print the plan, the breakdown of a round, its worth, what would make it better, and how sure it is."""
     console = Console()
     split = split_training_latency(report.plan, problem.fleet, problem.profile)
     aggregation = aggregation_latency(report.plan, problem.fleet, problem.profile)
@@ -39,6 +43,8 @@ def show_plan(report: PlanReport, problem: Problem, upgrades: Sequence[Upgrade])
     console.print(_worth(report, problem))
     if upgrades:
         console.print(_why(split, problem, upgrades))
+    if mistakes:
+        show_mistakes(mistakes)
 
 
 def _devices(report: PlanReport, problem: Problem, split: SplitTrainingLatency, width: int) -> Table:

@@ -18,14 +18,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hasfl.arrays import FloatN, IntN
-from hasfl.plan import Plan
+from hasfl.arrays import FloatN
+from hasfl.planning.fixed_cuts import FixedCuts
 from hasfl.planning.relaxation import ROUNDING, ROUNDOFF, best_batch
-from hasfl.planning.tables import largest_batch_in_memory, seconds_per_sample
-from hasfl.problem import Problem
-from hasfl.theory.latency import aggregation_latency
-from hasfl.theory.measured_rounds import rounds_model
-from hasfl.theory.rounds import Floats, RoundsModel
+from hasfl.theory.rounds import Floats
 
 EDGES = 256  # of a grid, in each direction
 STRIPS = 8  # that the plane is first divided into, in each direction
@@ -33,86 +29,6 @@ PASSES = 12  # over the grid of one range of slopes
 CELLS = 16  # of a window: what its line may give away before a range of slopes is split without a grid
 RANGES = 400  # of slopes, before the search is better
 MOST_POINTS = 2e7  # that a grid holds; beyond them the search is better
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FixedCuts:
-    """What remains of a problem when the cuts are given."""
-
-    up_seconds: FloatN  # a sample
-    down_seconds: FloatN
-    server_seconds: FloatN
-    largest_batch: FloatN
-    aggregation_seconds: float  # T_A / I
-    deepest_cut: int
-    model: RoundsModel
-
-    @classmethod
-    def of(cls, problem: Problem, cuts: IntN) -> Self:
-        """The problem of the batch sizes for these cuts."""
-        j = cuts - 1
-        up, down, server = seconds_per_sample(problem, j)
-        aggregation = aggregation_latency(
-            Plan(np.ones_like(cuts), cuts), problem.fleet, problem.profile
-        ).total
-        return cls(
-            up_seconds=up,
-            down_seconds=down,
-            server_seconds=server,
-            largest_batch=np.minimum(largest_batch_in_memory(problem, j), problem.largest_batch),
-            aggregation_seconds=aggregation / problem.interval,
-            deepest_cut=int(cuts.max()),
-            model=rounds_model(problem),
-        )
-
-    def first_batches(self) -> FloatN:
-        """Batch sizes to begin with: all that fit, then as many as pay within a T₃ and a T₄ homed in on."""
-        best = np.floor(self.largest_batch)
-        value = self.value(best)
-        corner = 8 * np.array([self.up_seconds.max(), self.down_seconds.max()])
-        for side, spread in ((0, 3.0), (1, 3.0), (0, 1.0), (1, 1.0), (0, 0.3), (1, 0.3)):
-            if not math.isfinite(value):
-                break
-            corners = np.tile(corner, (6, 1))
-            corners[:, side] *= 2.0 ** np.linspace(-spread, spread, 6)
-            slope = np.array([self.slope(best)])
-            level = _Level.at(self, value, slope, slope)
-            tried = [level.limit(each) for each in corners]
-            values = [self.value(each) for each in tried]
-            k = int(np.argmin(values))
-            corner = corners[k]
-            if values[k] < value:
-                best, value = tried[k], values[k]
-        return best
-
-    def within_limits(self, batch_sizes: IntN) -> FloatN:
-        """Given batch sizes, as far as they fit."""
-        return np.clip(batch_sizes.astype(np.float64), 1.0, np.floor(self.largest_batch))
-
-    def seconds(self, batch_sizes: FloatN) -> float:
-        """T_S + T_A / I."""
-        return float(
-            (batch_sizes * self.up_seconds).max()
-            + (batch_sizes * self.down_seconds).max()
-            + (batch_sizes * self.server_seconds).sum()
-            + self.aggregation_seconds
-        )
-
-    def value(self, batch_sizes: FloatN) -> float:
-        """Θ."""
-        rounds = self.model.rounds((1 / batch_sizes).sum(), np.array(self.deepest_cut))
-        return float(rounds) * self.seconds(batch_sizes)
-
-    def slope(self, batch_sizes: FloatN) -> float:
-        """The slope of a plan, for the model of rounds."""
-        seconds, inverse = np.array(self.seconds(batch_sizes)), (1 / batch_sizes).sum()
-        return float(self.model.slope(seconds, inverse, np.array(self.deepest_cut)))
-
-    def most(self, corner: Floats) -> FloatN:
-        """The largest batch sizes under limits for T₃ and T₄; at least 1, which every plan has."""
-        limit = np.minimum(corner[0] / self.up_seconds, corner[1] / self.down_seconds) * ROUNDING
-        whole: FloatN = np.floor(np.minimum(self.largest_batch, limit))
-        return np.maximum(whole, 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +57,27 @@ class BatchesFound:
     batch_sizes: FloatN
     lower_bound: float
     passes: int
+
+
+def first_batches(cuts: FixedCuts) -> FloatN:
+    """Batch sizes to begin with: all that fit, then as many as pay within a T₃ and a T₄ homed in on."""
+    best = np.floor(cuts.largest_batch)
+    value = cuts.value(best)
+    corner = 8 * np.array([cuts.up_seconds.max(), cuts.down_seconds.max()])
+    for side, spread in ((0, 3.0), (1, 3.0), (0, 1.0), (1, 1.0), (0, 0.3), (1, 0.3)):
+        if not math.isfinite(value):
+            break
+        corners = np.tile(corner, (6, 1))
+        corners[:, side] *= 2.0 ** np.linspace(-spread, spread, 6)
+        slope = np.array([cuts.slope(best)])
+        level = _Level.at(cuts, value, slope, slope)
+        tried = [level.limit(each) for each in corners]
+        values = [cuts.value(each) for each in tried]
+        k = int(np.argmin(values))
+        corner = corners[k]
+        if values[k] < value:
+            best, value = tried[k], values[k]
+    return best
 
 
 def best_batches_on_grid(cuts: FixedCuts, start: FloatN, gap: float) -> BatchesFound | None:

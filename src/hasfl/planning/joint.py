@@ -9,8 +9,9 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError
 from hasfl.plan import Plan, PlanReport
-from hasfl.planning.batch_grid import FixedCuts, best_batches_on_grid
+from hasfl.planning.batch_grid import best_batches_on_grid, first_batches
 from hasfl.planning.feasibility import Asked, why_infeasible
+from hasfl.planning.fixed_cuts import FixedCuts
 from hasfl.planning.search import Search
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
@@ -52,9 +53,9 @@ def best_batches(
     _check(problem, gap, start)
     fixed = FixedCuts.of(problem, cuts)
     if (fixed.largest_batch >= 1).all():
-        first = fixed.first_batches() if start is None else fixed.within_limits(start.batch_sizes)
+        first = first_batches(fixed) if start is None else fixed.within_limits(start.batch_sizes)
         if not math.isfinite(fixed.value(first)):
-            first = fixed.first_batches()
+            first = first_batches(fixed)
         if math.isfinite(fixed.value(first)) and (found := best_batches_on_grid(fixed, first, gap)):
             plan = Plan(found.batch_sizes.astype(np.int64), cuts)
             return _report(plan, problem, "optimal", found.lower_bound, found.passes, began)
