@@ -1,13 +1,16 @@
 """What is known in a round: who is there, how fast they are, and what the gradients' constants are."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.engines.api import Order
 from hasfl.engines.constants import Constants
 from hasfl.engines.local import LocalEngine
+from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.profile import GradientStats, Profile
@@ -28,7 +31,7 @@ class WorldObserver:
     target: float | None  # ε, where the constants are the paper's
     constants: Constants
     in_turns: bool  # whether devices take part one after the other
-    _problems: dict[tuple[int, bytes], Problem] = field(default_factory=dict)
+    _known: tuple[Fleet, IntN, Problem] | None = None
 
     def participants(self, round: int) -> IntN:
         """Those who are there; where they work in turns, one who is there for the whole interval."""
@@ -40,16 +43,17 @@ class WorldObserver:
 
     def problem(self, round: int, devices: IntN) -> Problem:
         """The problem as it stands: the same object until something changes."""
-        key = (self._interval(round), devices.tobytes())
-        if key not in self._problems:
-            self._problems = {key: self._problem(round, devices)}
-        return self._problems[key]
+        fleet = self.world.fleet_at(round)
+        known = self._known
+        if known is None or known[0] is not fleet or not np.array_equal(known[1], devices):
+            self._known = known = fleet, devices, self._problem(fleet, devices)
+        return known[2]
 
     def learn(self, order: Order) -> Mapping[str, Any] | None:
         """Renew the constants, if it is time; what was found."""
         found = self.constants.learn(self.engine, order, order.round // self.world.interval)
         if found is not None:
-            self._problems = {}
+            self._known = None
         return found
 
     def saved(self) -> Mapping[str, Any]:
@@ -63,10 +67,10 @@ class WorldObserver:
     def _interval(self, round: int) -> int:
         return (round - 1) // self.world.interval
 
-    def _problem(self, round: int, devices: IntN) -> Problem:
+    def _problem(self, fleet: Fleet, devices: IntN) -> Problem:
         stats = self.constants.stats()
         return Problem(
-            fleet=self.world.fleet_at(round).only(devices),
+            fleet=fleet.only(devices),
             profile=self.profile,
             stats=stats,
             learning_rate=self.learning_rate,

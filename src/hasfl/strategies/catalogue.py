@@ -11,7 +11,7 @@ from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.planning.alternate import alternate
 from hasfl.planning.joint import best_plan
-from hasfl.strategies.batch_rules import fixed_batch, habs, largest_batches, random_batches, server_batch
+from hasfl.strategies.batch_rules import GAP, fixed_batch, habs, largest_batches, random_batches, server_batch
 from hasfl.strategies.cut_rules import (
     fixed_cut,
     hams,
@@ -47,21 +47,22 @@ class Strategy:
         """A plan for the rounds up to the next aggregation.
 
         The rule that does not depend on the other goes first. Where both do, in habs+rhams, each device's
-        quickest cut is that for the default batch size. The last plan stays if the new one is hardly better.
+        quickest cut is that for the default batch size.
         """
-        new = self._new_plan(situation)
-        old = situation.start
-        if old is None or not self.is_steady or worth_changing(old, new, situation.problem):
-            return new
-        return old
-
-    def _new_plan(self, situation: Situation) -> Plan:
         if self.together is not None:
             return self.together(situation)
         first = fixed_batch(DEFAULT_BATCH) if self.batch_rule is habs else self.batch_rule
         shallowest = np.ones(len(situation.devices), dtype=np.int64)
         cuts = self._cuts(situation, first(situation, shallowest))
         return Plan(self._batches(situation, cuts), cuts)
+
+    def keeps(self, situation: Situation, new: Plan) -> bool:
+        """Whether the last plan is kept in spite of a new one, which would hardly be better.
+
+        A plan is taken to stay for as many rounds as there have been: nobody knows how many are to come.
+        """
+        old, rounds = situation.start, max(situation.round - 1, situation.problem.interval)
+        return old is not None and not worth_changing(old, new, situation.problem, rounds=rounds)
 
     def rebatch(self, situation: Situation, plan: Plan) -> Plan:
         """The plan for a round between aggregations: the same cuts, the batch rule asked again."""
@@ -101,7 +102,7 @@ class Strategy:
 
 
 def _hasfl(situation: Situation) -> Plan:
-    return best_plan(situation.problem, start=situation.start).plan
+    return best_plan(situation.problem, gap=GAP, start=situation.start).plan
 
 
 def _algorithm_2(situation: Situation) -> Plan:

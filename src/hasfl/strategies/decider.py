@@ -25,17 +25,29 @@ class StrategyDecider:
     seeds: Seeds
     ending: Ending | None = None  # if the last interval may have larger batches
     answered: Problem | None = None  # the problem of the last plan
+    found: Plan | None = None  # its best plan, whether or not it was taken
     before_ending: Plan | None = None  # the plan whose batches were enlarged, while they are
 
     def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Plan:
         """A plan for the interval that begins with this round."""
-        self.answered = problem
         usual = previous if self.before_ending is None or previous is None else self.before_ending
         situation = self._situation(problem, devices, round, usual)
-        plan = self.strategy.plan(situation)
+        plan = self._usual_plan(situation)
+        self.answered = problem
         last = plan if self.ending is None else self.ending.ended(situation, plan)
         self.before_ending = None if last is plan else plan
         return last
+
+    def _usual_plan(self, situation: Situation) -> Plan:
+        """The best plan, or the last one if that is hardly worse."""
+        if not self.strategy.is_steady:
+            return self.strategy.plan(situation)
+        if self.found is None or situation.problem is not self.answered:
+            self.found = self.strategy.plan(situation)
+        if self.strategy.keeps(situation, self.found):
+            assert situation.start is not None
+            return situation.start
+        return self.found
 
     def whatever_fits(self, problem: Problem, devices: IntN, round: int) -> Plan:
         """The first cut, and as many samples as fit: nothing has less noise."""
@@ -50,7 +62,7 @@ class StrategyDecider:
         """The plan for a round within an interval; only chance changes an answer to the same problem."""
         if problem is self.answered and self.strategy.batch_rule is not random_batches:
             return plan
-        self.answered = problem
+        self.answered, self.found = problem, None
         return self.strategy.rebatch(self._situation(problem, devices, round, plan), plan)
 
     def hear(self, record: RoundRecord) -> None:
@@ -60,15 +72,23 @@ class StrategyDecider:
 
     def saved(self) -> Mapping[str, Any]:
         """What is remembered, as plain values."""
-        usual = self.before_ending
-        plan = None if usual is None else [usual.batch_sizes.tolist(), usual.cuts.tolist()]
-        return {"before_ending": plan, "ending": None if self.ending is None else self.ending.saved()}
+        return {
+            "found": _plain(self.found),
+            "before_ending": _plain(self.before_ending),
+            "ending": None if self.ending is None else self.ending.saved(),
+        }
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Take back what `saved` gave."""
-        self.before_ending = None if values["before_ending"] is None else Plan(*values["before_ending"])
+        self.found, self.before_ending = (
+            None if values[name] is None else Plan(*values[name]) for name in ("found", "before_ending")
+        )
         if self.ending is not None:
             self.ending.restore(values["ending"])
 
     def _situation(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Situation:
         return Situation(problem=problem, devices=devices, round=round, seeds=self.seeds, previous=previous)
+
+
+def _plain(plan: Plan | None) -> list[list[int]] | None:
+    return None if plan is None else [plan.batch_sizes.tolist(), plan.cuts.tolist()]

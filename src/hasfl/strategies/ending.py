@@ -2,10 +2,10 @@
 
 A model that was just trained carries the noise of its last rounds; a running mean of models does not. What
 the mean has more accuracy is therefore the *price* of that noise. Progress adds up over all rounds, the price
-is set by the last ones alone. So φ times larger batches in the last interval save price (1 − 1/φ) of accuracy,
-which training at its present speed would need seconds for, and cost I (T(φ b) − T(b)) seconds. The best φ
-saves most; and it is time for it when it takes the model to its goal, or when no other interval fits the
-budget.
+is set by the last ones alone. So φ times larger batches in the last interval save price (1 − 1/φ) of
+accuracy, which training at its present speed would need seconds for, and cost I (T(φ b) − T(b)) seconds. The
+best φ saves most; and it is time for it when it takes the model to its goal, or when no other interval fits
+the budget.
 """
 
 from collections.abc import Mapping

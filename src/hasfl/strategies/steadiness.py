@@ -12,29 +12,28 @@ from hasfl.profile import MeasuredStats
 from hasfl.theory.latency import Arrangement, aggregation_bits, aggregation_latency, exchange_latency
 from hasfl.theory.objective import evaluate
 
-LEAST_SAVING = 1e-3  # of an interval: what plans are proved to
+LEAST_SAVING = 1e-3  # of a round: no plan is worth a change for less
 
 
-def worth_changing(old: Plan, new: Plan, problem: Problem) -> bool:
-    """Whether the next interval is shorter under the new plan, with what it costs to move layers counted in.
+def worth_changing(old: Plan, new: Plan, problem: Problem, *, rounds: int) -> bool:
+    """Whether so many rounds are done sooner under the new plan, what it costs to move layers counted in.
 
     That must hold for the constants as they are known, and at every corner of their standard errors.
     """
     moving = _moving_seconds(old, new, problem)
-    return all(_saved_seconds(old, new, each) > moving for each in _likely(problem))
+    return all(rounds * _saved_seconds(old, new, each) > moving for each in _likely(problem))
 
 
 def _saved_seconds(old: Plan, new: Plan, problem: Problem) -> float:
-    """What the work of an interval of the old plan takes less under the new one; less than 1 ‰ is nothing."""
+    """What the work of a round of the old plan takes less under the new one; less than 1 ‰ is nothing."""
     try:
         before = evaluate(old, problem)
     except TargetUnreachable:
         return math.inf
     if not before.feasible:
         return math.inf
-    spent = problem.interval * before.round_seconds
     saved = 1 - evaluate(new, problem).objective / before.objective
-    return spent * (saved - LEAST_SAVING)
+    return before.round_seconds * (saved - LEAST_SAVING)
 
 
 def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
