@@ -1,5 +1,6 @@
 """What happened in a round, and what a training is asked to reach."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -65,6 +66,7 @@ class Goal:
     samples: int | None = None  # E, the budget of Algorithm 1
     seconds: float | None = None  # of virtual time
     accuracy: float | None = None  # of an evaluation
+    loss: float | None = None  # on the test set, likewise
     converged: bool = False  # the paper's rule
 
     def allows(self, samples: int, last: RoundRecord | None) -> bool:
@@ -76,11 +78,13 @@ class Goal:
             and (self.seconds is None or clock < self.seconds)
         )
 
-    def reached(self, accuracies: Sequence[float]) -> bool:
-        """Whether the evaluations so far are good enough, or will not get better."""
+    def reached(self, accuracies: Sequence[float], test_loss: float = math.inf) -> bool:
+        """Whether the evaluations so far are good enough, or will not get better; the loss is the last."""
         if not accuracies:
             return False
-        good_enough = self.accuracy is not None and accuracies[-1] >= self.accuracy
+        good_enough = (self.accuracy is not None and accuracies[-1] >= self.accuracy) or (
+            self.loss is not None and test_loss <= self.loss
+        )
         return good_enough or (self.converged and plateau(accuracies) is not None)
 
 

@@ -140,6 +140,7 @@ class StopSection(Document):
     samples: Count | None = None
     seconds: Annotated[float, Field(gt=0)] | None = None  # of virtual time
     accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    loss: Annotated[float, Field(gt=0)] | None = None  # on the test set
     converged: bool | None = None  # less than 0.02 % gain over five evaluations
 
     def goal(self) -> Goal:

@@ -1,5 +1,6 @@
 """All that a training needs to go on later exactly as if it had never stopped."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,8 +50,11 @@ def restore(
     order = Order(round=values["rounds"] + 1, devices=devices, plan=plan, drawn=drawn[devices])
     training.decider.answer(training.observer.problem(order.round, devices))
     accuracies = [record.accuracy for record in records if record.accuracy is not None]
+    losses = [record.test_loss for record in records if record.test_loss is not None]
     last = records[-1] if records else None
-    training.progress = Progress(drawn, order, values["depth"], last, accuracies)
+    training.progress = Progress(
+        drawn, order, values["depth"], last, accuracies, losses[-1] if losses else math.inf
+    )
 
 
 def _whole(values: Sequence[int]) -> IntN:

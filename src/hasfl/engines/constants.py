@@ -15,7 +15,7 @@ from hasfl.engines.statistics import estimate_statistics
 from hasfl.profile import GradientStats, MeasuredStats, Profile
 
 Stats = GradientStats | MeasuredStats
-SPACING = 16  # intervals between two readings; the first come sooner
+SPACING = 24  # intervals between two readings; the first come sooner
 EARLY = (1, 4)  # intervals after which the first are taken
 NEWEST = 0.5  # what the newest estimate weighs where the paper's constants are smoothed
 

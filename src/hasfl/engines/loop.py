@@ -31,6 +31,7 @@ class Progress:
     depth: int = 0  # layers that devices hold apart in the present interval
     last: RoundRecord | None = None
     accuracies: list[float] = field(default_factory=list)
+    test_loss: float = math.inf  # of the last evaluation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +77,8 @@ class Training:
 
     def _goes_on(self, progress: Progress) -> bool:
         samples = int(progress.order.batch_sizes.sum())
-        return self.goal.allows(samples, progress.last) and not self.goal.reached(progress.accuracies)
+        reached = self.goal.reached(progress.accuracies, progress.test_loss)
+        return self.goal.allows(samples, progress.last) and not reached
 
     def _before_the_first_round(self) -> Progress:
         devices = self.observer.participants(1)
@@ -174,6 +176,7 @@ class Training:
         if order.round % self.evaluate_every == 0 or not self._goes_on(progress):
             accuracy, test_loss = self.engine.evaluate()
             progress.accuracies.append(accuracy)
+            progress.test_loss = test_loss
             mean = self.engine.mean_accuracy()
             record = replace(record, accuracy=accuracy, test_loss=test_loss, mean_accuracy=mean)
         return record

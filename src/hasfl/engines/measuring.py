@@ -39,7 +39,7 @@ from hasfl.engines.local import LocalEngine
 from hasfl.errors import Diverged
 
 LEAST_HALF = 16  # samples in A and in C, in all, if the devices have them
-DRIFTED_DEVICES, DRIFT_SAMPLES = 2, 16
+DRIFTED_DEVICES, DRIFT_SAMPLES = 2, 4
 FRACTION = 0.2  # of a step: short enough to be nearly straight
 LEAST_CARRIED = 0.02  # of the overshoot: below it, what others see of a step is lost in noise
 

@@ -22,13 +22,19 @@ GAP = 1e-3
 
 
 def best_plan(
-    problem: Problem, *, gap: float = GAP, time_limit: float = math.inf, start: Plan | None = None
+    problem: Problem,
+    *,
+    gap: float = GAP,
+    time_limit: float = math.inf,
+    box_limit: float = math.inf,
+    start: Plan | None = None,
 ) -> PlanReport:
-    """The best batch size and cut for every device, within `gap` of the optimum unless time runs out.
+    """The best batch size and cut for every device, within `gap` of the optimum unless a limit is met.
 
-    `start` is a plan to begin with, such as the last one when rates have changed a little.
+    `start` is a plan to begin with, such as the last one when rates have changed a little. A limit on boxes,
+    the steps of the search, gives the same plan on every machine.
     """
-    return _search(problem, Asked.anything(problem), gap, time_limit, start)
+    return _search(problem, Asked.anything(problem), gap, time_limit, start, box_limit)
 
 
 def best_cuts(
@@ -62,11 +68,18 @@ def best_batches(
     return _search(problem, Asked.these_cuts(problem, cuts), gap, time_limit, start)
 
 
-def _search(problem: Problem, asked: Asked, gap: float, time_limit: float, start: Plan | None) -> PlanReport:
+def _search(
+    problem: Problem,
+    asked: Asked,
+    gap: float,
+    time_limit: float,
+    start: Plan | None,
+    box_limit: float = math.inf,
+) -> PlanReport:
     began = time.monotonic()
     _check(problem, gap, start)
     tables = CostTables.of(problem)
-    search = Search(tables, rounds_model(problem), asked, gap, time_limit)
+    search = Search(tables, rounds_model(problem), asked, gap, time_limit, box_limit)
     _consider_first_plans(search, start)
     if search.best_plan is None:
         raise Infeasible(why_infeasible(problem, tables, asked))

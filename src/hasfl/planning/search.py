@@ -59,6 +59,7 @@ class Search:
     asked: Asked
     gap: float
     time_limit: float
+    box_limit: float = np.inf  # a limit that is the same on every machine
     best_value: float = np.inf
     best_plan: tuple[Floats, Ints] | None = None
     boxes: int = 0
@@ -67,11 +68,11 @@ class Search:
     ticket: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def run(self) -> Found:
-        """Search until everything is closed or time is up. A first plan must have been considered."""
+        """Search until everything is closed or a limit is met. A first plan must have been considered."""
         deadline = time.monotonic() + self.time_limit
         for deepest_cut in range(1, len(self.tables.server_seconds) + 1):
             self._plant(deepest_cut)
-        while self.queues and time.monotonic() < deadline:
+        while self.queues and time.monotonic() < deadline and self.boxes < self.box_limit:
             self._work(min(self.queues, key=lambda J: self.queues[J][0][:2]))
         return self._found()
 

@@ -25,6 +25,7 @@ from hasfl.strategies.steadiness import worth_changing
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT, Paradigm
 
 DEFAULT_BATCH = 16
+MOST_WORK = 2e6  # boxes times devices that a search may take: a second or two
 MOST_DIGITS = 9  # of a batch size or cut in a name
 
 
@@ -102,7 +103,8 @@ class Strategy:
 
 
 def _hasfl(situation: Situation) -> Plan:
-    return best_plan(situation.problem, gap=GAP, start=situation.start).plan
+    boxes = MOST_WORK / len(situation.devices)
+    return best_plan(situation.problem, gap=GAP, box_limit=boxes, start=situation.start).plan
 
 
 def _algorithm_2(situation: Situation) -> Plan:
