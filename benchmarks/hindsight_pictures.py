@@ -95,7 +95,7 @@ def _draw_rounds(axes: "Axes", results: Results) -> None:
     words = (
         f"Spearman {how.spearman:.2f}; median factor {how.median_factor:.2f}, worst {how.worst_factor:.2f}"
     )
-    entitle(axes, f"{results.setting}, constants read on the {fleet} fleet", below=words)
+    entitle(axes, f"{results.setting}, read on the {fleet} fleet", below=words)
     _colour_key(axes, colours, never="" if there.all() else "△ given up")
 
 
