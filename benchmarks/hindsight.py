@@ -145,7 +145,8 @@ def train(task: Task) -> dict[str, Any]:
             served = (last, mean or 0.0) if task.both else (mean or 0.0 if task.serve == "mean" else last,)
             if min(served) >= higher:
                 break
-    found = {"evaluations": evaluations, "plans": plans, "readings": readings}
+    found: dict[str, Any] = {"evaluations": evaluations, "plans": plans, "readings": readings}
+    found["way"] = task.plans  # whose name the plans have taken
     return asdict(task) | found | {"wall_seconds": time.perf_counter() - began}
 
 

@@ -1,0 +1,266 @@
+"""Tables for `benchmarks.hindsight_report`, as lines of Markdown."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.hindsight import FLEETS, SETTINGS
+from benchmarks.hindsight_laws import (
+    NOISES,
+    Judgement,
+    Law,
+    fitted_law,
+    forecast,
+    judged,
+    laws_by_cut,
+    stats_of,
+)
+from benchmarks.hindsight_numbers import (
+    COLUMN,
+    Cell,
+    Results,
+    Run,
+    in_words,
+    kinds_of,
+    mean_rounds,
+    optimum,
+    rounds_of,
+    seconds_of,
+)
+from hasfl.profile import MeasuredStats
+
+# ── words ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 0) -> list[str]:
+    """A Markdown table; its first columns are words, the others numbers."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * words + "--:|" * (len(head) - words)]
+    return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
+
+
+def number(value: float) -> str:
+    """Three digits, or all before the point."""
+    if not math.isfinite(value):
+        return "never" if value > 0 else "–"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def spread(values: Iterable[float]) -> str:
+    """Mean and standard deviation over seeds, and how many reached the target if not all did."""
+    given = list(values)
+    reached = [value for value in given if math.isfinite(value)]
+    if not reached:
+        return "never" if given else "–"
+    words = number(float(np.mean(reached)))
+    if len(reached) > 1:
+        words += f" ± {float(f'{np.std(reached, ddof=1):.2g}'):g}"
+    return words if len(reached) == len(given) else f"{words} ({len(reached)} of {len(given)})"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def named(cell: Cell) -> str:
+    return f"b={cell[0]} cut={cell[1]}"
+
+
+# ── the tables of a setting ─────────────────────────────────────────────────────────────────────────────
+
+
+def grid_tables(results: Results) -> list[str]:
+    """Rounds and seconds of every fixed plan."""
+    lines = ["### Every fixed plan", ""]
+    targets = SETTINGS[results.setting].targets
+    for kind in kinds_of(results.setting):
+        head = ["b", "cut"] + [f"rounds to {percent(target)}" for target in targets]
+        head += [f"{fleet}, s to {percent(target)}" for fleet in FLEETS for target in targets]
+        lines += [f"Served: {kind}.", "", *table(head, (grid_row(results, c, kind) for c in results.fixed))]
+    return lines
+
+
+def grid_row(results: Results, cell: Cell, kind: str) -> list[str]:
+    targets = SETTINGS[results.setting].targets
+    row = [str(cell[0]), str(cell[1])]
+    row += [spread(rounds_of(results, cell, target, kind).values()) for target in targets]
+    for fleet in FLEETS:
+        for target in targets:
+            words = spread(seconds_of(results, cell, target, kind, fleet).values())
+            best = optimum(results, target, kind, fleet)
+            row.append(f"**{words}**" if best is not None and best.cell == cell else words)
+    return row
+
+
+def law_table(results: Results) -> list[str]:
+    """The law of rounds, fitted: for each cut alone, with a common R∞, and as it was measured."""
+    setting = SETTINGS[results.setting]
+    measured = {f: measured_noise(results, f) for f in FLEETS}
+    head = ["served", "target", "cut", "R∞_J", "s_J", "misfit", "one R∞", "s_J", "misfit", "s_J / s_first"]
+    head += [f"measured noise (1 + drift_J), {fleet}" for fleet in FLEETS]
+    rows = []
+    for kind in kinds_of(results.setting):
+        for target in setting.targets:
+            rounds = mean_rounds(results, target, kind)
+            common = fitted_law(rounds)
+            for cut, law in laws_by_cut(rounds).items():
+                row = [kind, percent(target), str(cut), *law_words(law, cut)[:3], *law_words(common, cut)]
+                rows.append([*row, *(measured[f].get(cut, "–") for f in FLEETS)])
+    return [
+        "### The law of rounds, R = R∞ (1 + s_J/b)",
+        "",
+        "Least squares in logarithms over the plans that reached the target with all seeds. First every cut",
+        "J on its own; then one R∞ for all of them, as the planner has it, with s_J = s (1 + drift_J). The",
+        "misfit is the largest relative one. Beside it is what HASFL measured itself, by its last reading",
+        "before the higher target.",
+        "",
+        *table(head, rows, words=1),
+    ]
+
+
+def law_words(law: Law | None, cut: int) -> tuple[str, str, str, str]:
+    """R∞, s_J, the misfit, and s_J in those of the first cut."""
+    if law is None or cut not in law.noise:
+        return "–", "–", "–", "–"
+    first = law.noise[min(law.noise)]
+    against = "–" if first <= 1.01 * NOISES[0] else f"{law.noise[cut] / first:.2f}"
+    noise = "0" if law.noise[cut] <= 1.01 * NOISES[0] else number(law.noise[cut])
+    return number(law.endless), noise, f"{law.misfit[cut]:.0%}", against
+
+
+def measured_noise(results: Results, fleet: str) -> dict[int, str]:
+    """noise (1 + drift_J) by cut, as HASFL read it."""
+    target, found = SETTINGS[results.setting].targets[1], []
+    for run in own_runs(results, fleet):
+        reading = run.reading_before(target, "mean")
+        if reading is not None:
+            stats = stats_of(reading)
+            assert isinstance(stats, MeasuredStats)
+            found.append(stats.noise * (1 + stats.drift_upto))
+    cuts = SETTINGS[results.setting].cuts
+    return {J: spread(float(each[J - 1]) for each in found) for J in cuts} if found else {}
+
+
+def own_runs(results: Results, fleet: str, constants: str | None = None) -> list[Run]:
+    """HASFL as it is by default, or with the paper's constants."""
+    return results.runs(strategy="hasfl", fleet=fleet, serve="mean", constants=constants, way="over time")
+
+
+def contest_table(results: Results) -> list[str]:
+    """Plans that were made on the way against fixed ones."""
+    targets = SETTINGS[results.setting].targets
+    head = ["made on the way", "against"]
+    for target in targets:
+        head += [f"s to {percent(target)}", "best fixed, s", "ratio"]
+    tasks = sorted({run.task for run in results.made}, key=usual_first)
+    rows = []
+    for task in tasks:
+        runs = [run for run in results.runs() if run.task == task]
+        cells = [cell for target in targets for cell in contest(results, runs, target)]
+        rows.append([in_words(task), rivals(task[0])[0], *cells])
+    note = "Best fixed: the one plan that was best with the same seeds, fleet and kind of served model."
+    return ["### HASFL against hindsight", "", note, "", *table(head, rows, words=2)]
+
+
+def usual_first(task: tuple[str, str, str, str | None, str]) -> tuple[object, ...]:
+    strategy, fleet, serve, constants, way = task
+    return fleet, strategy != "hasfl", strategy, serve != "mean", constants is not None, way
+
+
+def rivals(strategy: str) -> tuple[str, Callable[[Cell], bool]]:
+    """The fixed plans that a strategy could have had."""
+    if strategy == "habs+cut=4":
+        return "fixed b, cut 4", lambda cell: cell[1] == 4
+    if strategy == "b=16+hams":
+        return "b = 16, fixed cuts", lambda cell: cell[0] == 16
+    return "all fixed plans", lambda cell: True
+
+
+def contest(results: Results, runs: Sequence[Run], target: float) -> tuple[str, str, str]:
+    """Seconds of trainings alike but for their seeds, those of their best rival, and the ratio."""
+    kind, fleet, strategy = runs[0].serve, runs[0].fleet, runs[0].strategy
+    taken = [run.seconds_to(target, kind) for run in runs]
+    words = spread(taken) if min(taken) < math.inf else given_up(runs, kind)
+    seeds = [run.seed for run in runs]
+    if kind not in kinds_of(results.setting) or not set(seeds) <= set(results.seeds):
+        return words, "not trained", "–"
+    best = optimum(results, target, kind, fleet, seeds=seeds, among=rivals(strategy)[1])
+    if best is None:
+        return words, "never", "–"
+    ratio = float(np.mean(taken)) / best.seconds
+    rival = f"{number(best.seconds)} ({named(best.cell)})"
+    return words, rival, f"{ratio:.2f}" if math.isfinite(ratio) else "–"
+
+
+def given_up(runs: Sequence[Run], kind: str) -> str:
+    """How far trainings came that did not reach their target."""
+    best = float(np.mean([np.nanmax(run.evaluations[:, COLUMN[kind]]) for run in runs]))
+    return f"never; {percent(best)} in {spread(float(run.evaluations[-1, 1]) for run in runs)} s"
+
+
+def forecast_table(results: Results) -> list[str]:
+    """How well measured constants foretell the rounds of fixed plans."""
+    target = SETTINGS[results.setting].targets[1]
+    real = mean_rounds(results, target, "mean")
+    head = [
+        "constants",
+        "seed",
+        "read in round",
+        "Spearman",
+        "median factor off",
+        "worst",
+        "said never",
+        "plans",
+    ]
+    rows = []
+    for constants in (None, "paper"):
+        for fleet in FLEETS:
+            for run in own_runs(results, fleet, constants):
+                reading, how = judgement(run, real)
+                whose = "measured" if constants is None else "the paper's"
+                when = "–" if reading is None else str(reading["round"])
+                rows.append([f"{whose}, {fleet} fleet", str(run.seed), when, *judgement_words(how)])
+    return [
+        f"### Foretold and real rounds to {percent(target)}, served: mean",
+        "",
+        "From the last constants that a training of HASFL read before it reached the target. Real rounds are",
+        "means over the seeds. Spearman's rank correlation is over all plans; those that never got there are",
+        "last, and tied. Factors are over the others, after R∞ is scaled by the median ratio. The paper's",
+        "constants go with Corollary 1 and the default ε, twice the floor of single samples at the last cut:",
+        "so no plan is out of reach, and the rounds of any two differ by less than a factor of 2.",
+        "",
+        *table(head, rows, words=1),
+    ]
+
+
+def judgement_words(how: Judgement | None) -> list[str]:
+    if how is None:
+        return ["–"] * 5
+    factors = [f"{how.median_factor:.2f}", f"{how.worst_factor:.2f}"]
+    return [f"{how.spearman:.2f}", *factors, str(how.unreachable), f"{how.plans}, {how.reached} got there"]
+
+
+def paper_table(results: Results) -> list[str]:
+    """What the paper's constants chose, and its price."""
+    target = SETTINGS[results.setting].targets[1]
+    head = ["fleet", "constants", "seed", "plans", "last b", "last cuts"]
+    head += [f"s to {percent(target)}", "best fixed, s", "ratio"]
+    rows = []
+    for fleet in FLEETS:
+        for run in own_runs(results, fleet, "paper") + own_runs(results, fleet):
+            plan = run.plans[-1][1]
+            chosen = [str(len(run.plans)), ranged(plan.batch_sizes.tolist()), ranged(plan.cuts.tolist())]
+            whose = "the paper's" if run.constants else "measured"
+            rows.append([fleet, whose, str(run.seed), *chosen, *contest(results, [run], target)])
+    return ["### What the paper's constants chose", "", *table(head, rows, words=2)]
+
+
+def ranged(values: Sequence[int]) -> str:
+    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
+
+
+def judgement(run: Run, real: Mapping[Cell, float]) -> tuple[Mapping[str, Any] | None, Judgement | None]:
+    """The constants that a training ended with, and how well they foretell rounds."""
+    reading = run.reading_before(SETTINGS[run.setting].targets[1], "mean")
+    return reading, None if reading is None else judged(forecast(run, reading, real), real)
