@@ -53,6 +53,7 @@ class StatsSection(Document):
     rounds: float | None = None
     noise: float | None = None
     drift_of: list[float] | None = None
+    skew_of: list[float] | None = None
     noise_error: float = 0.0
     drift_error: float = 0.0
 

@@ -140,18 +140,27 @@ class GradientStats:
 class MeasuredStats:
     """Constants measured in training: rounds needed, and what noise and private layers add to them.
 
-    R = rounds · (1 + noise · mean_i(1/b_i) · (1 + drift_J)), J the deepest cut, drift_J = Σ_{j ≤ J} drift_of
+    R = rounds · (1 + skew_J + noise · mean_i(1/b_i) · (1 + drift_J))
+
+    J is the deepest cut, drift_J = Σ_{j ≤ J} drift_of, skew_J likewise.
     """
 
     rounds: float  # R∞, that endless batches would need
     noise: float  # samples: the batch size of every device at which the rounds double, drift aside
     drift_of: FloatL  # how much more the same noise costs when layer j is private between aggregations
+    skew_of: FloatL | None = (
+        None  # what that costs besides, where devices' data differ; nothing, if not given
+    )
     noise_error: float = 0.0  # standard error of ln noise
     drift_error: float = 0.0  # standard error of ln drift
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rounds", quantity("stats.rounds", self.rounds, positive=True))
         object.__setattr__(self, "drift_of", quantities("stats.drift_of", self.drift_of))
+        given = np.zeros(len(self.drift_of)) if self.skew_of is None else self.skew_of
+        skew = quantities("stats.skew_of", given)
+        same_length({"stats.drift_of": self.drift_of, "stats.skew_of": skew}, per="layer")
+        object.__setattr__(self, "skew_of", skew)
         for field in ("noise", "noise_error", "drift_error"):
             object.__setattr__(self, field, quantity(f"stats.{field}", getattr(self, field)))
 
@@ -167,3 +176,9 @@ class MeasuredStats:
     def drift_upto(self) -> FloatL:
         """drift_J, the sum over layers 1 to J."""
         return frozen(self.drift_of.cumsum())
+
+    @property
+    def skew_upto(self) -> FloatL:
+        """skew_J, the sum over layers 1 to J."""
+        assert self.skew_of is not None
+        return frozen(self.skew_of.cumsum())

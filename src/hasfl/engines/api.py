@@ -78,8 +78,11 @@ class Observer(Protocol):
     def problem(self, round: int, devices: IntN) -> Problem:
         """The problem of these devices as it stands."""
 
-    def learn(self, order: Order) -> Mapping[str, Any] | None:
-        """Look at the gradients just before an aggregation; what was found, if anything."""
+    def learn(self, order: Order, loss: SupportsFloat) -> Mapping[str, Any] | None:
+        """Look at the gradients just before an aggregation; what was found, if anything.
+
+        `loss` is that of the round, of every device with its own layers.
+        """
 
     def saved(self) -> Mapping[str, Any]:
         """What has been learnt, as plain values."""

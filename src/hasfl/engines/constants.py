@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 import numpy as np
 
@@ -35,8 +35,13 @@ class Constants(Protocol):
     def stats(self) -> Stats:
         """As they stand."""
 
-    def learn(self, engine: LocalEngine, order: Order, interval: int) -> Mapping[str, Any] | None:
-        """Renew them after the interval-th interval, if it is time; what was found, for the records."""
+    def learn(
+        self, engine: LocalEngine, order: Order, interval: int, loss: SupportsFloat
+    ) -> Mapping[str, Any] | None:
+        """Renew them after the interval-th interval, if it is time; what was found, for the records.
+
+        `loss` is that of its last round, of every device with its own layers.
+        """
 
     def saved(self) -> Mapping[str, Any]:
         """What has been learnt, as plain values."""
@@ -63,7 +68,9 @@ class GivenConstants:
         """As they were given."""
         return self.given
 
-    def learn(self, engine: LocalEngine, order: Order, interval: int) -> Mapping[str, Any] | None:
+    def learn(
+        self, engine: LocalEngine, order: Order, interval: int, loss: SupportsFloat
+    ) -> Mapping[str, Any] | None:
         """There is nothing to learn."""
         return None
 
@@ -87,7 +94,9 @@ class PaperConstants:
         assert self.known is not None, "constants are estimated before the first plan"
         return self.known
 
-    def learn(self, engine: LocalEngine, order: Order, interval: int) -> Mapping[str, Any] | None:
+    def learn(
+        self, engine: LocalEngine, order: Order, interval: int, loss: SupportsFloat
+    ) -> Mapping[str, Any] | None:
         """Estimate them anew."""
         able = engine.job.data.sizes[order.devices] >= 2
         if not able.any() or not (self.known is None or due(interval, stay=self.stay)):
@@ -140,6 +149,7 @@ class MeasuredConstants:
     share_of: FloatL  # of each layer in the noise, and so in the drift
     interval: int  # I
     stay: bool = False  # whether plans shall stay once they are made
+    skew: float = 0.0  # how much of the loss devices take off on their own, and an aggregation brings back
 
     @classmethod
     def guessed(
@@ -158,11 +168,14 @@ class MeasuredConstants:
             rounds=1.0,
             noise=self.noise.value,
             drift_of=self.drift.value * self.share_of if self.interval > 1 else np.zeros_like(self.share_of),
+            skew_of=self.skew * self.share_of if self.interval > 1 else np.zeros_like(self.share_of),
             noise_error=self.noise.error,
             drift_error=self.drift.error,
         )
 
-    def learn(self, engine: LocalEngine, order: Order, interval: int) -> Mapping[str, Any] | None:
+    def learn(
+        self, engine: LocalEngine, order: Order, interval: int, loss: SupportsFloat
+    ) -> Mapping[str, Any] | None:
         """Take a reading."""
         able = engine.job.data.sizes[order.devices] >= 2
         if not able.any() or not due(interval, stay=self.stay):
@@ -171,11 +184,13 @@ class MeasuredConstants:
         reading = take_reading(engine, order, self.interval)
         weight = self.noise.read(reading.noise)
         self.share_of = self.share_of + weight * (reading.share_of - self.share_of)
+        undone = max(1 - float(loss) / reading.loss, 0.0) if reading.loss > 0 else 0.0
+        self.skew += weight * (undone - self.skew)
         private = float(self.share_of[:depth].sum())
         if reading.drift is not None and private > 0:
             self.drift.read(reading.drift / private)
         found = {name: getattr(reading, name) for name in ("overshoot", "carried", "drift", "walked")}
-        return found | {"read_noise": reading.noise} | _plain(self.stats())
+        return found | {"read_noise": reading.noise, "undone": undone} | _plain(self.stats())
 
     def saved(self) -> Mapping[str, Any]:
         """Both constants and the shares."""
@@ -183,12 +198,13 @@ class MeasuredConstants:
             "noise": [self.noise.log, self.noise.variance],
             "drift": [self.drift.log, self.drift.variance],
             "share_of": self.share_of.tolist(),
+            "skew": self.skew,
         }
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.noise, self.drift = Tracked(*values["noise"]), Tracked(*values["drift"])
-        self.share_of = np.array(values["share_of"])
+        self.share_of, self.skew = np.array(values["share_of"]), values["skew"]
 
 
 def _between(old: GradientStats, new: GradientStats) -> GradientStats:

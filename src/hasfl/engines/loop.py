@@ -96,7 +96,7 @@ class Training:
         cost = self.clock.round(now) + self._collection(now.fleet, progress)
         progress.drawn[order.devices] += order.batch_sizes
         aggregates = order.round % self.interval == 0
-        found = self.observer.learn(order) if aggregates else None
+        found = self.observer.learn(order, loss) if aggregates else None
         progress.order, notes = self._next(progress)
         if aggregates:
             cost += self.clock.aggregation(now, self._arrangement(progress.order))

@@ -57,6 +57,7 @@ class Reading:
     drift: float | None  # of the layers that were private; None where nothing had drifted
     walked: float | None  # the random walk's share in the square of the drift
     share_of: FloatL  # of each layer in the noise; they sum to 1
+    loss: float  # at the mean model
     overshoot: float
     carried: float
 
@@ -65,7 +66,7 @@ def take_reading(engine: LocalEngine, order: Order, interval: int) -> Reading:
     """Measure just before an aggregation, `interval` rounds after the last; training is left alone."""
     mean = engine.state.mean()
     halves, per_device = _two_batches(engine, order)
-    first, second = (gradient(engine, mean, half, order.round)[0] for half in halves)
+    (first, loss), (second, other_loss) = (gradient(engine, mean, half, order.round) for half in halves)
     step = [
         {name: FRACTION * tensor for name, tensor in layer.items()}
         for layer in displacement(engine, mean, first)
@@ -94,6 +95,7 @@ def take_reading(engine: LocalEngine, order: Order, interval: int) -> Reading:
         drift=drift,
         walked=walked,
         share_of=_shares(power.cpu().numpy()),
+        loss=float(loss + other_loss) / 2,
         overshoot=overshoot,
         carried=carried,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 
@@ -49,9 +49,9 @@ class WorldObserver:
             self._known = known = fleet, devices, self._problem(fleet, devices)
         return known[2]
 
-    def learn(self, order: Order) -> Mapping[str, Any] | None:
+    def learn(self, order: Order, loss: SupportsFloat) -> Mapping[str, Any] | None:
         """Renew the constants, if it is time; what was found."""
-        found = self.constants.learn(self.engine, order, order.round // self.world.interval)
+        found = self.constants.learn(self.engine, order, order.round // self.world.interval, loss)
         if found is not None:
             self._known = None
         return found

@@ -61,11 +61,12 @@ def objectives(problem: Problem, batch_sizes: IntN, cuts: IntN) -> Floats:
 
 
 def _rounds(problem: Problem, b: IntN, cuts: IntN) -> Floats:
-    """Eq. (27), infinite where C1 is broken; or R∞ (1 + noise · mean(1/b) · (1 + drift))."""
+    """Eq. (27), infinite where C1 is broken; or R∞ (1 + skew + noise · mean(1/b) · (1 + drift))."""
     stats, deepest = problem.stats, cuts.max(axis=1) - 1
     if isinstance(stats, MeasuredStats):
-        private = stats.drift_of.cumsum()[deepest] if problem.interval > 1 else 0.0
-        return stats.rounds * (1 + stats.noise * (1 / b).mean(axis=1) * (1 + private))
+        apart = problem.interval > 1
+        skew, drift = (apart * upto[deepest] for upto in (stats.skew_upto, stats.drift_upto))
+        return stats.rounds * (1 + skew + stats.noise * (1 / b).mean(axis=1) * (1 + drift))
     stats, target = problem.bound_constants()
     beta_gamma = stats.smoothness * problem.learning_rate
     sampling = beta_gamma * stats.variance_of.sum() * (1 / b).sum(axis=1) / b.shape[1] ** 2

@@ -24,7 +24,7 @@ OF_THE_BOUND = {
     "moment_of": "G²",
 }
 NEVER, NO_PLAN = "never reaches the target", "no plan seems to reach the target"
-MEASURED = {"rounds": "rounds", "noise": "noise", "drift_of": "drift"}
+MEASURED = {"rounds": "rounds", "noise": "noise", "drift_of": "drift", "skew_of": "skew"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """From a model, data and a fleet to a training that is ready to run: the door for users of the library."""
 
+import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -274,7 +275,7 @@ def _observer(
                 f"{chosen.name} needs the gradients' constants, which no device can learn from one sample: "
                 "give [stats], or more samples"
             )
-        observer.learn(_order_for_probing(world))
+        observer.learn(_order_for_probing(world), math.nan)
     return observer
 
 

@@ -1,14 +1,14 @@
 """Rounds by constants that are measured in training (docs/decisions/0011).
 
-    R = R∞ (1 + w_J S),     S = Σ_i 1/b_i,     w_J = noise · (1 + drift_J) / N
+    R = R∞ (1 + skew_J + w_J S),     S = Σ_i 1/b_i,     w_J = noise · (1 + drift_J) / N
 
-This is a product with the seconds of a round, not a ratio. With A the seconds and B = 1 + w_J S, a plan is
-better than `value` if 2 √(AB) < 2 √(value/R∞). A plan's *slope* is s = √(B/A), and A s + B/s = 2 √(AB). Over
-slopes from `low` to `high`, (s − low)(s − high) ≤ 0, which is the line
+This is a product with the seconds of a round, not a ratio. With A the seconds and B = R/R∞, a plan is better
+than `value` if 2 √(AB) < 2 √(value/R∞). A plan's *slope* is s = √(B/A), and A s + B/s = 2 √(AB). Over slopes
+from `low` to `high`, (s − low)(s − high) ≤ 0, which is the line
 
     2 √(AB) ≥ 2 (low · high · A + B) / (low + high),
 
-exact at both ends. For plans whose deepest cut is less than J, w_J S overestimates; a smaller J covers them.
+exact at both ends. For plans whose deepest cut is less than J, B is overestimated; a smaller J covers them.
 """
 
 from dataclasses import dataclass
@@ -25,9 +25,10 @@ from hasfl.theory.rounds import Corollary1, Floats, Lines, RoundsModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRounds:
-    """R = R∞ (1 + w_J S); see the head of this file."""
+    """R = R∞ (1 + skew_J + w_J S); see the head of this file."""
 
     endless: float  # R∞
+    fixed_upto: FloatL  # 1 + skew_J, for each deepest cut
     per_inverse_upto: FloatL  # w_J, for each deepest cut
 
     @classmethod
@@ -38,16 +39,21 @@ class MeasuredRounds:
             raise InputError(
                 "expected constants measured in training (rounds, noise, drift_of), got the paper's"
             )
-        drift = stats.drift_upto if problem.interval > 1 else np.zeros(len(stats))
-        return cls(endless=stats.rounds, per_inverse_upto=stats.noise * (1 + drift) / len(problem.fleet))
+        apart = 1.0 if problem.interval > 1 else 0.0
+        return cls(
+            endless=stats.rounds,
+            fixed_upto=1 + apart * stats.skew_upto,
+            per_inverse_upto=stats.noise * (1 + apart * stats.drift_upto) / len(problem.fleet),
+        )
 
     def rounds(self, inverse_batches: Floats, deepest_cut: Floats) -> Floats:
         """R, always finite."""
         return self.endless * self._factor(inverse_batches, deepest_cut)
 
     def _factor(self, inverse_batches: Floats, deepest_cut: Floats) -> Floats:
-        """B = 1 + w_J S."""
-        factor: Floats = 1 + self.per_inverse_upto[np.asarray(deepest_cut) - 1] * inverse_batches
+        """B = 1 + skew_J + w_J S."""
+        j = np.asarray(deepest_cut) - 1
+        factor: Floats = self.fixed_upto[j] + self.per_inverse_upto[j] * inverse_batches
         return factor
 
     def slope(self, seconds: Floats, inverse_batches: Floats, deepest_cut: Floats) -> Floats:
@@ -68,7 +74,7 @@ class MeasuredRounds:
         return Lines(
             low * high * per_factor,
             per_factor * self.per_inverse_upto[deepest_cut - 1],
-            2 * np.sqrt(value / self.endless) - per_factor,
+            2 * np.sqrt(value / self.endless) - per_factor * self.fixed_upto[deepest_cut - 1],
         )
 
     def proved(self, value: float, lines: Lines, *, reached: Floats, least: Floats) -> Floats:
