@@ -49,11 +49,12 @@ def mistakes(best: PlanReport, problem: Problem, *, gap: float, time_limit: floa
 
 
 def wrong_problems(problem: Problem) -> Iterator[tuple[str, float, Problem]]:
-    """Every constant in use, multiplied by every factor."""
+    """Every constant in use, multiplied by every factor; a constant of 0 stays what it is."""
     names = MEASURED if isinstance(problem.stats, MeasuredStats) else OF_THE_BOUND
     for field, constant in names.items():
-        for factor in FACTORS:
-            changed = {field: getattr(problem.stats, field) * factor}
+        value = getattr(problem.stats, field)
+        for factor in FACTORS if np.any(value) else ():
+            changed = {field: value * factor}
             yield constant, factor, replace(problem, stats=replace(problem.stats, **changed))
     if problem.target is not None:
         for factor in FACTORS:
