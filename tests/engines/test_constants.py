@@ -272,7 +272,7 @@ def samples_read(batch: int, devices: int, monkeypatch: pytest.MonkeyPatch) -> t
 
 @pytest.mark.parametrize(("batch", "percent"), [(1, 5.0), (2, 2.5), (4, 2.0), (16, 1.6), (64, 1.5)])
 def test_readings_cost_little(batch: int, percent: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all samples of 48 intervals of 15 rounds, with 20 devices: five readings, as dear as two rounds each.
+    """Of all samples of 48 intervals of 15 rounds, with 20 devices: five readings of two rounds each.
 
     What few devices' drift takes beside that weighs only where batches are tiny.
     """
