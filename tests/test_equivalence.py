@@ -38,7 +38,7 @@ def assert_same(one: Sequence[RoundRecord], other: Sequence[RoundRecord], tolera
 def assert_same_constants(one: dict[str, Any] | None, other: dict[str, Any] | None) -> None:
     """They come out of the model, as small differences of its gradients."""
     assert (one is None) == (other is None)
-    if one is not None:
+    if one is not None and other is not None:
         assert one.keys() == other.keys()
         for name, value in one.items():
             assert (value is None) == (other[name] is None), name

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hasfl.engines import measuring
 from hasfl.engines.api import Order
-from hasfl.engines.gradients import Samples
+from hasfl.engines.gradients import Samples, gradient
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.measuring import Reading, take_reading
 from hasfl.engines.optimizers import Adam, Momentum, Optimizer, Sgd
@@ -49,11 +49,9 @@ class Spy:
     taken: list[Samples] = field(default_factory=list)
 
     def install(self, patch: pytest.MonkeyPatch) -> "Spy":
-        original = measuring.gradient
-
         def seen(engine: LocalEngine, states: Any, samples: Samples, round: int) -> Any:
             self.taken.append(samples)
-            return original(engine, states, samples, round)
+            return gradient(engine, states, samples, round)
 
         patch.setattr(measuring, "gradient", seen)
         return self

@@ -87,7 +87,7 @@ def heard(goal: Goal, records: list[RoundRecord], trust: float = 1.0) -> Ending:
 def naive(records: list[RoundRecord], trust: float, now: Situation, plan: Plan) -> dict[str, Any]:
     """Price, speed, and the factor that saves most, step by step."""
     evaluated = [each for each in records if each.accuracy is not None]
-    price = trust * sum(each.mean_accuracy - each.accuracy for each in evaluated[-3:]) / 3
+    price = trust * float(np.mean([each.mean_accuracy - each.accuracy for each in evaluated[-3:]]))
     last = evaluated[-6:]
     speed = float(np.polyfit([each.clock for each in last], [each.mean_accuracy for each in last], 1)[0])
     found: dict[str, Any] = {"price": price, "speed": speed, "saved": -np.inf}
@@ -237,9 +237,9 @@ def test_trust_follows_what_a_trial_brought(came: float, expected: float) -> Non
     standing, gain = ending.trial
     between = record(records[-1].clock, None, None)
     ending.hear(between)  # no evaluation yet: the trial is still open
-    assert ending.trial is not None
+    assert ending.trial == (standing, gain)
     ending.hear(record(records[-1].clock + 1.0, standing + came * gain, 0.9))
-    assert ending.trial is None
+    assert ending.saved()["trial"] is None
     assert ending.trust == pytest.approx(expected)
     ending.hear(record(records[-1].clock + 2.0, 0.0, 0.9))  # no trial, no verdict
     assert ending.trust == pytest.approx(expected)
