@@ -229,6 +229,18 @@ def test_least_squares(rule: str, batches: list[int], monkeypatch: pytest.Monkey
         assert reading.share_of.tolist() == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("rate", [0.5, 80.0])
+def test_where_others_see_nothing_of_a_step_noise_is_bounded(rate: float) -> None:
+    """Every sample has a feature of its own: 50 times the least that others see is the most there is."""
+    shares = (70, 40, 64, 51)
+    ready = least_squares(Sgd(rate), shares=shares, width=sum(shares))
+    ready.job.data.x.copy_(torch.eye(sum(shares), dtype=torch.float64))
+    reading = take_reading(ready, order(4, [8, 8, 8, 8]), interval=3)
+    assert reading.carried == pytest.approx(0.0, abs=1e-12)
+    assert reading.overshoot == pytest.approx(rate / 16, rel=EXACT)  # each sample weighs 1/16 in A
+    assert reading.noise == pytest.approx(min(rate / 16, 1.0) * 49 * 4, rel=1e-6)
+
+
 @pytest.mark.parametrize("batches", [[1, 1, 1, 1], [40, 20, 64, 9], [200, 200, 200, 200]], ids=str)
 def test_two_batches_share_no_sample(batches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a device's batch each, but 16 in all at least, and no more than it holds; others each time."""

@@ -22,6 +22,7 @@ from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.decider import StrategyDecider
 from hasfl.strategies.ending import Ending
 from hasfl.strategies.situation import Situation
+from hasfl.strategies.steadiness import worth_changing
 from hasfl.theory.objective import evaluate, margins
 from tests.planning.random_problems import measured, random_problem
 from tests.strategies.situations import situation
@@ -200,6 +201,18 @@ def test_what_is_larger_still_fits(seed: int) -> None:
     assert np.array_equal(found.cuts, plan.cuts)
 
 
+def test_a_plan_beyond_its_limits_does_not_shrink() -> None:
+    """One that was kept although it does not fit any more: what it is worth is not for the ending to say."""
+    seen = 0
+    for seed in range(60):
+        now, plan, records, _ = asked(seed)
+        tight = replace(now, problem=replace(now.problem, max_batch=1))
+        found = heard(Goal(rounds=now.round), records).ended(tight, plan)
+        assert (found.batch_sizes == plan.batch_sizes).all()
+        seen += plan.batch_sizes.max() > 1
+    assert seen > 20
+
+
 @given(SEEDS)
 @hypothesis_settings(max_examples=50)
 def test_without_a_goal_there_is_no_last_interval(seed: int) -> None:
@@ -319,13 +332,20 @@ def test_only_what_was_found_by_measuring_and_is_served_as_it_is_ends_apart(
 
 
 def test_a_decider_goes_back_to_the_usual_plan() -> None:
-    """After an interval with larger batches that was not the last, the usual plan is the previous one."""
+    """After an interval with larger batches that was not the last, the usual plan is the previous one.
+
+    Also where nobody would change from the larger batches, because the constants are hardly known.
+    """
     now, _, records = worthwhile()
+    vague = replace(now.problem.stats, noise=0.1, noise_error=9.0, drift_error=9.0)
+    now = replace(now, problem=replace(now.problem, stats=vague))
     decider = StrategyDecider(strategy("hasfl"), Seeds(0), heard(NEVER, records))
     usual = decider.plan(now.problem, now.devices, now.round, None)
     assert decider.before_ending is None
     rooms = largest_batches(now, usual.cuts)
     larger = Plan(np.minimum(2 * usual.batch_sizes, rooms), usual.cuts)
+    assert larger != usual
+    assert not worth_changing(larger, usual, now.problem, rounds=10**6)
 
     class Always(Ending):
         def ended(self, situation: Situation, plan: Plan) -> Plan:
