@@ -2,7 +2,9 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from tests.engines.simulations import CLASSES, changing_world, run, simulation
 
 # Both engines work in float64 on the same samples; sums are taken in another order, over twelve rounds. What
 # is summed up for an evaluation is a float32, and Adam divides rounding errors by 1e-8.
-TOLERANCE, TEST_TOLERANCE, ADAM_TOLERANCE = 1e-11, 1e-6, 1e-8
+TOLERANCE, TEST_TOLERANCE, ADAM_TOLERANCE, CONSTANTS_TOLERANCE = 1e-11, 1e-6, 1e-8, 1e-9
 ROUNDS = 12  # four aggregations
 STAYING = {"fl", "sl", "sfl", "cl"}  # strategies whose cuts never move
 
@@ -29,7 +31,19 @@ def assert_same(one: Sequence[RoundRecord], other: Sequence[RoundRecord], tolera
         assert found.pop("loss") == pytest.approx(expected.pop("loss"), rel=tolerance)
         tested = found.pop("test_loss"), expected.pop("test_loss")
         assert tested[0] == (tested[1] and pytest.approx(tested[1], rel=TEST_TOLERANCE))
+        assert_same_constants(found.pop("constants"), expected.pop("constants"))
         assert found == expected
+
+
+def assert_same_constants(one: dict[str, Any] | None, other: dict[str, Any] | None) -> None:
+    """They come out of the model, as small differences of its gradients."""
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert (value is None) == (other[name] is None), name
+            if value is not None:
+                np.testing.assert_allclose(value, other[name], rtol=CONSTANTS_TOLERANCE, err_msg=name)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -130,8 +130,9 @@ def test_constants_measured_in_training(tmp_path: Path) -> None:
     assert isinstance(read.stats, MeasuredStats)
     assert (read.stats.rounds, read.stats.noise, read.stats.drift_error) == (500.0, 20.0, 0.3)
     assert (read.stats.drift_of.tolist(), read.target) == ([0.1] * 5, None)
-    with pytest.raises(InputError, match="which `hasfl plan` takes and training does not yet"):
-        settings_of(Scenario(stats=StatsSection(rounds=500, noise=20, drift_of=[0.1])))
+    settings = settings_of(Scenario(stats=StatsSection(rounds=500, noise=20, drift_of=[0.1])))
+    assert isinstance(settings.stats, MeasuredStats)
+    assert (settings.stats.noise, settings.kind_of_constants) == (20.0, "measured")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hasfl.engines.loop import Training
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, Profile
-from hasfl.record import Goal
+from hasfl.profile import MeasuredStats, Profile
+from hasfl.record import Goal, RoundRecord
 from hasfl.theory.paradigms import SPLIT, Paradigm
 
 LAYERS, SAMPLE_BITS = 3, 64.0
@@ -73,6 +73,9 @@ class FakeEngine:
         self.calls.append(("evaluate",))
         return next(self.accuracies, 0.5), 1.0  # type: ignore[call-overload]
 
+    def mean_accuracy(self) -> float | None:
+        return None
+
 
 @dataclass
 class FakeDecider:
@@ -83,6 +86,7 @@ class FakeDecider:
     cuts: Callable[[int], list[int]]
     batches: Callable[[int], list[int]]
     trouble: Mapping[int, Exception] = field(default_factory=dict)  # what is raised for a round
+    heard: list[RoundRecord] = field(default_factory=list)
 
     def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Plan:
         self.calls.append(("plan", round, devices.tolist(), previous))
@@ -98,6 +102,15 @@ class FakeDecider:
 
     def answer(self, problem: Problem) -> None:
         self.calls.append(("answer",))
+
+    def hear(self, record: RoundRecord) -> None:
+        self.heard.append(record)
+
+    def saved(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        self.calls.append(("restore",))
 
     def _made(self, round: int, devices: IntN, cuts: IntN) -> Plan:
         if round in self.trouble:
@@ -121,10 +134,9 @@ class FakeObserver:
         return Problem(
             fleet=self.fleet.only(devices),
             profile=small_profile(),
-            stats=GradientStats.unknown(LAYERS),
+            stats=MeasuredStats.unknown(LAYERS),
             learning_rate=0.1,
             interval=self.interval,
-            target=1.0,
         )
 
     def learn(self, order: Order) -> None:

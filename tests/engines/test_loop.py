@@ -204,3 +204,18 @@ def test_a_training_says_nothing_before_it_is_asked() -> None:
     assert calls == []
     next(rounds)
     assert names(calls) == ["plan 1", "split", "train 1", "rebatch 2"]
+
+
+def test_the_decider_hears_every_round_as_it_is_recorded() -> None:
+    """With constants where an interval ends, and the mean's accuracy beside the served model's."""
+    made = training(interval=2, goal=Goal(rounds=6), evaluate_every=3, losses=range(1, 7))
+    made.observer.learn = lambda order: {"noise": order.round}  # type: ignore[method-assign]
+    made.engine.mean_accuracy = lambda: 0.75  # type: ignore[method-assign]
+    records = list(made.rounds())
+    found = {record.round: record.constants for record in records if record.constants is not None}
+    assert found == {t: {"noise": t} for t in (2, 4, 6)}
+    assert [record.mean_accuracy for record in records] == [None, None, 0.75, None, None, 0.75]
+    heard = made.decider.heard  # type: ignore[attr-defined]
+    without_loss = [record.as_json() | {"loss": None} for record in records]
+    assert [record.as_json() | {"loss": None} for record in heard] == without_loss
+    assert all(RoundRecord.from_json(record.as_json()).as_json() == record.as_json() for record in records)

@@ -11,14 +11,23 @@ from torch import nn
 
 from hasfl.engines.layer_state import LayerState
 from hasfl.engines.local import LocalEngine
-from hasfl.engines.serving import RunningMean, Serving
+from hasfl.engines.serving import WAYS, RunningMean, Serving
 from hasfl.engines.split_state import whole_model
 from hasfl.networks import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.runner.assembly import Simulation
 from tests.engines.models import AsDouble, model
 from tests.engines.simulations import CLASSES, simulation
-from tests.engines.trainings import ENGINES, LAST, OPTIMIZERS, carry_out, job, timetable
+from tests.engines.trainings import (
+    ENGINES,
+    LAST,
+    OPTIMIZERS,
+    carry_out,
+    job,
+    largest_difference,
+    snapshot,
+    timetable,
+)
 
 UNMEASURED = Serving("mean", calibrate=False)
 TOLERANCE = 1e-12  # float64, sums of a few models in another order
@@ -184,3 +193,39 @@ def test_norms_are_measured_where_the_mean_is_served_unless_it_is_said() -> None
     assert not Serving("last").calibrates
     assert Serving("last", calibrate=True).calibrates
     assert not replace(Serving(), calibrate=False).calibrates
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_mean_that_is_watched_is_the_one_that_would_be_served(
+    kind: type[LocalEngine], calibrate: bool
+) -> None:
+    """And training goes on as if nobody looked."""
+    engines = [
+        kind(job(model("residual images"), OPTIMIZERS["momentum"], serving=serving))
+        for serving in (
+            Serving("last", calibrate, watch=True),
+            Serving("mean", calibrate),
+            Serving("last", calibrate),
+        )
+    ]
+    watching, serving, plain = engines
+    for step in timetable(len(watching.layers), intervals=4, smallest=2):
+        for engine in engines:
+            list(carry_out(engine, [step]))
+        mean = watching.mean_accuracy()
+        assert (mean is None) == (step.order.round < 3)
+        if mean is not None:
+            assert mean == serving.evaluate()[0]
+        assert watching.evaluate() == plain.evaluate()
+        assert serving.mean_accuracy() is plain.mean_accuracy() is None
+        assert largest_difference(snapshot(watching), snapshot(plain)) == 0
+
+
+def test_the_mean_is_watched_where_it_is_asked_for_and_not_served() -> None:
+    assert [Serving(serve, watch=watch).watches for serve in WAYS for watch in (False, True)] == [
+        False, False, False, True,
+    ]  # fmt: skip
+    assert [Serving(serve, watch=watch).averages for serve in WAYS for watch in (False, True)] == [
+        True, True, False, True,
+    ]  # fmt: skip

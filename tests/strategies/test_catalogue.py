@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.planning.alternate import alternate
-from hasfl.planning.joint import GAP, best_plan
+from hasfl.planning.joint import best_plan
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.planning.verify import faults
-from hasfl.strategies.batch_rules import fixed_batch, habs, largest_batches, random_batches
+from hasfl.strategies.batch_rules import GAP, fixed_batch, habs, largest_batches, random_batches
 from hasfl.strategies.catalogue import STRATEGIES, strategy
 from hasfl.strategies.cut_rules import fixed_cut, hams, random_cuts, resource_aware_cuts
 from hasfl.strategies.situation import Situation
@@ -118,7 +118,7 @@ def test_the_table_says_what_each_name_is() -> None:
 
 def test_together_is_the_planner_of_that_name() -> None:
     now = random_situation(7)
-    assert strategy("hasfl").plan(now) == best_plan(now.problem).plan
+    assert strategy("hasfl").plan(now) == best_plan(now.problem, gap=GAP).plan
     assert strategy("hasfl-bcd").plan(now) == alternate(now.problem).plan
 
 

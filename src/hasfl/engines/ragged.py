@@ -76,7 +76,8 @@ class SharedNorm(TorchFunctionMode):
 class NormApart(TorchFunctionMode):
     """While it is on, a batch norm with weights that all share treats every device's samples apart.
 
-    What the norm remembers of samples is left alone.
+    What the norm remembers of samples is left alone. Where a device has one value a channel, which cannot be
+    normalised, all samples are treated together.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -93,7 +94,7 @@ class NormApart(TorchFunctionMode):
         call = NORM_CALL.bind(*args, **given)
         call.apply_defaults()
         norm = call.arguments
-        if not norm["training"]:
+        if not norm["training"] or min(self.rows.places) * norm["input"][0, 0].numel() == 1:
             return func(*args, **given)
         weight, bias = (
             None if tensor is None else tensor.expand(len(self.rows), *tensor.shape)

@@ -79,8 +79,8 @@ class Settings:
     @property
     def ends_apart(self) -> bool:
         """Whether the last interval may have larger batches: where the model is served as it is trained."""
-        plans = strategy(self.strategy).plans_by_measuring and self.kind_of_constants == "measured"
-        return self.serve == "last" and plans and self.plans == "over time"
+        found = strategy(self.strategy).batches_by_measuring and self.kind_of_constants == "measured"
+        return self.serve == "last" and found and self.plans == "over time"
 
     def __post_init__(self) -> None:
         quantity("learning_rate", self.learning_rate, positive=True)

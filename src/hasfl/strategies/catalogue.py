@@ -92,9 +92,9 @@ class Strategy:
         return self.plans_with_statistics and not drawn
 
     @property
-    def plans_by_measuring(self) -> bool:
-        """Whether plans are found with constants that training shows."""
-        return self.is_steady and not self.of_the_paper
+    def batches_by_measuring(self) -> bool:
+        """Whether batch sizes are found with constants that training shows; a given batch size stays."""
+        return self.is_steady and self.batch_rule is habs and not self.of_the_paper
 
     @property
     def plans_with_statistics(self) -> bool:

@@ -32,8 +32,9 @@ class StrategyDecider:
         """A plan for the interval that begins with this round."""
         usual = previous if self.before_ending is None or previous is None else self.before_ending
         situation = self._situation(problem, devices, round, usual)
+        if problem is not self.answered:
+            self.answered, self.found = problem, None  # also where no plan is found
         plan = self._usual_plan(situation)
-        self.answered = problem
         last = plan if self.ending is None else self.ending.ended(situation, plan)
         self.before_ending = None if last is plan else plan
         return last
@@ -42,7 +43,7 @@ class StrategyDecider:
         """The best plan, or the last one if that is hardly worse."""
         if not self.strategy.is_steady:
             return self.strategy.plan(situation)
-        if self.found is None or situation.problem is not self.answered:
+        if self.found is None:
             self.found = self.strategy.plan(situation)
         if self.strategy.keeps(situation, self.found):
             assert situation.start is not None

@@ -78,7 +78,7 @@ class Ending:
         seconds = evaluate(plan, situation.problem).round_seconds * situation.problem.interval
         options = [self._option(situation, plan, seconds, factor) for factor in FACTORS]
         best = max(options, key=lambda option: option.saved)
-        if best.saved <= 0 or not self._time(situation, best, seconds):
+        if best.saved <= 0 or not self._time(situation, plan, best, seconds):
             return plan
         self.trial = Trial(self._standing(), best.gain)
         return best.plan
@@ -117,14 +117,14 @@ class Ending:
         takes = evaluate(larger, situation.problem).round_seconds * situation.problem.interval
         return Option(larger, gain, gain / self._speed() - (takes - seconds), takes)
 
-    def _time(self, situation: Situation, last: Option, seconds: float) -> bool:
-        """Whether the interval that begins should be the last."""
+    def _time(self, situation: Situation, plan: Plan, last: Option, seconds: float) -> bool:
+        """Whether the interval that begins should be the last: after another, it would not fit any more."""
         goal, interval = self.goal, situation.problem.interval
         if goal.accuracy is not None and self._standing() + last.gain >= goal.accuracy:
             return True
-        used = int(last.plan.batch_sizes.sum()) * interval
+        used = int((plan.batch_sizes + last.plan.batch_sizes).sum()) * interval
         return (
             (goal.rounds is not None and situation.round + interval > goal.rounds)
             or (goal.seconds is not None and self.clock + seconds + last.seconds > goal.seconds)
-            or (goal.samples is not None and self.samples + 2 * used > goal.samples)
+            or (goal.samples is not None and self.samples + used > goal.samples)
         )

@@ -1,0 +1,286 @@
+"""Constants that are tracked while training: a textbook filter, when they are read, and what that costs."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hasfl.engines import constants, measuring
+from hasfl.engines.api import Order
+from hasfl.engines.constants import (
+    CHANGE,
+    GUESS_ERROR,
+    GUESSED_NOISE,
+    LEAST,
+    READING_ERROR,
+    GivenConstants,
+    MeasuredConstants,
+    PaperConstants,
+    Tracked,
+    due,
+)
+from hasfl.engines.gradients import Samples, gradient
+from hasfl.engines.local import LocalEngine
+from hasfl.engines.measuring import Reading
+from hasfl.engines.optimizers import Sgd
+from hasfl.engines.simulated import SimulatedEngine
+from hasfl.plan import Plan
+from hasfl.profile import GradientStats, MeasuredStats, Profile
+from tests.engines.fakes import small_profile
+from tests.engines.models import model
+from tests.engines.trainings import job
+
+READINGS = st.lists(st.floats(-8, 8).map(math.exp), min_size=1, max_size=20)
+INTERVAL = 5
+
+
+def order(devices: int = 4, batch: int = 4, round: int = 5) -> Order:
+    plan = Plan.uniform(devices, batch_size=batch, cut=1)
+    return Order(round=round, devices=np.arange(devices), plan=plan, drawn=np.zeros(devices, dtype=np.int64))
+
+
+def engine(name: str = "plain", *, depth: int = 2, shares: tuple[int, ...] = (11, 9, 14, 8)) -> LocalEngine:
+    ready = SimulatedEngine(job(model(name), Sgd(0.1), shares=shares))
+    devices = len(shares)
+    ready.split(depth, np.arange(devices))
+    if min(shares) > 1:
+        ready.split_train(order(devices, batch=2))
+    return ready
+
+
+def batch_filter(guess: float, readings: list[float]) -> tuple[float, float]:
+    """A random walk that is seen with errors: its last place, by the normal distribution of all at once."""
+    count = len(readings)
+    walk = GUESS_ERROR**2 + CHANGE**2 * np.minimum.outer(np.arange(1, count + 1), np.arange(1, count + 1))
+    seen = walk + READING_ERROR**2 * np.eye(count)
+    gain = np.linalg.solve(seen, walk[-1])
+    surprise = np.log(np.maximum(readings, LEAST)) - guess
+    return guess + float(gain @ surprise), float(walk[-1, -1] - gain @ walk[-1])
+
+
+@given(st.floats(-4, 4), READINGS)
+def test_a_tracked_constant_is_the_best_guess_of_a_random_walk(guess: float, readings: list[float]) -> None:
+    tracked = Tracked(guess)
+    for value in readings:
+        tracked.read(value)
+    log, variance = batch_filter(guess, readings)
+    assert tracked.log == pytest.approx(log, rel=1e-9, abs=1e-9)
+    assert tracked.variance == pytest.approx(variance, rel=1e-9)
+    assert tracked.value == pytest.approx(math.exp(log), rel=1e-8)
+    assert tracked.error == pytest.approx(math.sqrt(variance), rel=1e-9)
+
+
+@given(st.floats(-4, 4), READINGS)
+def test_it_stays_between_the_guess_and_the_readings(guess: float, readings: list[float]) -> None:
+    tracked = Tracked(guess)
+    seen = [guess]
+    for value in readings:
+        weight = tracked.read(value)
+        seen.append(math.log(max(value, LEAST)))
+        assert 0 < weight < 1
+        assert min(seen) - 1e-12 <= tracked.log <= max(seen) + 1e-12
+
+
+def test_its_error_shrinks_to_what_change_leaves() -> None:
+    """The stationary variance v solves v = (1 − k)(v + q), k = (v + q)/(v + q + r)."""
+    tracked, errors = Tracked(0.0), []
+    for _ in range(60):
+        errors.append(tracked.error)
+        tracked.read(1.0)
+    q, r = CHANGE**2, READING_ERROR**2
+    assert errors == sorted(errors, reverse=True)
+    assert tracked.variance == pytest.approx((-q + math.sqrt(q * q + 4 * q * r)) / 2, rel=1e-9)
+    assert errors[0] == pytest.approx(GUESS_ERROR)
+
+
+def test_nothing_is_read_as_less_than_the_least() -> None:
+    one, other = Tracked(0.0), Tracked(0.0)
+    one.read(0.0)
+    other.read(LEAST)
+    assert one == other
+
+
+def test_readings_are_due_seldom() -> None:
+    assert [k for k in range(100) if due(k, stay=False)] == [1, 4, 16, 32, 48, 64, 80, 96]
+    assert [k for k in range(100) if due(k, stay=True)] == [1, 4]
+
+
+@dataclass
+class Read:
+    """Readings from a list in place of a reading."""
+
+    readings: list[Reading]
+    intervals: list[int] = field(default_factory=list)
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        left = iter(self.readings)
+
+        def take(engine: LocalEngine, order: Order, interval: int) -> Reading:
+            self.intervals.append(interval)
+            return next(left)
+
+        patch.setattr(constants, "take_reading", take)
+
+
+def reading(noise: float, drift: float | None, *shares: float) -> Reading:
+    return Reading(noise, drift, None if drift is None else 0.5, np.array(shares), 0.2, 0.1)
+
+
+def guessed(layers: int = 4, devices: int = 4, interval: int = INTERVAL, **kind: Any) -> MeasuredConstants:
+    made = MeasuredConstants.guessed(small_profile(), devices, interval, **kind)
+    made.share_of = np.full(layers, 1 / layers)
+    return made
+
+
+def test_the_guess_before_the_first_reading() -> None:
+    made = MeasuredConstants.guessed(small_profile(), 4, INTERVAL)
+    stats = made.stats()
+    assert isinstance(stats, MeasuredStats)
+    assert stats.rounds == 1.0
+    assert stats.noise == pytest.approx(GUESSED_NOISE)
+    assert stats.noise_error == stats.drift_error == pytest.approx(math.log(4))
+    drift = 0.015 * 4 * INTERVAL
+    np.testing.assert_allclose(stats.drift_of, drift * np.array([1000, 2000, 4000]) / 7000)  # as weights are
+    free = Profile(**{name: np.zeros(3) for name in small_profile().__dataclass_fields__ if name != "names"})
+    weightless = MeasuredConstants.guessed(free, 4, INTERVAL)
+    assert weightless.share_of.tolist() == [1 / 3] * 3
+
+
+def test_what_is_read_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise as it is, drift of the private layers over their share of the noise, shares by noise's weight."""
+    made, ready = guessed(), engine(depth=2)
+    noise, drift, shares = Tracked(made.noise.log), Tracked(made.drift.log), made.share_of
+    seen = [
+        reading(3.0, 0.5, 0.4, 0.3, 0.2, 0.1),
+        reading(0.1, None, 0.1, 0.1, 0.7, 0.1),
+        reading(9.0, 0.0, 1.0, 0.0, 0.0, 0.0),
+    ]
+    read = Read(seen)
+    read.install(monkeypatch)
+    for each, interval in zip(seen, (1, 4, 16), strict=True):
+        found = made.learn(ready, order(), interval) or {}
+        shares = shares + noise.read(each.noise) * (each.share_of - shares)
+        if each.drift is not None:
+            drift.read(each.drift / (shares[0] + shares[1]))
+        assert (made.noise, made.drift) == (noise, drift)
+        np.testing.assert_allclose(made.share_of, shares, rtol=1e-12)
+        assert made.share_of.sum() == pytest.approx(1.0)
+        stats = made.stats()
+        np.testing.assert_allclose(stats.drift_of, drift.value * shares)
+        assert found["noise"] == stats.noise
+        assert found["drift_of"] == stats.drift_of.tolist()
+        assert (found["read_noise"], found["drift"], found["walked"]) == (each.noise, each.drift, each.walked)
+        assert (found["overshoot"], found["carried"]) == (0.2, 0.1)
+        json.dumps(found)
+    assert read.intervals == [INTERVAL] * 3
+
+
+def test_it_learns_only_when_it_is_due_and_able(monkeypatch: pytest.MonkeyPatch) -> None:
+    Read([reading(1.0, 0.1, 0.25, 0.25, 0.25, 0.25)] * 9).install(monkeypatch)
+    ready = engine()
+    assert [k for k in range(40) if guessed().learn(ready, order(), k) is not None] == [1, 4, 16, 32]
+    assert [k for k in range(40) if guessed(stay=True).learn(ready, order(), k) is not None] == [1, 4]
+    alone = engine(shares=(1, 1, 1, 1))
+    made = guessed()
+    before = made.saved()
+    assert made.learn(alone, order(batch=1), 1) is None
+    assert made.saved() == before
+
+
+def test_one_device_of_many_is_enough() -> None:
+    made = guessed()
+    found = made.learn(engine(depth=0, shares=(1, 1, 20, 1)), order(batch=1), 1)
+    assert found is not None
+    assert found["drift"] is None
+
+
+def test_an_interval_of_one_round_has_no_drift() -> None:
+    made = guessed(interval=1)
+    assert not made.stats().drift_of.any()
+    made.learn(engine(), order(), 1)
+    assert not made.stats().drift_of.any()
+    assert made.stats().noise != pytest.approx(GUESSED_NOISE)
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+def test_measured_constants_go_on_after_a_pause(times: int) -> None:
+    ready, whole, resumed = engine(), guessed(), guessed()
+    for t in range(times):
+        whole.learn(ready, order(round=t), 1)
+    resumed.restore(json.loads(json.dumps(whole.saved())))
+    assert resumed.saved() == whole.saved()
+    for each in (whole, resumed):
+        each.learn(ready, order(round=9), 16)
+    assert resumed.saved() == whole.saved()
+    assert resumed.stats().noise == whole.stats().noise
+
+
+STATS = [
+    GradientStats(smoothness=s, initial_gap=g, variance_of=[v, 1.0], moment_of=[1.0, v])
+    for s, g, v in ((1.0, 2.0, 3.0), (3.0, 1.0, 5.0), (2.0, 8.0, 1.0))
+]
+
+
+def test_the_papers_constants_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimated at once, then half of the newest each time, when that is due; and restored."""
+    newest = iter(STATS)
+    monkeypatch.setattr(constants, "estimate_statistics", lambda engine, order: next(newest))
+    made, ready = PaperConstants(), engine()
+    assert made.saved() == {}
+    asked = [made.learn(ready, order(), k) for k in (0, 0, 1, 2, 3, 4)]
+    assert [found is not None for found in asked] == [True, False, True, False, False, True]
+    expected = [
+        0.25 * one + 0.25 * two + 0.5 * three for one, two, three in ((1, 3, 2), (2, 1, 8), (3, 5, 1))
+    ]
+    stats = made.stats()
+    assert isinstance(stats, GradientStats)
+    assert [stats.smoothness, stats.initial_gap, stats.variance_of[0]] == pytest.approx(expected)
+    assert stats.moment_of[1] == pytest.approx(expected[2])
+    again = PaperConstants()
+    again.restore(json.loads(json.dumps(made.saved())))
+    assert again.saved() == made.saved() == asked[-1]
+    again.restore({})
+    assert again.known is None
+
+
+def test_given_constants_stay() -> None:
+    made = GivenConstants(STATS[0])
+    assert made.learn(engine(), order(), 1) is None
+    made.restore(made.saved())
+    assert made.stats() is STATS[0]
+
+
+def samples_read(batch: int, devices: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """How many gradients one reading takes, and of how many samples in all."""
+    taken: list[int] = []
+    original = gradient
+
+    def counted(engine: LocalEngine, states: Any, samples: Samples, round: int) -> Any:
+        taken.append(len(samples.y))
+        return original(engine, states, samples, round)
+
+    ready = engine(shares=(100,) * devices)
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring, "gradient", counted)
+        assert guessed(devices=devices).learn(ready, order(devices, batch=batch), 1) is not None
+    return len(taken), sum(taken)
+
+
+@pytest.mark.parametrize(("batch", "percent"), [(1, 5.0), (2, 2.5), (4, 2.0), (16, 1.6), (64, 1.5)])
+def test_readings_cost_little(batch: int, percent: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all samples of 48 intervals of 15 rounds, with 20 devices: five readings of two rounds each.
+
+    What few devices' drift takes beside that weighs only where batches are tiny.
+    """
+    devices, interval, intervals = 20, 15, 48
+    passes, samples = samples_read(batch, devices, monkeypatch)
+    assert passes == 8  # A and C at two places, and two devices' samples at two
+    readings = sum(due(k, stay=False) for k in range(1, intervals + 1))
+    assert readings == 5
+    assert samples == 4 * devices * max(batch // 2, 1) + 4 * 16
+    assert 100 * readings * samples / (devices * batch * interval * intervals) <= percent

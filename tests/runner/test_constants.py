@@ -1,0 +1,223 @@
+"""Constants in whole runs: when they are read and recorded, that plans may stay, that runs can be resumed."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hasfl.cli.training_view import TrainingView
+from hasfl.errors import InputError
+from hasfl.profile import GradientStats, MeasuredStats
+from hasfl.record import RoundRecord
+from hasfl.runner.assembly import Settings
+from hasfl.strategies.catalogue import STRATEGIES
+from hasfl.strategies.ending import Ending
+from tests.cli.conftest import Hasfl, Outcome
+from tests.engines.simulations import simulation, unequal_fleet
+from tests.runner.scenarios import kept, rounds, sentence, write
+
+FIXED = {"training.interval": "2", "stop.rounds": "12"}
+LAST = {"training.serve": '"last"', "training.evaluate_every": "2", "training.learning_rate": "0.1"}
+FIELDS = {
+    "measured": {"overshoot", "carried", "drift", "walked", "read_noise"}
+    | {"rounds", "noise", "drift_of", "noise_error", "drift_error"},
+    "paper": {"smoothness", "initial_gap", "variance_of", "moment_of"},
+}
+
+
+def run(
+    hasfl: Hasfl, folder: Path, changes: dict[str, str], name: str = "run", *more: str
+) -> list[dict[str, Any]]:
+    scenario = write(folder, FIXED | changes)
+    done = hasfl("train", scenario, "--out", folder, "--run", name, *more)
+    assert done.code == 0, done.err
+    return rounds(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, "measured"),
+        ({"training.constants": '"measured"', "training.strategy": '"habs+cut=2"'}, "measured"),
+        ({"training.constants": '"paper"'}, "paper"),
+        ({"training.strategy": '"hasfl-bcd"'}, "paper"),
+        ({"training.target": "1000.0"}, "paper"),
+        ({"training.strategy": '"sfl"'}, "none"),
+        ({"training.strategy": '"rbs+rhams"'}, "none"),
+    ],
+    ids=str,
+)
+def test_constants_are_recorded_where_they_were_due(
+    hasfl: Hasfl, tmp_path: Path, changes: dict[str, str], kind: str
+) -> None:
+    """After the first and the fourth interval, in the round that ends them; never where nobody asks."""
+    rows = run(hasfl, tmp_path, changes)
+    found = {row["round"]: set(row["constants"]) for row in rows if row["constants"] is not None}
+    assert found == ({} if kind == "none" else dict.fromkeys((2, 8), FIELDS[kind]))
+
+
+def test_after_the_first_readings_they_come_seldom() -> None:
+    made = simulation("hasfl", unequal_fleet(), rounds=35, interval=1, max_batch=3)
+    found = {record.round: record.constants for record in made.training.rounds() if record.constants}
+    assert list(found) == [1, 4, 16, 32]
+    errors = [constants["noise_error"] for constants in found.values()]
+    assert errors == sorted(errors, reverse=True)
+    assert not any(any(constants["drift_of"]) for constants in found.values())  # I = 1
+
+
+@pytest.mark.parametrize("constants", ["measured", "paper"])
+def test_plans_may_stay(constants: str) -> None:
+    """Nothing is read and nothing changes any more after the fourth interval, in a world that stays."""
+    made = simulation(
+        "hasfl", unequal_fleet(), rounds=66, interval=2, max_batch=8, plans="stay", constants=constants
+    )
+    records = list(made.training.rounds())
+    assert [record.round for record in records if record.constants is not None] == [2, 8]
+    after = [record.plan for record in records if record.round > 8]
+    assert len(set(after)) == 1
+
+
+def test_plans_over_time_are_asked_again() -> None:
+    made = simulation("hasfl", unequal_fleet(), rounds=66, interval=2, max_batch=8)
+    read = [record.round for record in made.training.rounds() if record.constants is not None]
+    assert read == [2, 8, 32, 64]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_mean_is_watched_only_where_an_ending_asks(strategy: str) -> None:
+    for serve in ("mean", "last"):
+        made = simulation(strategy, unequal_fleet(), rounds=6, serve=serve, evaluate_every=3)
+        evaluated = [record for record in made.training.rounds() if record.accuracy is not None]
+        watched = [record.mean_accuracy is not None for record in evaluated]
+        assert watched == [serve == "last" and strategy == "hasfl"] * len(evaluated)
+
+
+def press_control_c_in(monkeypatch: pytest.MonkeyPatch, chosen: set[int]) -> None:
+    recorded = TrainingView.recorded
+
+    def pressed(view: TrainingView, record: RoundRecord) -> None:
+        recorded(view, record)
+        if record.round in chosen:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(TrainingView, "recorded", pressed)
+
+
+def stopped_often(
+    hasfl: Hasfl, folder: Path, changes: dict[str, str], stops: set[int], monkeypatch: pytest.MonkeyPatch
+) -> list[dict[str, Any]]:
+    """The rounds of a run that was stopped after these rounds, the same to the last byte as a whole one."""
+    whole = run(hasfl, folder, changes, "whole")
+    press_control_c_in(monkeypatch, stops)
+    scenario, outcomes = write(folder, FIXED | changes), list[Outcome]()
+    while not outcomes or outcomes[-1].code == 130:
+        outcomes.append(hasfl("train", scenario, "--out", folder, "--run", "stopped", "--resume"))
+    assert (len(outcomes), outcomes[-1].code) == (len(stops) + 1, 0)
+    assert kept(folder / "stopped") == kept(folder / "whole")
+    return whole
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"training.optimizer": '"adam"', "training.learning_rate": "0.002", "model.norm": '"batch"'},
+        {"world.rates": '"walk"', "world.leave": "0.2", "training.interval": "3"},
+        {"training.plans": '"stay"', "training.constants": '"paper"'},
+    ],
+    ids=str,
+)
+def test_resumed_across_readings(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
+) -> None:
+    rows = stopped_often(hasfl, tmp_path, changes, {1, 2, 8}, monkeypatch)
+    assert sum(row["constants"] is not None for row in rows) >= 2
+
+
+@pytest.mark.parametrize("goal", ["rounds", "accuracy"])
+def test_resumed_across_an_ending(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goal: str
+) -> None:
+    """The last interval has larger batches; where a goal seems near and is not, one before it too.
+
+    Noise is said to cost much, which a short training does not tell; that is trusted until it was tried.
+    """
+    monkeypatch.setattr(Ending, "_price", lambda ending: 0.5 * ending.trust)
+    monkeypatch.setattr(Ending, "_speed", lambda ending: 1e-3)
+    monkeypatch.setattr(Ending, "_standing", lambda ending: 0.6)
+    changes = LAST | {"stop.rounds": "20", "training.max_batch": "32"}
+    stop = {"stop.accuracy": "0.97"} if goal == "accuracy" else {}
+    rows = stopped_often(hasfl, tmp_path, changes | stop, {8, 9, 18, 19}, monkeypatch)
+    assert all((row["mean_accuracy"] is None) == (row["accuracy"] is None) for row in rows)
+    sizes = [sum(row["batch_sizes"]) for row in rows]
+    assert sizes[18] == sizes[19] == max(sizes)
+    assert (max(sizes[6:18]) == max(sizes)) == (goal == "accuracy")
+    assert min(sizes[6:18]) < max(sizes)
+
+
+STATS = GradientStats(smoothness=1.0, initial_gap=1.0, variance_of=[1.0], moment_of=[1.0])
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({}, "measured"),
+        ({"constants": "measured"}, "measured"),
+        ({"constants": "paper"}, "paper"),
+        ({"target": 1.0}, "paper"),
+        ({"target": 1.0, "constants": "paper"}, "paper"),
+        ({"stats": STATS}, "paper"),
+        ({"stats": STATS, "target": 1.0}, "paper"),
+        ({"stats": MeasuredStats.unknown(1)}, "measured"),
+    ],
+    ids=str,
+)
+def test_which_constants_are_meant(given: dict[str, Any], kind: str) -> None:
+    assert Settings(**given).kind_of_constants == kind
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"constants": "guessed"}, "constants must be measured or paper, got 'guessed'"),
+        ({"plans": "once"}, "plans must be one of over time, stay, got 'once'"),
+        ({"constants": "measured", "target": 1.0}, "the target ε belongs to the paper's constants"),
+        ({"stats": MeasuredStats.unknown(1), "target": 1.0}, "the target ε belongs to the paper's constants"),
+    ],
+    ids=str,
+)
+def test_faults_in_settings(given: dict[str, Any], fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
+        Settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"training.constants": '"guessed"'}, "training.constants"),
+        ({"training.plans": '"once"'}, "training.plans"),
+        ({"training.plans": "3"}, "training.plans"),
+        ({"training.constants": '"measured"', "training.target": "1.0"}, "target ε belongs to the paper's"),
+    ],
+    ids=str,
+)
+def test_faults_in_a_scenario(hasfl: Hasfl, tmp_path: Path, changes: dict[str, str], fault: str) -> None:
+    told = sentence(hasfl("train", write(tmp_path, changes), "--out", tmp_path, "--run", "run"))
+    assert fault in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_measured_constants_that_are_given_are_used(hasfl: Hasfl, tmp_path: Path) -> None:
+    """They stay as they are, and noise that is large asks for larger batches."""
+    sizes = []
+    for noise in (0, 1000):
+        tables = f"\n[stats]\nrounds = 100\nnoise = {noise}\ndrift_of = [0, 0, 0, 0, 0]\n"
+        name = f"noise-{noise}"
+        scenario = write(tmp_path, tables=tables, name=name)
+        assert hasfl("train", scenario, "--out", tmp_path, "--run", name).code == 0
+        rows = rounds(tmp_path / name)
+        assert all(row["constants"] is None for row in rows)
+        sizes.append(sum(rows[0]["batch_sizes"]))
+    assert sizes[0] < sizes[1]
