@@ -22,14 +22,17 @@ class Problem:
     interval: int  # I, rounds between aggregations
     target: float | None = None  # ε, the mean squared gradient to reach: with the paper's constants alone
     max_batch: int = 64  # the upper end of the paper's random batch sizes
+    min_batch: int = 1  # for devices that can
+    single_noise: float = 1.0  # noise of a batch of one, over what it is by 1/b; a batch norm adds to it
     samples: IntN | None = None  # |D_i|, what each device holds, if that is known
 
     def __post_init__(self) -> None:
         rate = quantity("learning_rate", self.learning_rate, positive=True)
         object.__setattr__(self, "learning_rate", rate)
         self._check_target()
-        for field in ("interval", "max_batch"):
+        for field in ("interval", "max_batch", "min_batch"):
             object.__setattr__(self, field, count(field, getattr(self, field)))
+        object.__setattr__(self, "single_noise", quantity("single_noise", self.single_noise, positive=True))
         if self.samples is not None:
             object.__setattr__(self, "samples", counts("samples", self.samples))
             same_length({"fleet.flops": self.fleet.flops, "samples": self.samples}, per="device")

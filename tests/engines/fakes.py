@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 
@@ -139,7 +139,7 @@ class FakeObserver:
             interval=self.interval,
         )
 
-    def learn(self, order: Order) -> None:
+    def learn(self, order: Order, loss: SupportsFloat) -> None:
         self.calls.append(("learn", order.round))
 
     def saved(self) -> Mapping[str, Any]:

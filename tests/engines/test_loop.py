@@ -209,7 +209,7 @@ def test_a_training_says_nothing_before_it_is_asked() -> None:
 def test_the_decider_hears_every_round_as_it_is_recorded() -> None:
     """With constants where an interval ends, and the mean's accuracy beside the served model's."""
     made = training(interval=2, goal=Goal(rounds=6), evaluate_every=3, losses=range(1, 7))
-    made.observer.learn = lambda order: {"noise": order.round}  # type: ignore[method-assign]
+    made.observer.learn = lambda order, loss: {"noise": order.round}  # type: ignore[method-assign]
     made.engine.mean_accuracy = lambda: 0.75  # type: ignore[method-assign]
     records = list(made.rounds())
     found = {record.round: record.constants for record in records if record.constants is not None}

@@ -26,7 +26,8 @@ GUESSED_NOISE = (
     0.5  # samples; rather too little: rounds are short then, and little is lost until the first reading
 )
 GUESSED_DRIFT = 0.015  # of every device and round of an interval
-LEAST = 0.02  # of either constant: what is smaller weighs nothing
+GUESSED_SKEW = 0.5  # data may differ
+LEAST = 0.2  # of either constant: what is smaller weighs nothing
 
 
 class Constants(Protocol):
@@ -149,7 +150,9 @@ class MeasuredConstants:
     share_of: FloatL  # of each layer in the noise, and so in the drift
     interval: int  # I
     stay: bool = False  # whether plans shall stay once they are made
-    skew: float = 0.0  # how much of the loss devices take off on their own, and an aggregation brings back
+    skew: float = (
+        GUESSED_SKEW  # how much of the loss devices take off on their own, and an aggregation brings back
+    )
 
     @classmethod
     def guessed(

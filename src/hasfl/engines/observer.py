@@ -8,14 +8,16 @@ import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.engines.api import Order
-from hasfl.engines.constants import Constants
+from hasfl.engines.constants import GUESS_ERROR, Constants
 from hasfl.engines.local import LocalEngine
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, Profile
+from hasfl.profile import GradientStats, MeasuredStats, Profile
 from hasfl.theory.bound import default_target
 from hasfl.world import World
+
+SINGLE_NOISE, SINGLE_NOISE_UNREAD = 1.5, 100.0  # of a batch norm over one sample, by what training showed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +30,7 @@ class WorldObserver:
     samples: IntN  # |D_i|
     learning_rate: float
     max_batch: int
+    min_batch: int  # 2 where a batch norm would see single samples, which are then only used if it pays
     target: float | None  # ε, where the constants are the paper's
     constants: Constants
     in_turns: bool  # whether devices take part one after the other
@@ -77,8 +80,16 @@ class WorldObserver:
             interval=self.world.interval,
             target=self._target(stats, devices) if isinstance(stats, GradientStats) else None,
             max_batch=self.max_batch,
+            min_batch=self.min_batch,
+            single_noise=self._single_noise(stats),
             samples=self.samples[devices],
         )
+
+    def _single_noise(self, stats: GradientStats | MeasuredStats) -> float:
+        """What noise of single samples counts; much, until a reading says how much noise there is."""
+        if self.min_batch == 1 or isinstance(stats, GradientStats):
+            return 1.0
+        return SINGLE_NOISE if stats.noise_error < GUESS_ERROR else SINGLE_NOISE_UNREAD
 
     def _target(self, stats: GradientStats, devices: IntN) -> float:
         """ε; if not given, what every plan reaches: nothing has more noise than single samples at cut L."""

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.arrays import FloatN, IntN
-from hasfl.planning.tables import CostTables
+from hasfl.planning.tables import CostTables, largest_batch_in_memory
 from hasfl.problem import Problem
 from hasfl.theory.rounds import Corollary1
 
@@ -24,7 +24,7 @@ class Asked:
     def anything(cls, problem: Problem) -> Self:
         """Any batch size up to the largest, and any cut."""
         shape = (len(problem.fleet), len(problem.profile))
-        return cls(np.ones(shape[0]), problem.largest_batch, np.ones(shape, dtype=bool))
+        return cls(_smallest_batch(problem), problem.largest_batch, np.ones(shape, dtype=bool))
 
     @classmethod
     def these_cuts(cls, problem: Problem, cuts: IntN) -> Self:
@@ -43,6 +43,14 @@ class Asked:
         """The largest batch size for each device and cut, 0 where none will do."""
         most = np.minimum(tables.largest_batch, self.largest_batch[:, None])
         return np.where((most >= self.smallest_batch[:, None]) & self.cuts, most, 0.0)
+
+
+def _smallest_batch(problem: Problem) -> FloatN:
+    """min_batch, or as much of it as a device's data and memory allow."""
+    if problem.min_batch == 1:
+        return np.ones(len(problem.fleet))
+    room = np.minimum(largest_batch_in_memory(problem, slice(None)).max(axis=1), problem.largest_batch)
+    return np.clip(room, 1.0, problem.min_batch)
 
 
 def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:

@@ -53,12 +53,15 @@ def best_cuts(
 def best_batches(
     problem: Problem, cuts: IntN, *, gap: float = GAP, time_limit: float = math.inf, start: Plan | None = None
 ) -> PlanReport:
-    """The best batch sizes for given cuts: on a grid, or by the search where the grid does not close."""
+    """The best batch sizes for given cuts: on a grid, or by the search where the grid does not close.
+
+    The grid begins at single samples, so where those are ruled out the search is asked at once.
+    """
     began = time.monotonic()
     problem.require_fits(Plan(np.ones_like(cuts), cuts))
     _check(problem, gap, start)
     fixed = FixedCuts.of(problem, cuts)
-    if (fixed.largest_batch >= 1).all():
+    if (fixed.largest_batch >= 1).all() and problem.min_batch == 1:
         first = first_batches(fixed) if start is None else fixed.within_limits(start.batch_sizes)
         if not math.isfinite(fixed.value(first)):
             first = first_batches(fixed)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hasfl.arrays import IntN, count, quantity
 from hasfl.data import Dataset, partition
@@ -265,6 +266,7 @@ def _observer(
         samples=engine.job.data.sizes,
         learning_rate=settings.learning_rate,
         max_batch=settings.max_batch,
+        min_batch=_smallest_batch(engine, chosen, settings),
         target=settings.target,
         constants=_constants(chosen, world, profile, settings),
         in_turns=chosen.paradigm.in_turns,
@@ -277,6 +279,13 @@ def _observer(
             )
         observer.learn(_order_for_probing(world), math.nan)
     return observer
+
+
+def _smallest_batch(engine: LocalEngine, chosen: Strategy, settings: Settings) -> int:
+    """A batch norm learns little from single samples, which the law of rounds does not know of."""
+    normalised = any(isinstance(module, _BatchNorm) for module in engine.job.model.modules())
+    measured = chosen.plans_with_statistics and settings.kind_of_constants == "measured"
+    return min(2, settings.max_batch) if normalised and measured and not chosen.of_the_paper else 1
 
 
 def _constants(chosen: Strategy, world: World, profile: Profile, settings: Settings) -> Constants:

@@ -11,6 +11,7 @@ from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.planning.alternate import alternate
 from hasfl.planning.joint import best_plan
+from hasfl.problem import Problem
 from hasfl.strategies.batch_rules import GAP, fixed_batch, habs, largest_batches, random_batches, server_batch
 from hasfl.strategies.cut_rules import (
     fixed_cut,
@@ -22,6 +23,7 @@ from hasfl.strategies.cut_rules import (
 )
 from hasfl.strategies.situation import Rule, Situation
 from hasfl.strategies.steadiness import worth_changing
+from hasfl.theory.objective import evaluate
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT, Paradigm
 
 DEFAULT_BATCH = 16
@@ -103,8 +105,18 @@ class Strategy:
 
 
 def _hasfl(situation: Situation) -> Plan:
+    """The best plan; where single samples have noise of their own, the better one with or without them."""
+    problem = situation.problem
+    plan = _best_plan(problem, situation)
+    if problem.min_batch == 1:
+        return plan
+    with_singles = _best_plan(replace(problem, min_batch=1), situation)
+    return min((plan, with_singles), key=lambda each: evaluate(each, problem).objective)
+
+
+def _best_plan(problem: Problem, situation: Situation) -> Plan:
     boxes = MOST_WORK / len(situation.devices)
-    return best_plan(situation.problem, gap=GAP, box_limit=boxes, start=situation.start).plan
+    return best_plan(problem, gap=GAP, box_limit=boxes, start=situation.start).plan
 
 
 def _algorithm_2(situation: Situation) -> Plan:

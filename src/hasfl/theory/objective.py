@@ -35,8 +35,8 @@ def evaluate(plan: Plan, problem: Problem) -> PlanReport:
 def rounds_needed(plan: Plan, problem: Problem) -> float:
     """R; where the paper's bound does not reach the target, a TargetUnreachable that says why."""
     if isinstance(problem.stats, MeasuredStats):
-        inverse_batches, deepest_cut = (1 / plan.batch_sizes).sum(), np.array(plan.deepest_cut)
-        return float(rounds_model(problem).rounds(inverse_batches, deepest_cut))
+        noise = np.where(plan.batch_sizes == 1, problem.single_noise, 1 / plan.batch_sizes)
+        return float(rounds_model(problem).rounds(noise.sum(), np.array(plan.deepest_cut)))
     stats, target = problem.bound_constants()
     return rounds_to_target(
         plan, stats, learning_rate=problem.learning_rate, interval=problem.interval, target=target
