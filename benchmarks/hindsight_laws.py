@@ -71,7 +71,7 @@ def laws_by_cut(rounds: Mapping[Cell, float]) -> dict[int, Law | None]:
 def stats_of(reading: Mapping[str, Any]) -> GradientStats | MeasuredStats:
     """Constants as they were read."""
     kind = MeasuredStats if "noise" in reading else GradientStats
-    return kind(**{name: reading[name] for name in kind.__dataclass_fields__})
+    return kind(**{name: reading[name] for name in kind.__dataclass_fields__ if name in reading})
 
 
 def forecast(run: Run, reading: Mapping[str, Any], cells: Iterable[Cell]) -> dict[Cell, float]:

@@ -64,13 +64,14 @@ def random_problem(
 
 
 def measured(problem: Problem, seed: int) -> Problem:
-    """The same problem with rounds as if measured; sometimes without noise or without drift."""
+    """The same problem with rounds as if measured; sometimes without noise, drift or skew."""
     rng = np.random.default_rng(seed)
     layers = len(problem.profile)
     stats = MeasuredStats(
         rounds=float(10 ** rng.uniform(-3, 5)),
         noise=float(10 ** rng.uniform(-2, 3)) * (rng.random() < 0.9),
         drift_of=10 ** rng.uniform(-3, 1, layers) * (rng.random(layers) < 0.7),
+        skew_of=10 ** rng.uniform(-3, 0.5, layers) * (rng.random(layers) < 0.5),
     )
     return replace(problem, stats=stats, target=None)
 

@@ -30,7 +30,7 @@ def replaced(problem: Problem, constant: str, factor: float) -> Problem:
         return replace(problem, target=problem.target * factor)
     fields = {
         "β": "smoothness", "ϑ": "initial_gap", "σ²": "variance_of", "G²": "moment_of",
-        "noise": "noise", "drift": "drift_of", "rounds": "rounds",
+        "noise": "noise", "drift": "drift_of", "rounds": "rounds", "skew": "skew_of",
     }  # fmt: skip
     field = fields[constant]
     changed = {field: np.asarray(getattr(problem.stats, field)) * factor}
@@ -63,7 +63,7 @@ def test_every_mistake_is_what_solving_by_hand_gives(question: object) -> None:
             continue
         assert mistake.regret == pytest.approx(takes / best - 1, abs=1e-8)
         regrets.append(mistake.regret or 0.0)
-    names = ("β", "ϑ", "σ²", "G²", "ε") if question is paper else ("rounds", "noise", "drift")
+    names = ("β", "ϑ", "σ²", "G²", "ε") if question is paper else ("rounds", "noise", "drift", "skew")
     assert seen == {(name, factor) for name in names for factor in FACTORS}
     assert max(regrets) > 1e-3  # some mistake matters
 

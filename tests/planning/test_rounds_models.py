@@ -16,6 +16,7 @@ from hasfl.planning.alternate import alternate
 from hasfl.planning.exhaustive import all_plans, best_of_all, objectives
 from hasfl.planning.fixed_cuts import FixedCuts
 from hasfl.planning.joint import best_batches, best_cuts, best_plan
+from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.theory.bound import rounds_to_target
@@ -32,11 +33,12 @@ def tiny(seed: int) -> Problem:
 
 def naive_rounds(problem: Problem, plan: Plan) -> float:
     """R, device by device and layer by layer."""
-    stats, private = problem.stats, 1.0
+    stats, private, skew = problem.stats, 1.0, 0.0
     for j in range(max(plan.cuts)):
         private += stats.drift_of[j] if problem.interval > 1 else 0.0
+        skew += np.asarray(stats.skew_of)[j] if problem.interval > 1 else 0.0
     inverse = sum(1 / b for b in plan.batch_sizes) / len(plan)
-    return stats.rounds * (1 + stats.noise * inverse * private)
+    return stats.rounds * (1 + skew + stats.noise * inverse * private)
 
 
 @pytest.mark.parametrize("part", range(3))
@@ -58,6 +60,40 @@ def test_the_best_plan_equals_enumeration(part: int) -> None:
         assert given.objective == pytest.approx(expected[1], rel=1e-7), seed
         solved += 1
     assert solved >= 30
+
+
+def test_a_smallest_batch_size_is_kept() -> None:
+    """Where it can be: a device that holds one sample, or whose memory fits one, goes on with it."""
+    solved = 0
+    for seed in range(60):
+        problem = replace(tiny(seed), min_batch=2)
+        room = np.minimum(CostTables.of(problem).largest_batch.max(axis=1), problem.largest_batch)
+        smallest = np.minimum(np.maximum(room, 1), 2)
+        least = min(
+            float(objectives(problem, b[kept], c[kept]).min())
+            for b, c in all_plans(problem)
+            if (kept := (b >= smallest).all(axis=1)).any()
+        )
+        if np.isfinite(least):
+            report = best_plan(problem, gap=1e-8)
+            assert report.objective == pytest.approx(least, rel=1e-7), seed
+            assert (report.plan.batch_sizes >= smallest).all()
+            given = best_batches(problem, report.plan.cuts, gap=1e-8)
+            assert given.objective == pytest.approx(least, rel=1e-7), seed
+            solved += 1
+    assert solved >= 20
+
+
+def test_noise_of_single_samples_counts_for_them_alone() -> None:
+    for seed in range(20):
+        problem = tiny(seed)
+        costly = replace(problem, single_noise=2.0)
+        for size in (1, 2):
+            plan = Plan.uniform(len(problem.fleet), batch_size=size, cut=1)
+            stats, rounds = problem.stats, naive_rounds(problem, plan)
+            drift = stats.drift_of[0] if problem.interval > 1 else 0.0
+            more = stats.rounds * stats.noise * (1 + drift) if size == 1 else 0.0
+            assert evaluate(plan, costly).rounds == pytest.approx(rounds + more)
 
 
 def test_odd_problems_too() -> None:

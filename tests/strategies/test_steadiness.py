@@ -111,7 +111,9 @@ def test_every_corner_may_speak_against_a_change() -> None:
         )
         for old, new in ((small, deep), (deep, small), case(seed)[:2]):
             for noise in 10.0 ** np.arange(-2, 3, 0.5):
-                stats = replace(problem.stats, noise=noise, noise_error=0.5, drift_error=1.0)
+                stats = replace(
+                    problem.stats, noise=noise, noise_error=0.5, drift_error=1.0, skew_of=np.zeros(layers)
+                )
                 now = replace(problem, stats=stats)
                 expected, margin = naive(old, new, now, 10**9)
                 if margin > 1e-12:
