@@ -67,24 +67,10 @@ def take_reading(engine: LocalEngine, order: Order, interval: int) -> Reading:
     mean = engine.state.mean()
     halves, per_device = _two_batches(engine, order)
     (first, loss), (second, other_loss) = (gradient(engine, mean, half, order.round) for half in halves)
-    step = [
-        {name: FRACTION * tensor for name, tensor in layer.items()}
-        for layer in displacement(engine, mean, first)
-    ]
-    after = moved(mean, step)
-    lost = [
-        products(difference(before, gradient(engine, after, half, order.round)[0]), step)
-        for before, half in zip((first, second), halves, strict=True)
-    ]
+    overshoot, carried = _taken_back(engine, mean, halves, (first, second), order.round)
     apart = difference(first, second)
     jump = displacement(engine, mean, apart)
     power = products(apart, jump) * per_device / 2  # of a sample's noise, over N
-    slope, own, others = torch.stack([each.sum() for each in (products(first, step), *lost)]).tolist()
-    if not all(map(math.isfinite, (slope, own, others))):
-        raise Diverged(NOT_FINITE.format(round=order.round))
-    overshoot, carried = (
-        (max(own / slope, 0.0) / FRACTION, others / slope / FRACTION) if slope > 0 else (0.0, 0.0)
-    )
     drift, walked = None, None
     if engine.state.depth and len(order.devices) > 1 and float(power.sum()) > 0:
         walk = products(jump, jump)[: engine.state.depth].sum() * per_device / 2
@@ -99,6 +85,29 @@ def take_reading(engine: LocalEngine, order: Order, interval: int) -> Reading:
         overshoot=overshoot,
         carried=carried,
     )
+
+
+def _taken_back(
+    engine: LocalEngine,
+    mean: Sequence[LayerState],
+    halves: Sequence[Samples],
+    gradients: tuple[Gradient, Gradient],
+    round: int,
+) -> tuple[float, float]:
+    """Overshoot and carried: what a step along the first gradient takes back of it, and of the second."""
+    reach = displacement(engine, mean, gradients[0])
+    step = [{name: FRACTION * tensor for name, tensor in layer.items()} for layer in reach]
+    after = moved(mean, step)
+    lost = [
+        products(difference(before, gradient(engine, after, half, round)[0]), step)
+        for before, half in zip(gradients, halves, strict=True)
+    ]
+    slope, own, others = torch.stack([each.sum() for each in (products(gradients[0], step), *lost)]).tolist()
+    if not all(map(math.isfinite, (slope, own, others))):
+        raise Diverged(NOT_FINITE.format(round=round))
+    if slope <= 0:
+        return 0.0, 0.0
+    return max(own / slope, 0.0) / FRACTION, others / slope / FRACTION
 
 
 def displacement(engine: LocalEngine, states: Sequence[LayerState], gradients: Gradient) -> Gradient:
