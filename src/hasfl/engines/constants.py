@@ -143,16 +143,17 @@ class Tracked:
 
 @dataclass(slots=True)
 class MeasuredConstants:
-    """What noise and drift cost, as far as training has shown it; a guess before it has."""
+    """What noise and drift cost, as far as training has shown it; a guess before it has.
+
+    Skew is how much of the loss devices take off on their own, and an aggregation brings back.
+    """
 
     noise: Tracked
     drift: Tracked  # of a model that devices hold whole
     share_of: FloatL  # of each layer in the noise, and so in the drift
     interval: int  # I
     stay: bool = False  # whether plans shall stay once they are made
-    skew: float = (
-        GUESSED_SKEW  # how much of the loss devices take off on their own, and an aggregation brings back
-    )
+    skew: float = GUESSED_SKEW
 
     @classmethod
     def guessed(
@@ -167,11 +168,12 @@ class MeasuredConstants:
 
     def stats(self) -> Stats:
         """Rounds are counted in those that endless batches need, which nobody knows."""
+        private_share_of = self.share_of if self.interval > 1 else np.zeros_like(self.share_of)
         return MeasuredStats(
             rounds=1.0,
             noise=self.noise.value,
-            drift_of=self.drift.value * self.share_of if self.interval > 1 else np.zeros_like(self.share_of),
-            skew_of=self.skew * self.share_of if self.interval > 1 else np.zeros_like(self.share_of),
+            drift_of=self.drift.value * private_share_of,
+            skew_of=self.skew * private_share_of,
             noise_error=self.noise.error,
             drift_error=self.drift.error,
         )
