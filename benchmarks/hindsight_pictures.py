@@ -1,7 +1,7 @@
 """Pictures for `benchmarks.hindsight_report`: one panel a setting, one colour a cut."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,14 +62,21 @@ def foretold(results: Results) -> tuple[str, dict[Cell, float]]:
     return "", {}
 
 
-def rounds_picture(found: Sequence[Results]) -> "Figure | None":
-    """Real rounds against foretold ones."""
+def _panel_each(
+    found: Sequence[Results], draw: Callable[["Axes", Results], None], *, height: float
+) -> "Figure | None":
+    """A panel for every setting, or nothing where there is none."""
     if not found:
         return None
-    figure, axes = panels(len(found), height=3.1)
+    figure, axes = panels(len(found), height=height)
     for panel, results in zip(axes, found, strict=True):
-        _draw_rounds(panel, results)
+        draw(panel, results)
     return figure
+
+
+def rounds_picture(found: Sequence[Results]) -> "Figure | None":
+    """Real rounds against foretold ones."""
+    return _panel_each(found, _draw_rounds, height=3.1)
 
 
 def _draw_rounds(axes: "Axes", results: Results) -> None:
@@ -112,12 +119,7 @@ def _colour_key(axes: "Axes", colours: Mapping[int, Any], *, never: str) -> None
 
 def law_picture(found: Sequence[Results]) -> "Figure | None":
     """Rounds against 1/b, and the straight lines of the law."""
-    if not found:
-        return None
-    figure, axes = panels(len(found), height=2.9)
-    for panel, results in zip(axes, found, strict=True):
-        _draw_law(panel, results)
-    return figure
+    return _panel_each(found, _draw_law, height=2.9)
 
 
 def _draw_law(axes: "Axes", results: Results) -> None:

@@ -54,31 +54,8 @@ class Ragged(TorchFunctionMode):
         return id(args[0]) in self.stacked or args[0].shape[0] == sum(self.rows.places)
 
 
-class SharedNorm(TorchFunctionMode):
-    """While it is on, a batch norm that all devices share leaves out the samples that do not count."""
-
-    def __init__(self, rows: Rows) -> None:
-        super().__init__()
-        self.rows = rows  # one device's
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Hand a call on, or do it by rows."""
-        given = kwargs or {}
-        if func is not F.batch_norm:
-            return func(*args, **given)
-        x, *others = args
-        stacked = {name: _of_one(value) for name, value in given.items()}
-        return _batch_norm(self.rows, x, *map(_of_one, others), **stacked)
-
-
-class NormApart(TorchFunctionMode):
-    """While it is on, a batch norm with weights that all share treats every device's samples apart.
-
-    What the norm remembers of samples is left alone. Where a device has one value a channel, which cannot be
-    normalised, all samples are treated together.
-    """
+class _NormByRows(TorchFunctionMode):
+    """While it is on, batch norms are done in a way of its own, and everything else as ever."""
 
     def __init__(self, rows: Rows) -> None:
         super().__init__()
@@ -89,13 +66,40 @@ class NormApart(TorchFunctionMode):
     ) -> Any:
         """Hand a call on, or do it by rows."""
         given = kwargs or {}
-        if func is not F.batch_norm:
-            return func(*args, **given)
+        return self.normalised(*args, **given) if func is F.batch_norm else func(*args, **given)
+
+    def normalised(self, *args: Any, **given: Any) -> Tensor:
+        """What a batch norm called with these gives."""
+        raise NotImplementedError
+
+
+class SharedNorm(_NormByRows):
+    """While it is on, a batch norm that all devices share leaves out the samples that do not count.
+
+    Its rows are those of a single device.
+    """
+
+    def normalised(self, *args: Any, **given: Any) -> Tensor:
+        """By the samples that count."""
+        x, *others = args
+        stacked = {name: _of_one(value) for name, value in given.items()}
+        return _batch_norm(self.rows, x, *map(_of_one, others), **stacked)
+
+
+class NormApart(_NormByRows):
+    """While it is on, a batch norm with weights that all share treats every device's samples apart.
+
+    What the norm remembers of samples is left alone. Where a device has one value a channel, which cannot be
+    normalised, all samples are treated together.
+    """
+
+    def normalised(self, *args: Any, **given: Any) -> Tensor:
+        """By each device's own samples."""
         call = NORM_CALL.bind(*args, **given)
         call.apply_defaults()
         norm = call.arguments
         if not norm["training"] or min(self.rows.places) * norm["input"][0, 0].numel() == 1:
-            return func(*args, **given)
+            return F.batch_norm(*args, **given)
         weight, bias = (
             None if tensor is None else tensor.expand(len(self.rows), *tensor.shape)
             for tensor in (norm["weight"], norm["bias"])
