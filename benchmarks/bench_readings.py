@@ -9,22 +9,28 @@ Beyond training's own, a reading sends the two half batches once more, and what 
 
 import argparse
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from hasfl import FleetRanges, Goal, Seeds, draw_fleet
 from hasfl.data import Dataset, load_dataset
-from hasfl.engines.constants import MeasuredConstants, due
-from hasfl.engines.measuring import DRIFT_SAMPLES, DRIFTED_DEVICES, LEAST_HALF
+from hasfl.engines.constants import MeasuredConstants
 from hasfl.networks import network
 from hasfl.runner.assembly import Settings, simulate
 
 DEVICES, INTERVAL, INTERVALS, TURNS = 20, 15, 48, 2
 
 
-def train(data: Dataset, model: str, batch_size: int, device: str, *, reads: bool) -> float:
-    """Wall seconds of a training, without its first interval."""
+class Cost(NamedTuple):
+    """Of one training."""
+
+    seconds: float  # wall, without the first interval
+    share: float  # of samples that readings sent
+
+
+def train(data: Dataset, model: str, batch_size: int, device: str, *, reads: bool) -> Cost:
+    """One training, with readings or without."""
     settings = Settings(
         strategy=f"fixed:b={batch_size},cut=2",
         learning_rate=0.05,
@@ -34,11 +40,10 @@ def train(data: Dataset, model: str, batch_size: int, device: str, *, reads: boo
         device=device,
     )
     fleet = draw_fleet(FleetRanges(devices=DEVICES), Seeds(0))
-    simulation = simulate(network(model), data, fleet, settings)
-    training: Any = simulation.training
+    training: Any = simulate(network(model), data, fleet, settings).training
+    constants = MeasuredConstants.guessed(training.observer.profile, DEVICES, INTERVAL)
     if reads:
-        profile = training.observer.profile
-        training.observer.constants = MeasuredConstants.guessed(profile, DEVICES, INTERVAL)
+        training.observer.constants = constants
     rounds = training.rounds()
     for _ in range(INTERVAL):
         next(rounds)
@@ -46,17 +51,8 @@ def train(data: Dataset, model: str, batch_size: int, device: str, *, reads: boo
     for record in rounds:
         if record.round == INTERVAL * (INTERVALS + 1) - 1:  # the last one is evaluated
             break
-    return time.perf_counter() - began
-
-
-def share_of_samples(batch_size: int) -> float:
-    """Samples that readings send beyond training's own, over training's, in so many intervals."""
-    readings = sum(due(interval, stay=False) for interval in range(1, INTERVALS + 1))
-    half = max(batch_size // 2, -(-LEAST_HALF // DEVICES))
-    again = 2 * half * DEVICES
-    fresh = max(2 * half - batch_size, 0) * DEVICES
-    drift = 2 * DRIFTED_DEVICES * DRIFT_SAMPLES
-    return readings * (again + fresh + drift) / (INTERVALS * INTERVAL * batch_size * DEVICES)
+    seconds = time.perf_counter() - began
+    return Cost(seconds, constants.spent / constants.used if reads else 0.0)
 
 
 def main() -> None:
@@ -72,12 +68,12 @@ def main() -> None:
     print("| b | wall time with readings, over without | samples sent for readings, of all |")
     print("|--:|--:|--:|")
     for batch_size in (1, 2, 4, 16):
-        seconds: dict[bool, list[float]] = {True: [], False: []}
+        costs: dict[bool, list[Cost]] = {True: [], False: []}
         for _ in range(TURNS):
             for reads in (True, False):
-                seconds[reads].append(train(data, given.network, batch_size, given.device, reads=reads))
-        ratio = min(seconds[True]) / min(seconds[False])
-        print(f"| {batch_size} | {ratio:.3f} | {share_of_samples(batch_size):.2%} |", flush=True)
+                costs[reads].append(train(data, given.network, batch_size, given.device, reads=reads))
+        ratio = min(costs[True]).seconds / min(costs[False]).seconds
+        print(f"| {batch_size} | {ratio:.3f} | {costs[True][0].share:.2%} |", flush=True)
 
 
 if __name__ == "__main__":

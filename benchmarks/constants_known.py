@@ -2,6 +2,7 @@
 
     python -m benchmarks.constants_known            # docs/constants_known.png and constants_epsilon.png
     python -m benchmarks.constants_known --table    # constants and plans over 16 ways of training
+    python -m benchmarks.constants_known --skew     # skew as it is read, and what it costs, over cuts
 
 The known problem is least squares: y = x·w* + e with x Gaussian in d dimensions, at w*. There σ² = d E e², G²
 is σ²/b, and a step on n samples takes back 1 + (d + 1)/n times as much of its own slope as of others'.
@@ -12,15 +13,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.hindsight import RESULTS, SETTINGS, Task, prepared
+from benchmarks.hindsight_laws import laws_by_cut
+from benchmarks.hindsight_numbers import mean_rounds, read_results
 from hasfl import FleetRanges, Goal, Plan, Seeds, draw_fleet
 from hasfl.data import load_dataset, partition
 from hasfl.engines.api import Order
+from hasfl.engines.constants import MeasuredConstants
 from hasfl.engines.local import Job
 from hasfl.engines.measuring import take_reading
 from hasfl.engines.optimizers import Sgd
@@ -186,13 +191,38 @@ def table() -> None:
         )
 
 
+def skew() -> None:
+    """k = ln(L/l) on digits with two shards, and R∞ there over that of IID data, by fixed plans."""
+    endless = []
+    for name in ("digits-shards", "digits-iid"):
+        results = read_results(RESULTS, name)
+        laws = laws_by_cut(mean_rounds(results, SETTINGS[name].targets[1], "mean"))
+        endless.append({cut: law.endless for cut, law in laws.items() if law is not None})
+    print("| cut | 1 + k, read in round 60, b = 8 | R∞ with two shards, over IID |")
+    print("|--:|--:|--:|")
+    for cut in SETTINGS["digits-shards"].cuts:
+        k = np.mean([_skew_read(f"fixed:b=8,cut={cut}", seed) for seed in range(3)])
+        print(f"| {cut} | {1 + k:.2f} | {endless[0][cut] / endless[1][cut]:.2f} |", flush=True)
+
+
+def _skew_read(strategy: str, seed: int) -> float:
+    """The last k of two readings."""
+    task = Task(setting="digits-shards", seed=seed, strategy=strategy, rounds=60, data="digits", both=True)
+    training: Any = prepared(task).training
+    training.observer.constants = MeasuredConstants.guessed(training.observer.profile, DEVICES, 15)
+    read = [record.constants["undone"] for record in training.rounds() if record.constants is not None]
+    return float(read[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--table", action="store_true")
-    if parser.parse_args().table:
-        table()
+    parser.add_argument("--skew", action="store_true")
+    given = parser.parse_args()
+    if given.table or given.skew:
+        (table if given.table else skew)()
         return
     draw_known(DOCS / "constants_known.png")
     draw_epsilon(DOCS / "constants_epsilon.png")

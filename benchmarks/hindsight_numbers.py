@@ -29,7 +29,6 @@ Cell = tuple[int, int]  # batch size and cut, alike for all devices
 KINDS = ("mean", "last")  # of served models
 COLUMN = {"last": 2, "mean": 3}  # of their accuracies in an evaluation: round, clock, last, mean
 SEEDS = {name: (0,) if name.startswith("vgg") else (0, 1, 2) for name in SETTINGS}
-LAST_IF_PLANS_STAY, NEXT_IF_NOT = 4, 16  # intervals after which constants are read: engines/constants.py
 
 
 # ── what was trained ─────────────────────────────────────────────────────────────────────────────────────
@@ -67,11 +66,6 @@ class Run:
         """The last constants that were read before the target was reached."""
         before = [each for each in self.readings if each["round"] <= self.rounds_to(target, kind)]
         return before[-1] if before else None
-
-
-def kinds_of(setting: str) -> tuple[str, ...]:
-    """Kinds of served models that fixed plans were trained for; some stop when the mean is there."""
-    return KINDS if SETTINGS[setting].both else KINDS[:1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,35 +117,21 @@ def _runs(folder: Path, setting: str, what: str) -> list[Run]:
     found: list[Run] = []
     for path in sorted(folder.glob(f"{setting}_{what}_*.json.gz")):
         with gzip.open(path, "rt") as file:
-            for row in json.load(file):
-                found.append(_run(row, {run.task for run in found if run.seed == row["seed"]}))
+            found += map(_run, json.load(file))
     return found
 
 
-def _run(row: Mapping[str, Any], taken: set[tuple[str, str, str, str | None, str]]) -> Run:
+def _run(row: Mapping[str, Any]) -> Run:
     task = {name: row[name] for name in ("strategy", "fleet", "serve", "constants")}
     return Run(
         **task,
         setting=row["setting"],
         seed=row["seed"],
-        way=row.get("way") or _way(row, is_taken=(*task.values(), "over time") in taken),
+        way=row.get("way", "over time"),
         evaluations=np.array(row["evaluations"], dtype=np.float64),
         plans=tuple((first, Plan(batches, cuts)) for first, batches, cuts in row["plans"]),
         readings=tuple(row["readings"]),
     )
-
-
-def _way(row: Mapping[str, Any], *, is_taken: bool) -> str:
-    """Whether plans stayed, where that was not written down: then constants are read early alone.
-
-    Of two trainings that ended too soon to differ, the second is taken for that with plans that stay.
-    """
-    interval = SETTINGS[row["setting"]].interval
-    if any(each["round"] > LAST_IF_PLANS_STAY * interval for each in row["readings"]):
-        return "over time"
-    last_round, _, _, mean = row["evaluations"][-1]
-    long = bool(row["readings"]) and last_round >= NEXT_IF_NOT * interval
-    return "stay" if long or mean is None or is_taken else "over time"
 
 
 def missing(results: Results) -> list[str]:

@@ -21,7 +21,7 @@ from benchmarks.hindsight_numbers import (
     round_seconds,
     seconds_of,
 )
-from hasfl.reporting.canvas import COLOURS, DARK, GREY, NORMAL, PALE, SMALL, label, new_figure, whole_ticks
+from hasfl.reporting.canvas import COLOURS, DARK, NORMAL, PALE, SMALL, label, new_figure, whole_ticks
 from hasfl.reporting.figures import save_figure
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE = COLOURS[0]
-SHOWN_RUNS = (("vgg-iid", "wide"), ("digits-iid", "wide"))
+SHOWN_RUNS = (("vgg-iid", "narrow"), ("vgg-iid", "wide"))  # whose last model is served
 HASFL: dict[str, Any] = {"strategy": "hasfl", "serve": "mean", "constants": None, "way": "over time"}
 
 
@@ -213,7 +213,8 @@ def seeds_in_words(seeds: Iterable[int]) -> str:
 def plans_picture(found: Sequence[Results]) -> "Figure | None":
     """Batch sizes, the deepest cut and the measured noise over virtual time."""
     by_name = {results.setting: results for results in found}
-    runs = [by_name[name].runs(fleet=fleet, **HASFL)[:1] for name, fleet in SHOWN_RUNS if name in by_name]
+    wanted = HASFL | {"serve": "last"}
+    runs = [by_name[name].runs(fleet=fleet, **wanted)[:1] for name, fleet in SHOWN_RUNS if name in by_name]
     shown = [run for some in runs for run in some]
     if not shown:
         return None
@@ -253,13 +254,12 @@ def _draw_plans(column: "Sequence[Axes]", run: Run) -> None:
     middle.set_ylim(0, 1.5 * max(deepest) + 0.5)
     whole_ticks(middle, y=4)
     _draw_noise(lower, run, float(clock[-1]))
-    entitle(upper, f"{run.setting}, {run.fleet} fleet, seed {run.seed}")
+    title = f"{run.setting}, {run.fleet} fleet, seed {run.seed}, serves the {run.serve}"
+    entitle(upper, title, below="— mean of all devices, smallest to largest")
     label(upper)
     label(middle)
     label(lower, x="virtual seconds")
     lower.locator_params(axis="x", nbins=6)
-    _note(upper, "mean", (clock[-1], batches[0, -1]), BLUE)
-    _note(upper, "smallest to largest", (clock[-1], batches[2, -1]), GREY)
 
 
 def _draw_noise(axes: "Axes", run: Run, end: float) -> None:
@@ -277,8 +277,3 @@ def _draw_noise(axes: "Axes", run: Run, end: float) -> None:
     axes.set_ylim(min(low.min(), read.min()) / 1.2, max(high.max(), read.max()) * 1.2)
     factor_axis(axes, "y")
     axes.set_title("○ readings, — filtered, ± standard error", fontsize=SMALL, color=DARK, loc="left")
-
-
-def _note(axes: "Axes", words: str, spot: tuple[float, float], colour: str) -> None:
-    style: dict[str, Any] = {"fontsize": SMALL, "color": colour, "ha": "right", "va": "bottom"}
-    axes.annotate(words, spot, (0, 2), textcoords="offset points", **style)

@@ -19,11 +19,12 @@ from benchmarks.hindsight_laws import (
 )
 from benchmarks.hindsight_numbers import (
     COLUMN,
+    KINDS,
     Cell,
+    Floats,
     Results,
     Run,
     in_words,
-    kinds_of,
     mean_rounds,
     optimum,
     rounds_of,
@@ -74,7 +75,7 @@ def grid_tables(results: Results) -> list[str]:
     """Rounds and seconds of every fixed plan."""
     lines = ["### Every fixed plan", ""]
     targets = SETTINGS[results.setting].targets
-    for kind in kinds_of(results.setting):
+    for kind in KINDS:
         head = ["b", "cut"] + [f"rounds to {percent(target)}" for target in targets]
         head += [f"{fleet}, s to {percent(target)}" for fleet in FLEETS for target in targets]
         lines += [f"Served: {kind}.", "", *table(head, (grid_row(results, c, kind) for c in results.fixed))]
@@ -96,17 +97,18 @@ def grid_row(results: Results, cell: Cell, kind: str) -> list[str]:
 def law_table(results: Results) -> list[str]:
     """The law of rounds, fitted: for each cut alone, with a common R∞, and as it was measured."""
     setting = SETTINGS[results.setting]
-    measured = {f: measured_noise(results, f) for f in FLEETS}
+    ways: tuple[Callable[[MeasuredStats], Floats], ...] = (noise_upto, lambda stats: stats.skew_upto)
+    measured = [measured_upto(results, fleet, way) for way in ways for fleet in FLEETS]
     head = ["served", "target", "cut", "R∞_J", "s_J", "misfit", "one R∞", "s_J", "misfit", "s_J / s_first"]
-    head += [f"measured noise (1 + drift_J), {fleet}" for fleet in FLEETS]
+    head += [f"{words}, {fleet}" for words in ("measured noise (1 + drift_J)", "skew_J") for fleet in FLEETS]
     rows = []
-    for kind in kinds_of(results.setting):
+    for kind in KINDS:
         for target in setting.targets:
             rounds = mean_rounds(results, target, kind)
             common = fitted_law(rounds)
             for cut, law in laws_by_cut(rounds).items():
                 row = [kind, percent(target), str(cut), *law_words(law, cut)[:3], *law_words(common, cut)]
-                rows.append([*row, *(measured[f].get(cut, "–") for f in FLEETS)])
+                rows.append([*row, *(found.get(cut, "–") for found in measured)])
     return [
         "### The law of rounds, R = R∞ (1 + s_J/b)",
         "",
@@ -129,15 +131,21 @@ def law_words(law: Law | None, cut: int) -> tuple[str, str, str, str]:
     return number(law.endless), noise, f"{law.misfit[cut]:.0%}", against
 
 
-def measured_noise(results: Results, fleet: str) -> dict[int, str]:
-    """noise (1 + drift_J) by cut, as HASFL read it."""
+def noise_upto(stats: MeasuredStats) -> Floats:
+    """noise (1 + drift_J) by cut."""
+    found: Floats = stats.noise * (1 + stats.drift_upto)
+    return found
+
+
+def measured_upto(results: Results, fleet: str, what: Callable[[MeasuredStats], Floats]) -> dict[int, str]:
+    """A constant by cut, as HASFL read it."""
     target, found = SETTINGS[results.setting].targets[1], []
     for run in own_runs(results, fleet):
         reading = run.reading_before(target, "mean")
         if reading is not None:
             stats = stats_of(reading)
             assert isinstance(stats, MeasuredStats)
-            found.append(stats.noise * (1 + stats.drift_upto))
+            found.append(what(stats))
     cuts = SETTINGS[results.setting].cuts
     return {J: spread(float(each[J - 1]) for each in found) for J in cuts} if found else {}
 
@@ -183,7 +191,7 @@ def contest(results: Results, runs: Sequence[Run], target: float) -> tuple[str, 
     taken = [run.seconds_to(target, kind) for run in runs]
     words = spread(taken) if min(taken) < math.inf else given_up(runs, kind)
     seeds = [run.seed for run in runs]
-    if kind not in kinds_of(results.setting) or not set(seeds) <= set(results.seeds):
+    if not set(seeds) <= set(results.seeds):
         return words, "not trained", "–"
     best = optimum(results, target, kind, fleet, seeds=seeds, among=rivals(strategy)[1])
     if best is None:

@@ -1,6 +1,6 @@
 """Stand-ins for those who take part in the loop: they do nothing, and remember what they were asked."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, SupportsFloat
 
@@ -87,6 +87,7 @@ class FakeDecider:
     batches: Callable[[int], list[int]]
     trouble: Mapping[int, Exception] = field(default_factory=dict)  # what is raised for a round
     heard: list[RoundRecord] = field(default_factory=list)
+    tried: Container[int] = ()  # rounds in which something is tried
 
     def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Plan:
         self.calls.append(("plan", round, devices.tolist(), previous))
@@ -102,6 +103,9 @@ class FakeDecider:
 
     def answer(self, problem: Problem) -> None:
         self.calls.append(("answer",))
+
+    def tries(self, round: int) -> bool:
+        return round in self.tried
 
     def hear(self, record: RoundRecord) -> None:
         self.heard.append(record)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,10 @@ from hasfl.engines.constants import (
     MeasuredConstants,
     PaperConstants,
     Tracked,
-    due,
 )
 from hasfl.engines.gradients import Samples, gradient
 from hasfl.engines.local import LocalEngine
-from hasfl.engines.measuring import Reading
+from hasfl.engines.measuring import Reading, samples_beyond_training
 from hasfl.engines.optimizers import Sgd
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.plan import Plan
@@ -38,6 +37,7 @@ from tests.engines.trainings import job
 
 READINGS = st.lists(st.floats(-8, 8).map(math.exp), min_size=1, max_size=20)
 INTERVAL = 5
+LOSS = 2.0  # of the mean model, where readings are made up
 
 
 def order(devices: int = 4, batch: int = 4, round: int = 5) -> Order:
@@ -106,11 +106,6 @@ def test_nothing_is_read_as_less_than_the_least() -> None:
     assert one == other
 
 
-def test_readings_are_due_seldom() -> None:
-    assert [k for k in range(100) if due(k, stay=False)] == [1, 4, 24, 48, 72, 96]
-    assert [k for k in range(100) if due(k, stay=True)] == [1, 4]
-
-
 @dataclass
 class Read:
     """Readings from a list in place of a reading."""
@@ -129,7 +124,7 @@ class Read:
 
 
 def reading(noise: float, drift: float | None, *shares: float) -> Reading:
-    return Reading(noise, drift, None if drift is None else 0.5, np.array(shares), 2.0, 0.2, 0.1)
+    return Reading(noise, drift, None if drift is None else 0.5, np.array(shares), LOSS, 0.2, 0.1)
 
 
 def guessed(layers: int = 4, devices: int = 4, interval: int = INTERVAL, **kind: Any) -> MeasuredConstants:
@@ -153,7 +148,10 @@ def test_the_guess_before_the_first_reading() -> None:
 
 
 def test_what_is_read_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise as it is, drift of the private layers over their share of the noise, shares by noise's weight."""
+    """Noise as it is, drift of the private layers over their share of the noise, shares by noise's weight.
+
+    Where devices' own loss is half of the mean model's, so is their noise, and the drift that counts.
+    """
     made, ready = guessed(), engine(depth=2)
     noise, drift, shares = Tracked(made.noise.log), Tracked(made.drift.log), made.share_of
     seen = [
@@ -163,11 +161,11 @@ def test_what_is_read_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     read = Read(seen)
     read.install(monkeypatch)
-    for each, interval in zip(seen, (1, 4, 24), strict=True):
-        found = made.learn(ready, order(), interval, 1.0) or {}
+    for each, own in zip(seen, (1.0, 1.0, 4.0), strict=True):
+        found = made.learn(ready, order(), 1, own) or {}
         shares = shares + noise.read(each.noise) * (each.share_of - shares)
         if each.drift is not None:
-            drift.read(each.drift / (shares[0] + shares[1]))
+            drift.read(min(own / LOSS, 1.0) * each.drift / (shares[0] + shares[1]))
         assert (made.noise, made.drift) == (noise, drift)
         np.testing.assert_allclose(made.share_of, shares, rtol=1e-12)
         assert made.share_of.sum() == pytest.approx(1.0)
@@ -182,15 +180,26 @@ def test_what_is_read_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_learns_only_when_it_is_due_and_able(monkeypatch: pytest.MonkeyPatch) -> None:
-    Read([reading(1.0, 0.1, 0.25, 0.25, 0.25, 0.25)] * 9).install(monkeypatch)
-    ready = engine()
-    assert [k for k in range(40) if guessed().learn(ready, order(), k, 1.0) is not None] == [1, 4, 24]
-    assert [k for k in range(40) if guessed(stay=True).learn(ready, order(), k, 1.0) is not None] == [1, 4]
+    """Early, then within 0.2 % of the samples that training has used; of readings before, too."""
+    Read([reading(1.0, 0.1, 0.25, 0.25, 0.25, 0.25)] * 99).install(monkeypatch)
+    ready, each = engine(), order(batch=16)
+    made, staying = guessed(), guessed(stay=True)
+    assert [k for k in range(40) if staying.learn(ready, each, k, 1.0) is not None] == [1, 4]
+    cost, used, spent, expected = 4 * 16 + 2 * 2 * 4, 0, 0, []
+    for k in range(1, 2500):
+        used += INTERVAL * 4 * 16
+        if k in (1, 4) or spent + cost <= 0.002 * used:
+            expected.append(k)
+            spent += cost
+    assert [k for k in range(1, 2500) if made.learn(ready, each, k, 1.0) is not None] == expected
+    assert len(expected) > 10
+    assert (made.used, made.spent) == (used, spent)
+    assert spent <= 0.002 * used
     alone = engine(shares=(1, 1, 1, 1))
     made = guessed()
-    before = made.saved()
+    before = dict(made.saved())
     assert made.learn(alone, order(batch=1), 1, 1.0) is None
-    assert made.saved() == before
+    assert made.saved() == before | {"used": INTERVAL * 4}
 
 
 def test_one_device_of_many_is_enough() -> None:
@@ -216,7 +225,7 @@ def test_measured_constants_go_on_after_a_pause(times: int) -> None:
     resumed.restore(json.loads(json.dumps(whole.saved())))
     assert resumed.saved() == whole.saved()
     for each in (whole, resumed):
-        each.learn(ready, order(round=9), 24, 1.0)
+        each.learn(ready, order(round=9), 4, 1.0)
     assert resumed.saved() == whole.saved()
     assert resumed.stats().noise == whole.stats().noise
 
@@ -261,9 +270,9 @@ def samples_read(batch: int, devices: int, monkeypatch: pytest.MonkeyPatch) -> t
     taken: list[int] = []
     original = gradient
 
-    def counted(engine: LocalEngine, states: Any, samples: Samples, round: int) -> Any:
+    def counted(engine: LocalEngine, states: Any, samples: Samples, round: int, **which: Any) -> Any:
         taken.append(len(samples.y))
-        return original(engine, states, samples, round)
+        return original(engine, states, samples, round, **which)
 
     ready = engine(shares=(100,) * devices)
     with monkeypatch.context() as patch:
@@ -272,33 +281,49 @@ def samples_read(batch: int, devices: int, monkeypatch: pytest.MonkeyPatch) -> t
     return len(taken), sum(taken)
 
 
-@pytest.mark.parametrize(("batch", "percent"), [(1, 2.2), (2, 1.0), (4, 1.0), (16, 1.0), (64, 1.0)])
-def test_readings_cost_little(batch: int, percent: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all samples of 48 intervals of 15 rounds, with 20 devices: four readings.
-
-    The two halves at the mean are the next round's batch, where that can be halved: training's own.
-    """
-    devices, interval, intervals = 20, 15, 48
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 16, 64])
+def test_what_a_reading_costs(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two halves at the mean are the next round's batch, where that can be halved: training's own."""
+    devices = 20
     passes, samples = samples_read(batch, devices, monkeypatch)
     assert passes == 8  # A and C at two places, and two devices' samples at two
-    readings = sum(due(k, stay=False) for k in range(1, intervals + 1))
-    assert readings == 4
-    assert samples == 4 * devices * max(batch // 2, 1) + 4 * 4
-    beyond = samples - devices * min(batch, 2 * max(batch // 2, 1))
-    assert 100 * readings * beyond / (devices * batch * interval * intervals) <= percent
+    half = max(batch // 2, 1)
+    assert samples == 4 * devices * half + 4 * 4
+    assert samples_beyond_training(order(devices, batch=batch)) == samples - devices * min(batch, 2 * half)
 
 
 def test_skew_is_the_loss_that_an_aggregation_brings_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a loss of 2 at the mean, devices had taken off 1.5 on their own; nothing where theirs is higher."""
-    for own, undone in ((0.5, 0.75), (3.0, 0.0)):
-        Read([reading(1.0, 0.1, 0.1, 0.2, 0.3, 0.4)]).install(monkeypatch)
+    """Its logarithm, over the share of the private layers, which is never taken for nearly nothing.
+
+    Where devices' own loss is the higher one, that counts against earlier readings, but is no skew.
+    """
+    for own, shares, private in (
+        (0.5, (0.1, 0.2, 0.3, 0.4), 0.3),
+        (3.0, (0.1, 0.2, 0.3, 0.4), 0.3),
+        (0.5, (0.005, 0.005, 0.5, 0.49), 0.05),
+    ):
+        Read([reading(1.0, 0.1, *shares)]).install(monkeypatch)
         made = guessed()
+        made.share_of = np.array(shares)
         weight = made.noise.variance + CHANGE**2
         weight /= weight + READING_ERROR**2
         found = made.learn(engine(), order(), 1, own)
         assert found is not None
-        assert found["undone"] == pytest.approx(undone)
+        assert found["undone"] == pytest.approx(math.log(LOSS / own))
+        skew = GUESSED_SKEW + weight * (math.log(LOSS / own) / private - GUESSED_SKEW)
+        assert made.skew == pytest.approx(skew)
         stats = made.stats()
         assert isinstance(stats, MeasuredStats)
-        skew = GUESSED_SKEW + weight * (undone - GUESSED_SKEW)
-        assert stats.skew_upto == pytest.approx(skew * made.share_of.cumsum())
+        assert stats.skew_upto == pytest.approx(max(skew, 0.0) * made.share_of.cumsum())
+
+
+def test_layers_that_nobody_holds_alone_tell_nothing_of_skew(monkeypatch: pytest.MonkeyPatch) -> None:
+    Read([reading(1.0, None, 0.1, 0.2, 0.3, 0.4)]).install(monkeypatch)
+    made = guessed()
+    made.learn(engine(depth=0), order(), 1, 0.5)
+    assert made.skew == GUESSED_SKEW
+
+
+@pytest.mark.parametrize(("own", "mean"), [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
+def test_a_loss_of_nothing_has_no_logarithm(own: float, mean: float) -> None:
+    assert replace(reading(1.0, 0.1, 1.0), loss=mean).undone(own) == 0.0

@@ -117,6 +117,19 @@ def test_looking_changes_nothing(name: str, kind: type[LocalEngine]) -> None:
     assert all(not weight.requires_grad for state in ready.state.mean() for weight in state.weights.values())
 
 
+@pytest.mark.parametrize("upto", [0, 1, 2])
+@pytest.mark.parametrize("name", ["residual images", "frozen"])
+def test_the_first_layers_can_be_asked_for_alone(name: str, upto: int) -> None:
+    ready = engine(name, 1)
+    mean, some = ready.state.mean(), samples(ready)
+    whole, loss = gradient(ready, mean, some, round=1)
+    first, same = gradient(ready, mean, some, round=1, upto=upto)
+    assert torch.equal(loss, same)
+    assert [list(layer) for layer in first] == [list(layer) for layer in whole[:upto]]
+    for layer, expected in zip(first, whole, strict=False):
+        assert all(torch.allclose(layer[key], expected[key], atol=1e-12) for key in layer)
+
+
 def test_what_layers_draw_depends_on_the_round_alone() -> None:
     ready = engine("dropout", 1)
     by_round = [gradient(ready, ready.state.mean(), samples(ready), round=t)[1] for t in (1, 2, 1)]

@@ -184,6 +184,13 @@ def test_evaluations_come_when_they_are_due_and_at_the_end() -> None:
     assert [record.round for record in records if record.aggregated] == [2, 4, 6]
 
 
+def test_what_was_tried_is_looked_at_after_its_interval() -> None:
+    made = training(goal=Goal(rounds=8), evaluate_every=5)
+    made.decider.tried = (3, 4)  # type: ignore[attr-defined]
+    records = list(made.rounds())
+    assert [record.round for record in records if record.accuracy is not None] == [4, 5, 8]
+
+
 def test_a_world_with_another_interval_is_refused() -> None:
     """Devices would come back, and rates change, in the middle of the training's intervals."""
     world = World(fleet=unequal_fleet(), seeds=simulation("sfl").engine.job.data.seeds, interval=5)

@@ -49,9 +49,9 @@ class Spy:
     taken: list[Samples] = field(default_factory=list)
 
     def install(self, patch: pytest.MonkeyPatch) -> "Spy":
-        def seen(engine: LocalEngine, states: Any, samples: Samples, round: int) -> Any:
+        def seen(engine: LocalEngine, states: Any, samples: Samples, round: int, **which: Any) -> Any:
             self.taken.append(samples)
-            return gradient(engine, states, samples, round)
+            return gradient(engine, states, samples, round, **which)
 
         patch.setattr(measuring, "gradient", seen)
         return self

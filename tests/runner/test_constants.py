@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hasfl.cli.training_view import TrainingView
+from hasfl.engines import constants as constants_module
 from hasfl.errors import InputError
 from hasfl.profile import GradientStats, MeasuredStats
 from hasfl.record import RoundRecord
@@ -58,10 +59,17 @@ def test_constants_are_recorded_where_they_were_due(
     assert found == ({} if kind == "none" else dict.fromkeys((2, 8), FIELDS[kind]))
 
 
-def test_after_the_first_readings_they_come_seldom() -> None:
-    made = simulation("hasfl", unequal_fleet(), rounds=50, interval=1, max_batch=3)
-    found = {record.round: record.constants for record in made.training.rounds() if record.constants}
-    assert list(found) == [1, 4, 24, 48]
+def test_after_the_first_readings_they_keep_to_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of samples; here a generous one, for a short training."""
+    monkeypatch.setattr(constants_module, "BUDGET", 0.5)
+    made = simulation("hasfl", unequal_fleet(), rounds=90, interval=1, max_batch=3)
+    records = list(made.training.rounds())
+    found = {record.round: record.constants for record in records if record.constants}
+    assert list(found)[:2] == [1, 4]
+    assert len(found) > 3
+    known: Any = made.training.observer.constants  # type: ignore[attr-defined]
+    assert known.used == records[-1].samples
+    assert known.spent <= 0.5 * known.used
     errors = [constants["noise_error"] for constants in found.values()]
     assert errors == sorted(errors, reverse=True)
     assert not any(any(constants["drift_of"]) for constants in found.values())  # I = 1
@@ -80,7 +88,7 @@ def test_plans_may_stay(constants: str) -> None:
 
 
 def test_plans_over_time_are_asked_again() -> None:
-    made = simulation("hasfl", unequal_fleet(), rounds=66, interval=2, max_batch=8)
+    made = simulation("hasfl", unequal_fleet(), rounds=66, interval=2, max_batch=8, constants="paper")
     read = [record.round for record in made.training.rounds() if record.constants is not None]
     assert read == [2, 8, 48]
 
@@ -142,9 +150,10 @@ def test_resumed_across_an_ending(
 ) -> None:
     """The last interval has larger batches; where a goal seems near and is not, one before it too.
 
-    Noise is said to cost much, which a short training does not tell; that is trusted until it was tried.
+    Noise is said to cost much, which a short training does not tell; after a try the mean is too far away.
     """
-    monkeypatch.setattr(Ending, "_price", lambda ending: 0.5 * ending.trust)
+    monkeypatch.setattr(Ending, "_price", lambda ending: 0.5)
+    monkeypatch.setattr(Ending, "_ahead", lambda ending: 0.0)
     monkeypatch.setattr(Ending, "_speed", lambda ending: 1e-3)
     monkeypatch.setattr(Ending, "_standing", lambda ending: 0.6)
     changes = LAST | {"stop.rounds": "20", "training.max_batch": "32"}

@@ -29,6 +29,7 @@ from tests.strategies.situations import situation
 
 SEEDS = st.integers(0, 10_000)
 NEVER = Goal()
+AGE = 0.1
 
 
 def a_problem(seed: int) -> Problem:
@@ -48,9 +49,17 @@ def a_plan(now: Situation, seed: int) -> Plan:
     return Plan(np.minimum(rng.integers(1, 4, len(ones)), largest_batches(now, ones)), ones)
 
 
-def record(clock: float, accuracy: float | None, mean: float | None, samples: int = 0) -> RoundRecord:
+def record(
+    clock: float,
+    accuracy: float | None,
+    mean: float | None,
+    samples: int = 0,
+    *,
+    round: int = 1,
+    aggregated: bool = True,
+) -> RoundRecord:
     return RoundRecord(
-        round=1,
+        round=round,
         devices=np.arange(1),
         plan=Plan([1], [1]),
         loss=1.0,
@@ -59,7 +68,7 @@ def record(clock: float, accuracy: float | None, mean: float | None, samples: in
         seconds=1.0,
         clock=clock,
         samples=samples,
-        aggregated=True,
+        aggregated=aggregated,
         phases={},
         bits={},
         mean_accuracy=mean,
@@ -78,19 +87,20 @@ def history(seed: int, seconds: float, count: int) -> list[RoundRecord]:
     return [*records, record(1.1 * last.clock, None, None, last.samples + 7)] if seed % 2 else records
 
 
-def heard(goal: Goal, records: list[RoundRecord], trust: float = 1.0) -> Ending:
-    ending = Ending(goal, trust=trust)
+def heard(goal: Goal, records: list[RoundRecord]) -> Ending:
+    ending = Ending(goal, AGE)
     for each in records:
         ending.hear(each)
     return ending
 
 
-def naive(records: list[RoundRecord], trust: float, now: Situation, plan: Plan) -> dict[str, Any]:
+def naive(records: list[RoundRecord], now: Situation, plan: Plan) -> dict[str, Any]:
     """Price, speed, and the factor that saves most, step by step."""
     evaluated = [each for each in records if each.accuracy is not None]
-    price = trust * float(np.mean([each.mean_accuracy - each.accuracy for each in evaluated[-3:]]))
+    ahead = float(np.mean([each.mean_accuracy - each.accuracy for each in evaluated[-3:]]))
     last = evaluated[-6:]
     speed = float(np.polyfit([each.clock for each in last], [each.mean_accuracy for each in last], 1)[0])
+    price = ahead + speed * AGE * records[-1].clock  # the mean is as it was a tenth of training ago
     found: dict[str, Any] = {"price": price, "speed": speed, "saved": -np.inf}
     interval, room = now.problem.interval, largest_batches(now, plan.cuts)
     found["seconds"] = interval * evaluate(plan, now.problem).round_seconds
@@ -104,11 +114,12 @@ def naive(records: list[RoundRecord], trust: float, now: Situation, plan: Plan) 
         if saved > found["saved"]:
             found |= {"saved": saved, "gain": gain, "batches": larger, "takes": takes}
     since = records[-1].clock - last[-1].clock
-    found["standing"] = last[-1].mean_accuracy + speed * since - price / trust
+    found["mean"] = last[-1].mean_accuracy + speed * since
+    found["standing"] = found["mean"] - ahead
     return found
 
 
-def asked(seed: int) -> tuple[Situation, Plan, list[RoundRecord], float]:
+def asked(seed: int) -> tuple[Situation, Plan, list[RoundRecord]]:
     """A situation in which an ending may be worth it."""
     rng = np.random.default_rng(seed)
     problem = a_problem(seed)
@@ -116,12 +127,7 @@ def asked(seed: int) -> tuple[Situation, Plan, list[RoundRecord], float]:
     plan = a_plan(now, seed)
     seconds = problem.interval * evaluate(plan, problem).round_seconds
     count = int(rng.integers(3, 12))
-    return (
-        now,
-        plan,
-        history(seed, seconds * float(rng.choice([0.02, 1.0, 30.0])), count),
-        float(rng.uniform(0.1, 1.5)),
-    )
+    return now, plan, history(seed, seconds * float(rng.choice([0.02, 1.0, 30.0])), count)
 
 
 def of_time(
@@ -162,10 +168,10 @@ def goals(now: Situation, plan: Plan, records: list[RoundRecord], by: dict[str, 
 @given(SEEDS)
 @hypothesis_settings(max_examples=150)
 def test_by_hand(seed: int) -> None:
-    now, plan, records, trust = asked(seed)
-    by = naive(records, trust, now, plan)
+    now, plan, records = asked(seed)
+    by = naive(records, now, plan)
     for goal in goals(now, plan, records, by):
-        ending = heard(Goal(**goal), records, trust)
+        ending = heard(Goal(**goal), records)
         found = ending.ended(now, plan)
         worth = by["price"] > 0 and by["speed"] > 0 and by["saved"] > 0
         if abs(by["saved"]) < 1e-9 * by["seconds"]:
@@ -175,14 +181,14 @@ def test_by_hand(seed: int) -> None:
             assert ending.trial is None
         else:
             assert found == Plan(by["batches"], plan.cuts)
-            assert ending.trial == pytest.approx((by["standing"], by["gain"]))
+            assert ending.trial == now.round
 
 
 def test_both_answers_come() -> None:
     ratios = []
     for seed in range(80):
-        now, plan, records, trust = asked(seed)
-        found = heard(Goal(rounds=now.round), records, trust).ended(now, plan)
+        now, plan, records = asked(seed)
+        found = heard(Goal(rounds=now.round), records).ended(now, plan)
         ratios.append(int((found.batch_sizes / plan.batch_sizes).max()))
     assert {1, 2, 4, 8, 16} <= set(ratios)
     assert 10 < ratios.count(1) < 70
@@ -192,8 +198,8 @@ def test_both_answers_come() -> None:
 @hypothesis_settings(max_examples=100)
 def test_what_is_larger_still_fits(seed: int) -> None:
     """Memory, data and the largest batch size; cuts stay, and no batch shrinks."""
-    now, plan, records, trust = asked(seed)
-    found = heard(Goal(rounds=now.round), records, trust).ended(now, plan)
+    now, plan, records = asked(seed)
+    found = heard(Goal(rounds=now.round), records).ended(now, plan)
     assert margins(found, now.problem).kept
     assert (found.batch_sizes <= now.problem.samples).all()
     assert (found.batch_sizes >= plan.batch_sizes).all()
@@ -205,7 +211,7 @@ def test_a_plan_beyond_its_limits_does_not_shrink() -> None:
     """One that was kept although it does not fit any more: what it is worth is not for the ending to say."""
     seen = 0
     for seed in range(60):
-        now, plan, records, _ = asked(seed)
+        now, plan, records = asked(seed)
         tight = replace(now, problem=replace(now.problem, max_batch=1))
         found = heard(Goal(rounds=now.round), records).ended(tight, plan)
         assert (found.batch_sizes == plan.batch_sizes).all()
@@ -216,58 +222,78 @@ def test_a_plan_beyond_its_limits_does_not_shrink() -> None:
 @given(SEEDS)
 @hypothesis_settings(max_examples=50)
 def test_without_a_goal_there_is_no_last_interval(seed: int) -> None:
-    now, plan, records, trust = asked(seed)
-    assert heard(NEVER, records, trust).ended(now, plan) is plan
+    now, plan, records = asked(seed)
+    assert heard(NEVER, records).ended(now, plan) is plan
 
 
 @given(SEEDS)
 @hypothesis_settings(max_examples=50)
 def test_nothing_is_known_from_two_evaluations_or_without_the_mean(seed: int) -> None:
-    now, plan, records, trust = asked(seed)
+    now, plan, records = asked(seed)
     goal = Goal(rounds=now.round)
-    assert heard(goal, records[:2], trust).ended(now, plan) is plan
+    assert heard(goal, records[:2]).ended(now, plan) is plan
     unwatched = [replace(each, mean_accuracy=None) for each in records]
-    assert heard(goal, unwatched, trust).ended(now, plan) is plan
+    assert heard(goal, unwatched).ended(now, plan) is plan
 
 
 def worthwhile() -> tuple[Situation, Plan, list[RoundRecord]]:
     """The first case where batches are enlarged for sure."""
     for seed in range(200):
-        now, plan, records, _ = asked(seed)
+        now, plan, records = asked(seed)
         if heard(Goal(rounds=now.round), records).ended(now, plan) is not plan:
             return now, plan, records
     raise AssertionError
 
 
-@pytest.mark.parametrize(
-    ("came", "expected"), [(1.0, 1.0), (0.0, 0.5), (-1.0, 0.1), (-9.0, 0.1), (0.5, 0.75), (9.0, 1.5)]
-)
-def test_trust_follows_what_a_trial_brought(came: float, expected: float) -> None:
+def test_what_was_tried_is_judged_when_it_is_over() -> None:
+    now, plan, records = worthwhile()
+    goal = Goal(rounds=now.round, accuracy=0.95)
+    ending = heard(goal, records)
+    ending.ended(now, plan)
+    assert ending.trial == now.round
+    seen, clock = ending.seen, records[-1].clock
+    for too_soon in (
+        record(clock, 0.1, 0.9, round=now.round - 1),  # of the round before
+        record(clock + 0.5, None, None, round=now.round),  # no evaluation
+        record(clock + 0.7, 0.1, 0.9, round=now.round + 1, aggregated=False),  # within the interval
+    ):
+        assert ending.tries(too_soon.round) == (too_soon.round >= now.round)
+        ending.hear(too_soon)
+        assert (ending.trial, ending.needed) == (now.round, 0.0)
+    usual = [*seen, (clock, 0.1, 0.9)][-6:]  # without what larger batches have changed
+    assert ending.seen == usual
+    ending.hear(record(clock + 1.0, 0.7, 0.8, round=now.round + 2))
+    assert ending.saved()["trial"] is None
+    assert not ending.tries(now.round + 3)
+    assert ending.needed == pytest.approx(0.8 + 0.95 - 0.7)
+    assert ending.seen == usual
+    ending.hear(record(clock + 2.0, 0.0, 0.9, round=now.round + 3))  # no try, no verdict
+    assert ending.needed == pytest.approx(0.8 + 0.95 - 0.7)
+
+
+@given(SEEDS, st.sampled_from([-1e-3, -1e-9, 1e-9, 1e-3]))
+@hypothesis_settings(max_examples=60)
+def test_the_next_try_waits_until_what_was_missing_is_gained(seed: int, more: float) -> None:
+    """A budget ends training all the same."""
+    now, plan, records = asked(seed)
+    by = naive(records, now, plan)
+    reached = by["standing"] + by.get("gain", 0.0) - 1e-9
+    if heard(Goal(accuracy=reached), records).ended(now, plan) is plan:
+        return
+    for goal, waits in ((Goal(accuracy=reached), True), (Goal(accuracy=reached, rounds=now.round), False)):
+        ending = heard(goal, records)
+        ending.needed = by["mean"] + more
+        assert (ending.ended(now, plan) is plan) == (waits and more > 0)
+
+
+def test_one_try_at_a_time() -> None:
+    """Its end is not known yet when the next interval is planned: that goes on as usual."""
     now, plan, records = worthwhile()
     ending = heard(Goal(rounds=now.round), records)
-    ending.ended(now, plan)
-    assert ending.trial is not None
-    standing, gain = ending.trial
-    between = record(records[-1].clock, None, None)
-    ending.hear(between)  # no evaluation yet: the trial is still open
-    assert ending.trial == (standing, gain)
-    ending.hear(record(records[-1].clock + 1.0, standing + came * gain, 0.9))
-    assert ending.saved()["trial"] is None
-    assert ending.trust == pytest.approx(expected)
-    ending.hear(record(records[-1].clock + 2.0, 0.0, 0.9))  # no trial, no verdict
-    assert ending.trust == pytest.approx(expected)
-
-
-def test_what_is_expected_falls_with_trust() -> None:
-    """Down to nothing that is worth its seconds."""
-    now, plan, records = worthwhile()
-    gains = []
-    for trust in (1.5, 1.0, 0.5, 0.1):
-        ending = heard(Goal(rounds=now.round), records, trust)
-        ending.ended(now, plan)
-        gains.append(0.0 if ending.trial is None else ending.trial.gain)
-    assert gains == sorted(gains, reverse=True)
-    assert gains[0] > gains[-1]
+    assert ending.ended(now, plan) is not plan
+    trial = ending.trial
+    assert ending.ended(now, plan) is plan
+    assert ending.trial is trial
 
 
 def test_only_the_last_evaluations_count() -> None:
@@ -288,13 +314,13 @@ def test_it_goes_on_after_a_pause() -> None:
     goal = Goal(rounds=now.round)
     whole = heard(goal, records)
     for _ in range(2):
-        again = Ending(goal)
+        again = Ending(goal, AGE)
         again.restore(json.loads(json.dumps(whole.saved())))
         assert again == whole
         assert again.ended(now, plan) == whole.ended(now, plan)
         assert again == whole
         assert whole.trial is not None
-    after = record(records[-1].clock + 1.0, 0.5, 0.6, 999)
+    after = record(records[-1].clock + 1.0, 0.5, 0.6, 999, round=now.round)
     for each in (whole, again):
         each.hear(after)
     assert again == whole

@@ -59,6 +59,9 @@ class Decider(Protocol):
     def answer(self, problem: Problem) -> None:
         """Learn that the present plan answers this problem, after a pause."""
 
+    def tries(self, round: int) -> bool:
+        """Whether something is tried in this round that should be looked at after its interval."""
+
     def hear(self, record: RoundRecord) -> None:
         """Learn how a round went."""
 

@@ -10,13 +10,14 @@ import numpy as np
 from hasfl.arrays import FloatL
 from hasfl.engines.api import Order
 from hasfl.engines.local import LocalEngine
-from hasfl.engines.measuring import take_reading
+from hasfl.engines.measuring import Reading, samples_beyond_training, take_reading
 from hasfl.engines.statistics import estimate_statistics
 from hasfl.profile import GradientStats, MeasuredStats, Profile
 
 Stats = GradientStats | MeasuredStats
-SPACING = 24  # intervals between two readings; the first come sooner
-EARLY = (1, 4)  # intervals after which the first are taken
+EARLY = (1, 4)  # intervals after which constants are read first
+SPACING = 24  # intervals between two estimates of the paper's constants, later
+BUDGET = 0.002  # of the samples that training uses: what later readings keep to, the first ones counted in
 NEWEST = 0.5  # what the newest estimate weighs where the paper's constants are smoothed
 
 READING_ERROR = math.log(2)  # of one reading, as a standard deviation in logarithms
@@ -28,6 +29,7 @@ GUESSED_NOISE = (
 GUESSED_DRIFT = 0.015  # of every device and round of an interval
 GUESSED_SKEW = 0.5  # data may differ
 LEAST = 0.2  # of either constant: what is smaller weighs nothing
+LEAST_PRIVATE = 0.05  # of the noise: fewer layers tell nothing of the skew of others
 
 
 class Constants(Protocol):
@@ -49,14 +51,6 @@ class Constants(Protocol):
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Take back what `saved` gave."""
-
-
-def due(interval: int, *, stay: bool) -> bool:
-    """Whether constants are read after so many intervals: rarely, because that costs time and bytes.
-
-    Where plans shall stay, the first readings are the last.
-    """
-    return interval in EARLY or (not stay and interval > 0 and interval % SPACING == 0)
 
 
 @dataclass(slots=True)
@@ -85,7 +79,7 @@ class GivenConstants:
 
 @dataclass(slots=True)
 class PaperConstants:
-    """β, σ², G² and ϑ, after Wang et al. 2019; smoothed."""
+    """β, σ², G² and ϑ, after Wang et al. 2019; smoothed. Where plans stay, early estimates are the last."""
 
     stay: bool = False  # whether plans shall stay once they are made
     known: GradientStats | None = None
@@ -100,7 +94,7 @@ class PaperConstants:
     ) -> Mapping[str, Any] | None:
         """Estimate them anew."""
         able = engine.job.data.sizes[order.devices] >= 2
-        if not able.any() or not (self.known is None or due(interval, stay=self.stay)):
+        if not able.any() or not (self.known is None or self._due(interval)):
             return None
         newest = estimate_statistics(engine, order)
         self.known = newest if self.known is None else _between(self.known, newest)
@@ -113,6 +107,9 @@ class PaperConstants:
     def restore(self, values: Mapping[str, Any]) -> None:
         """Take back constants that were estimated before."""
         self.known = GradientStats(**values) if values else None
+
+    def _due(self, interval: int) -> bool:
+        return interval in EARLY or (not self.stay and interval > 0 and interval % SPACING == 0)
 
 
 @dataclass(slots=True)
@@ -143,9 +140,9 @@ class Tracked:
 
 @dataclass(slots=True)
 class MeasuredConstants:
-    """What noise and drift cost, as far as training has shown it; a guess before it has.
+    """What noise, drift and skew cost, as far as training has shown it; a guess before it has.
 
-    Skew is how much of the loss devices take off on their own, and an aggregation brings back.
+    Readings are rare, because they cost time and bytes. Where plans stay, the first ones are the last.
     """
 
     noise: Tracked
@@ -153,7 +150,9 @@ class MeasuredConstants:
     share_of: FloatL  # of each layer in the noise, and so in the drift
     interval: int  # I
     stay: bool = False  # whether plans shall stay once they are made
-    skew: float = GUESSED_SKEW
+    skew: float = GUESSED_SKEW  # of a model that devices hold whole; below 0, devices lose by their drift
+    used: int = 0  # samples of training
+    spent: int = 0  # samples of readings
 
     @classmethod
     def guessed(
@@ -173,7 +172,7 @@ class MeasuredConstants:
             rounds=1.0,
             noise=self.noise.value,
             drift_of=self.drift.value * private_share_of,
-            skew_of=self.skew * private_share_of,
+            skew_of=max(self.skew, 0.0) * private_share_of,
             noise_error=self.noise.error,
             drift_error=self.drift.error,
         )
@@ -181,35 +180,47 @@ class MeasuredConstants:
     def learn(
         self, engine: LocalEngine, order: Order, interval: int, loss: SupportsFloat
     ) -> Mapping[str, Any] | None:
-        """Take a reading."""
+        """Take a reading, if it is time."""
+        self.used += self.interval * int(order.batch_sizes.sum())
         able = engine.job.data.sizes[order.devices] >= 2
-        if not able.any() or not due(interval, stay=self.stay):
+        cost = samples_beyond_training(order)
+        if not able.any() or not self._due(interval, cost):
             return None
-        depth = engine.state.depth
+        self.spent += cost
         reading = take_reading(engine, order, self.interval)
+        self._track(reading, float(loss), engine.state.depth)
+        found = {name: getattr(reading, name) for name in ("overshoot", "carried", "drift", "walked")}
+        more = {"read_noise": reading.noise, "undone": reading.undone(float(loss))}
+        return found | more | _plain(self.stats())
+
+    def _due(self, interval: int, cost: int) -> bool:
+        return interval in EARLY or (not self.stay and self.spent + cost <= BUDGET * self.used)
+
+    def _track(self, reading: Reading, loss: float, depth: int) -> None:
+        """Take a reading in; skew and drift grow with the private layers as their noise does."""
         weight = self.noise.read(reading.noise)
         self.share_of = self.share_of + weight * (reading.share_of - self.share_of)
-        undone = max(1 - float(loss) / reading.loss, 0.0) if reading.loss > 0 else 0.0
-        self.skew += weight * (undone - self.skew)
         private = float(self.share_of[:depth].sum())
-        if reading.drift is not None and private > 0:
-            self.drift.read(reading.drift / private)
-        found = {name: getattr(reading, name) for name in ("overshoot", "carried", "drift", "walked")}
-        return found | {"read_noise": reading.noise, "undone": undone} | _plain(self.stats())
+        if reading.drift is None or private <= 0:
+            return
+        undone = reading.undone(loss)  # k = ln(L/l)
+        self.skew += weight * (undone / max(private, LEAST_PRIVATE) - self.skew)
+        self.drift.read(min(math.exp(-undone), 1.0) * reading.drift / private)
 
     def saved(self) -> Mapping[str, Any]:
-        """Both constants and the shares."""
-        return {
+        """Everything that was learnt."""
+        plain = {name: getattr(self, name) for name in ("skew", "used", "spent")}
+        return plain | {
             "noise": [self.noise.log, self.noise.variance],
             "drift": [self.drift.log, self.drift.variance],
             "share_of": self.share_of.tolist(),
-            "skew": self.skew,
         }
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.noise, self.drift = Tracked(*values["noise"]), Tracked(*values["drift"])
         self.share_of, self.skew = np.array(values["share_of"]), values["skew"]
+        self.used, self.spent = values["used"], values["spent"]
 
 
 def _between(old: GradientStats, new: GradientStats) -> GradientStats:

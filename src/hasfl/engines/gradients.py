@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hasfl.arrays import IntN
-from hasfl.engines.layer_state import LayerState, Tensors, forward
+from hasfl.engines.layer_state import LayerState, Tensors, cloned, forward
 from hasfl.engines.local import LocalEngine, trainable
 from hasfl.engines.ragged import NormApart
 from hasfl.engines.randomness import drawn_for
@@ -35,22 +35,28 @@ class Samples:
 
 
 def gradient(
-    engine: LocalEngine, states: Sequence[LayerState], samples: Samples, round: int
+    engine: LocalEngine,
+    states: Sequence[LayerState],
+    samples: Samples,
+    round: int,
+    *,
+    upto: int | None = None,
 ) -> tuple[Gradient, Tensor]:
-    """The gradient of the mean over devices of their loss, layer by layer, and that loss.
+    """The gradient of the mean over devices of their loss, of each layer up to some, and that loss.
 
     In private layers a batch norm sees every device's samples apart, as in training.
     """
     depth = engine.state.depth
-    copies = [trainable(state.map(Tensor.clone)) for state in states]
+    copies = [LayerState(state.weights, cloned(state.buffers), {}) for state in states]
+    wanted = copies[:upto] = [trainable(state) for state in copies[:upto]]
     with drawn_for(engine.job.data.seeds, round, layer=0):
         with NormApart(samples.rows):
             x = forward(engine.layers[:depth], copies[:depth], samples.x)
         outputs = forward(engine.layers[depth:], copies[depth:], x)
     loss = samples.rows.means(engine.job.sample_loss(outputs, samples.y)).mean()
-    leaves = [weight for state in copies for weight in state.weights.values()]
-    found = iter(torch.autograd.grad(loss, leaves, materialize_grads=True))
-    return [{name: next(found) for name in state.weights} for state in copies], loss.detach()
+    leaves = [weight for state in wanted for weight in state.weights.values()]
+    found = iter(torch.autograd.grad(loss, leaves, materialize_grads=True) if leaves else ())
+    return [{name: next(found) for name in state.weights} for state in wanted], loss.detach()
 
 
 def difference(one: Gradient, other: Gradient) -> Gradient:
@@ -61,11 +67,16 @@ def difference(one: Gradient, other: Gradient) -> Gradient:
 
 
 def products(one: Gradient, other: Gradient) -> Tensor:
-    """⟨one, other⟩ of each layer; 0 where it has no weights."""
-    pairs = zip(one, other, strict=True)
-    terms = [[(layer[name] * by[name]).sum(dtype=torch.float64) for name in layer] for layer, by in pairs]
-    like = next((term for layer in terms for term in layer), torch.zeros((), dtype=torch.float64))
-    return torch.stack([torch.stack(layer).sum() if layer else torch.zeros_like(like) for layer in terms])
+    """⟨one, other⟩ of each layer; 0 where it has no weights. Few calls, since a GPU waits for each."""
+    sizes = [sum(tensor.numel() for tensor in layer.values()) for layer in one]
+    if not any(sizes):
+        return torch.zeros(len(one), dtype=torch.float64)
+    product = _flat(one) * _flat(other)
+    return torch.stack([part.sum(dtype=torch.float64) for part in product.split(sizes)])
+
+
+def _flat(gradient: Gradient) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for layer in gradient for tensor in layer.values()])
 
 
 def weights_of(states: Sequence[LayerState]) -> Gradient:

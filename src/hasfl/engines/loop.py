@@ -155,7 +155,7 @@ class Training:
     def _record(
         self, order: Order, cost: Cost, aggregated: bool, notes: Notes, progress: Progress
     ) -> RoundRecord:
-        """What happened; with an evaluation where one is due, and at the very end."""
+        """What happened; with an evaluation where one is due, after something was tried, and at the end."""
         clock, samples = (progress.last.clock, progress.last.samples) if progress.last else (0.0, 0)
         record = RoundRecord(
             round=order.round,
@@ -173,7 +173,8 @@ class Training:
             notes=notes,
         )
         progress.last = record
-        if order.round % self.evaluate_every == 0 or not self._goes_on(progress):
+        tried = aggregated and self.decider.tries(order.round)
+        if tried or order.round % self.evaluate_every == 0 or not self._goes_on(progress):
             accuracy, test_loss = self.engine.evaluate()
             progress.accuracies.append(accuracy)
             progress.test_loss = test_loss

@@ -21,7 +21,13 @@ that costs more is the loss that the drift δ_i = w_i − w̄ adds, over what th
 
 and drift grows with layers as their noise does, which the two batches tell for every layer. Of the drift only
 the part counts that falls with b: a random walk of I steps, whose square the two batches predict. What is
-beyond it follows the devices' own data, grows with I², and was found to cost next to nothing.
+beyond it follows the devices' own data, and grows with I²: what that costs is told by losses instead.
+
+Where devices' data differ, a device's own layers follow its own samples, and its loss falls from L, that of
+the mean model, to l until the aggregation brings it back. If it falls by the same factor every round, it is
+L (1 − e^−k)/k on average, k = ln(L/l), and so are gradients and progress: rounds grow by k/(1 − e^−k), at most
+1 + k. Noise makes l larger and hides a part of k, so the upper end is taken: skew = k. A device's noise falls
+with its loss as well, and that of a reading was seen at L: of the drift a share l/L counts.
 """
 
 import math
@@ -60,6 +66,21 @@ class Reading:
     loss: float  # at the mean model
     overshoot: float
     carried: float
+
+    def undone(self, loss: float) -> float:
+        """ln of the mean model's loss over `loss`, the devices' own: what an aggregation brings back."""
+        return math.log(self.loss / loss) if min(self.loss, loss) > 0 else 0.0
+
+
+def samples_beyond_training(order: Order) -> int:
+    """Samples that a reading sends beyond training's own.
+
+    Both batches are sent for two models; for one of them they are the next round's batch, where that can be
+    halved. What some devices use for the drift comes on top.
+    """
+    pairs = 2 * _half_sizes(order)
+    fresh = np.maximum(pairs - order.batch_sizes, 0)
+    return int((pairs + fresh).sum()) + 2 * DRIFTED_DEVICES * DRIFT_SAMPLES
 
 
 def take_reading(engine: LocalEngine, order: Order, interval: int) -> Reading:
@@ -147,24 +168,31 @@ def _added_by_drift(engine: LocalEngine, device: int, round: int, mean: Sequence
     """⟨∇F_i(w_i) − ∇F_i(w̄), w_i − w̄⟩ on a device's own samples."""
     own = engine.state.model_of(device)
     samples = Samples.of(engine.job.data, [_picked(engine, device, round)[:DRIFT_SAMPLES]])
-    at_own, at_mean = (gradient(engine, states, samples, round)[0] for states in (own, mean))
-    drifted = difference(weights_of(own), weights_of(mean))
+    depth = engine.state.depth  # the others have not drifted
+    at_own, at_mean = (gradient(engine, states, samples, round, upto=depth)[0] for states in (own, mean))
+    drifted = difference(weights_of(own[:depth]), weights_of(mean[:depth]))
     return float(products(difference(at_own, at_mean), drifted).sum())
 
 
 def _two_batches(engine: LocalEngine, order: Order) -> tuple[list[Samples], float]:
     """A and C, and the harmonic mean of what each device has in one of them."""
-    least = math.ceil(LEAST_HALF / len(order.devices))
     first, second, sizes = [], [], []
-    for device, batch_size in zip(order.devices.tolist(), order.batch_sizes.tolist(), strict=True):
+    for device, wanted in zip(order.devices.tolist(), _half_sizes(order).tolist(), strict=True):
         picked = _picked(engine, device, order.round)
-        half = min(max(batch_size // 2, least), len(picked) // 2)
+        half = min(wanted, len(picked) // 2)
         if half:
             first.append(picked[:half])
             second.append(picked[half : 2 * half])
             sizes.append(half)
     halves = [Samples.of(engine.job.data, picked) for picked in (first, second)]
     return halves, len(sizes) / sum(1 / size for size in sizes)
+
+
+def _half_sizes(order: Order) -> IntN:
+    """Samples of each device in A, and in C, if it has them."""
+    least = math.ceil(LEAST_HALF / len(order.devices))
+    sizes: IntN = np.maximum(order.batch_sizes // 2, least)
+    return sizes
 
 
 def _picked(engine: LocalEngine, device: int, round: int) -> IntN:

@@ -14,6 +14,7 @@ from hasfl.networks import LayeredModel
 
 SAMPLES_AT_ONCE = 1000
 DECAY = 8  # η of the running mean, which then reaches back over about a ninth of training
+MEAN_AGE = 1 / (DECAY + 2)  # of the models in it, as a share of training
 WAYS = ("mean", "last")
 
 

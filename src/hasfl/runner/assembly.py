@@ -20,7 +20,7 @@ from hasfl.engines.loop import Training
 from hasfl.engines.observer import WorldObserver
 from hasfl.engines.optimizers import optimizer
 from hasfl.engines.reference import ReferenceEngine
-from hasfl.engines.serving import Serving
+from hasfl.engines.serving import MEAN_AGE, Serving
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.engines.split_state import Weights
 from hasfl.engines.training_data import TrainingData
@@ -198,7 +198,7 @@ def _training(engine: LocalEngine, world: World, profile: Profile, settings: Set
     return Training(
         engine=engine,
         decider=StrategyDecider(
-            chosen, Seeds(settings.seed), Ending(settings.goal) if settings.ends_apart else None
+            chosen, Seeds(settings.seed), Ending(settings.goal, MEAN_AGE) if settings.ends_apart else None
         ),
         observer=_observer(engine, chosen, world, profile, settings),
         clock=ModelledClock(
@@ -271,12 +271,13 @@ def _observer(
         constants=_constants(chosen, world, profile, settings),
         in_turns=chosen.paradigm.in_turns,
     )
-    if not isinstance(observer.constants, GivenConstants):
-        if (observer.samples[world.present(1)] < 2).all():
-            raise InputError(
-                f"{chosen.name} needs the gradients' constants, which no device can learn from one sample: "
-                "give [stats], or more samples"
-            )
+    asks = not isinstance(observer.constants, GivenConstants)
+    if asks and (observer.samples[world.present(1)] < 2).all():
+        raise InputError(
+            f"{chosen.name} needs the gradients' constants, which no device can learn from one sample: "
+            "give [stats], or more samples"
+        )
+    if isinstance(observer.constants, PaperConstants):
         observer.learn(_order_for_probing(world), math.nan)
     return observer
 

@@ -66,6 +66,10 @@ class StrategyDecider:
         self.answered, self.found = problem, None
         return self.strategy.rebatch(self._situation(problem, devices, round, plan), plan)
 
+    def tries(self, round: int) -> bool:
+        """Whether something is tried in this round that should be looked at after its interval."""
+        return self.ending is not None and self.ending.tries(round)
+
     def hear(self, record: RoundRecord) -> None:
         """Learn how a round went."""
         if self.ending is not None:

@@ -1,9 +1,8 @@
-"""Plans that do not flap: a new one must save time whatever the constants are, within their errors."""
+"""Plans that do not flap: a new one must save more time than the constants' errors leave in doubt."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
@@ -18,10 +17,17 @@ LEAST_SAVING = 1e-3  # of a round: no plan is worth a change for less
 def worth_changing(old: Plan, new: Plan, problem: Problem, *, rounds: int) -> bool:
     """Whether so many rounds are done sooner under the new plan, what it costs to move layers counted in.
 
-    That must hold for the constants as they are known, and at every corner of their standard errors.
+    What is saved must exceed its own standard error: how much less it is if a constant is off by its error,
+    to the worse side; and constants err independently.
     """
-    moving = _moving_seconds(old, new, problem)
-    return all(rounds * _saved_seconds(old, new, each) > moving for each in _likely(problem))
+    saved = _saved_seconds(old, new, problem)
+    if math.isinf(saved):
+        return True
+    errors = (
+        saved - min(saved, *(_saved_seconds(old, new, off) for off in both))
+        for both in _a_standard_error_off(problem)
+    )
+    return rounds * (saved - math.hypot(*errors)) > _moving_seconds(old, new, problem)
 
 
 def _saved_seconds(old: Plan, new: Plan, problem: Problem) -> float:
@@ -44,13 +50,13 @@ def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
     return max(moved - aggregation_latency(old, fleet, profile).total, 0.0)
 
 
-def _likely(problem: Problem) -> Iterator[Problem]:
-    """The problem with its constants as they are known, and a standard error off in every direction."""
-    yield problem
+def _a_standard_error_off(problem: Problem) -> Iterator[tuple[Problem, Problem]]:
+    """For each constant that has an error, the problem with more of it and with less."""
     stats = problem.stats
-    if not isinstance(stats, MeasuredStats) or stats.noise_error == stats.drift_error == 0:
+    if not isinstance(stats, MeasuredStats):
         return
-    for up, down in product((1, -1), repeat=2):
-        noise = stats.noise * math.exp(up * stats.noise_error)
-        drift = stats.drift_of * math.exp(down * stats.drift_error)
-        yield replace(problem, stats=replace(stats, noise=noise, drift_of=drift))
+    for name, error in (("noise", stats.noise_error), ("drift_of", stats.drift_error)):
+        if error > 0:
+            known, factor = getattr(stats, name), math.exp(error)
+            more, less = (replace(stats, **{name: value}) for value in (known * factor, known / factor))
+            yield replace(problem, stats=more), replace(problem, stats=less)
