@@ -25,9 +25,9 @@ beyond it follows the devices' own data, and grows with I²: what that costs is 
 
 Where devices' data differ, a device's own layers follow its own samples, and its loss falls from L, that of
 the mean model, to l until the aggregation brings it back. If it falls by the same factor every round, it is
-L (1 − e^−k)/k on average, k = ln(L/l), and so are gradients and progress: rounds grow by k/(1 − e^−k), at most
-1 + k. Noise makes l larger and hides a part of k, so the upper end is taken: skew = k. A device's noise falls
-with its loss as well, and that of a reading was seen at L: of the drift a share l/L counts.
+L (1 − e^−k)/k on average, k = ln(L/l). So are gradients and progress, and rounds grow by k/(1 − e^−k), which
+is at most 1 + k. Noise makes l larger and hides a part of k, so the upper end is taken: skew = k. A device's
+noise falls with its loss as well, and that of a reading was seen at L: of the drift a share l/L counts.
 """
 
 import math
