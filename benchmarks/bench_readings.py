@@ -3,8 +3,9 @@
     python -m benchmarks.bench_readings [--data cifar10.npz --network vgg16 --device cuda]
 
 Two trainings of the same plan take turns, one that reads as HASFL does and one that does not; the ratio of
-their best times counts. Bytes are counted in samples: each is sent up once and its gradient comes back.
-Beyond training's own, a reading sends the two half batches once more, and what two devices use for the drift.
+the best of three times counts, which leaves out what a first run needs to warm up. Bytes are counted in
+samples: each is sent up once and its gradient comes back. Beyond training's own, a reading sends the two half
+batches once more, and what two devices use for the drift.
 """
 
 import argparse
@@ -19,13 +20,13 @@ from hasfl.engines.constants import MeasuredConstants
 from hasfl.networks import network
 from hasfl.runner.assembly import Settings, simulate
 
-DEVICES, INTERVAL, INTERVALS, TURNS = 20, 15, 48, 2
+DEVICES, INTERVAL, INTERVALS, TURNS = 20, 15, 48, 3
 
 
 class Cost(NamedTuple):
     """Of one training."""
 
-    seconds: float  # wall, without the first interval
+    seconds: float  # wall
     share: float  # of samples that readings sent
 
 
@@ -35,8 +36,8 @@ def train(data: Dataset, model: str, batch_size: int, device: str, *, reads: boo
         strategy=f"fixed:b={batch_size},cut=2",
         learning_rate=0.05,
         interval=INTERVAL,
-        goal=Goal(rounds=INTERVAL * (INTERVALS + 1)),
-        evaluate_every=INTERVAL * (INTERVALS + 1),
+        goal=Goal(rounds=INTERVAL * INTERVALS + 1),
+        evaluate_every=INTERVAL * INTERVALS + 1,
         device=device,
     )
     fleet = draw_fleet(FleetRanges(devices=DEVICES), Seeds(0))
@@ -44,15 +45,11 @@ def train(data: Dataset, model: str, batch_size: int, device: str, *, reads: boo
     constants = MeasuredConstants.guessed(training.observer.profile, DEVICES, INTERVAL)
     if reads:
         training.observer.constants = constants
-    rounds = training.rounds()
-    for _ in range(INTERVAL):
-        next(rounds)
     began = time.perf_counter()
-    for record in rounds:
-        if record.round == INTERVAL * (INTERVALS + 1) - 1:  # the last one is evaluated
+    for record in training.rounds():
+        if record.round == INTERVAL * INTERVALS:  # the one after it is evaluated
             break
-    seconds = time.perf_counter() - began
-    return Cost(seconds, constants.spent / constants.used if reads else 0.0)
+    return Cost(time.perf_counter() - began, constants.spent / record.samples)
 
 
 def main() -> None:

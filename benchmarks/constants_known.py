@@ -218,8 +218,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--skew", action="store_true")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--table", action="store_true")
+    which.add_argument("--skew", action="store_true")
     given = parser.parse_args()
     if given.table or given.skew:
         (table if given.table else skew)()

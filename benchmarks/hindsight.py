@@ -4,11 +4,11 @@
     python -m benchmarks.hindsight digits-iid --what plans --seeds 0,1,2    # HASFL and others
     python -m benchmarks.hindsight_report                                   # tables and pictures
 
-Settings: digits-iid, digits-shards (small CNN, on a CPU), vgg-iid, vgg-shards (VGG-16 on CIFAR-10, on a GPU;
-the data is `cifar10`, or a file given with --data). Results go to benchmarks/hindsight_results, one file a
-setting, kind and seed; what a file has of other trainings stays there. The rounds that a fixed plan needs do
-not depend on the fleet, so one grid serves every fleet. Both kinds of served models are evaluated in every
-run; serving does not change training.
+Settings: digits-iid, digits-shards, digits-late (small CNN, on a CPU; the last to 98 %), vgg-iid, vgg-shards
+(VGG-16 on CIFAR-10, on a GPU; the data is `cifar10`, or a file given with --data). Results go to
+benchmarks/hindsight_results, one file a setting, kind and seed; what a file has of other trainings stays
+there. The rounds that a fixed plan needs do not depend on the fleet, so one grid serves every fleet. Both
+kinds of served models are evaluated in every run; serving does not change training.
 """
 
 import argparse

@@ -56,11 +56,17 @@ class Run:
 
     def rounds_to(self, target: float, kind: str) -> float:
         """Rounds until the accuracy is there."""
-        return crossing(self.evaluations[:, 0], self.evaluations[:, COLUMN[kind]], target)
+        return self._crossing(0, target, kind)
 
     def seconds_to(self, target: float, kind: str) -> float:
         """Virtual seconds until the accuracy is there."""
-        return crossing(self.evaluations[:, 1], self.evaluations[:, COLUMN[kind]], target)
+        return self._crossing(1, target, kind)
+
+    def _crossing(self, column: int, target: float, kind: str) -> float:
+        """Between two evaluations only where the plan has not changed in between."""
+        firsts = [first for first, _ in self.plans[1:]]
+        changed = np.diff(np.searchsorted(firsts, self.evaluations[:, 0], side="right"), prepend=0) > 0
+        return crossing(self.evaluations[:, column], self.evaluations[:, COLUMN[kind]], target, changed)
 
     def reading_before(self, target: float, kind: str) -> Mapping[str, Any] | None:
         """The last constants that were read before the target was reached."""
@@ -87,13 +93,16 @@ class Results:
         return sorted(found, key=lambda run: run.seed)
 
 
-def crossing(x: Floats, accuracy: Floats, target: float) -> float:
-    """Where the accuracy first reaches the target, linear between evaluations; infinite if nowhere."""
+def crossing(x: Floats, accuracy: Floats, target: float, broken: NDArray[np.bool_]) -> float:
+    """Where the accuracy first reaches the target, linear between evaluations; infinite if nowhere.
+
+    `broken` says after which of them the line before it must not be trusted.
+    """
     there = np.flatnonzero(accuracy >= target)
     if not len(there):
         return math.inf
     k = int(there[0])
-    if k == 0 or math.isnan(accuracy[k - 1]):
+    if k == 0 or broken[k] or math.isnan(accuracy[k - 1]):
         return float(x[k])
     share = (target - accuracy[k - 1]) / (accuracy[k] - accuracy[k - 1])
     return float(x[k - 1] + share * (x[k] - x[k - 1]))

@@ -29,6 +29,7 @@ from hasfl.engines.local import LocalEngine
 from hasfl.engines.measuring import Reading, samples_beyond_training
 from hasfl.engines.optimizers import Sgd
 from hasfl.engines.simulated import SimulatedEngine
+from hasfl.errors import Diverged
 from hasfl.plan import Plan
 from hasfl.profile import GradientStats, MeasuredStats, Profile
 from tests.engines.fakes import small_profile
@@ -185,21 +186,21 @@ def test_it_learns_only_when_it_is_due_and_able(monkeypatch: pytest.MonkeyPatch)
     ready, each = engine(), order(batch=16)
     made, staying = guessed(), guessed(stay=True)
     assert [k for k in range(40) if staying.learn(ready, each, k, 1.0) is not None] == [1, 4]
-    cost, used, spent, expected = 4 * 16 + 2 * 2 * 4, 0, 0, []
+    cost, spent, read = 4 * 16 + 2 * 2 * 4, 0, []
     for k in range(1, 2500):
-        used += INTERVAL * 4 * 16
-        if k in (1, 4) or spent + cost <= 0.002 * used:
-            expected.append(k)
+        now = replace(each, drawn=np.full(4, (INTERVAL * k - 1) * 16))
+        due = k in (1, 4) or spent + cost <= 0.002 * (INTERVAL * k * 4 * 16)
+        assert (made.learn(ready, now, k, 1.0) is not None) == due
+        if due:
+            read.append(k)
             spent += cost
-    assert [k for k in range(1, 2500) if made.learn(ready, each, k, 1.0) is not None] == expected
-    assert len(expected) > 10
-    assert (made.used, made.spent) == (used, spent)
-    assert spent <= 0.002 * used
+        assert made.spent == spent
+    assert len(read) > 10
     alone = engine(shares=(1, 1, 1, 1))
     made = guessed()
     before = dict(made.saved())
     assert made.learn(alone, order(batch=1), 1, 1.0) is None
-    assert made.saved() == before | {"used": INTERVAL * 4}
+    assert made.saved() == before
 
 
 def test_one_device_of_many_is_enough() -> None:
@@ -324,6 +325,18 @@ def test_layers_that_nobody_holds_alone_tell_nothing_of_skew(monkeypatch: pytest
     assert made.skew == GUESSED_SKEW
 
 
-@pytest.mark.parametrize(("own", "mean"), [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
-def test_a_loss_of_nothing_has_no_logarithm(own: float, mean: float) -> None:
-    assert replace(reading(1.0, 0.1, 1.0), loss=mean).undone(own) == 0.0
+@pytest.mark.parametrize(
+    ("own", "mean", "undone"), [(0.0, 2.0, math.log(1000)), (1.0, 0.0, 0.0), (0.0, 0.0, 0.0)]
+)
+def test_losses_of_nothing(own: float, mean: float, undone: float) -> None:
+    """A thousandth of the mean model's is as good as none; where that has none, there is nothing to undo."""
+    assert replace(reading(1.0, 0.1, 1.0), loss=mean).undone(own) == pytest.approx(undone)
+
+
+@pytest.mark.parametrize(("own", "mean"), [(math.inf, 1.0), (math.nan, 1.0), (1.0, math.nan)])
+def test_losses_without_end_are_a_divergence(
+    own: float, mean: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Read([replace(reading(1.0, 0.1, 0.1, 0.2, 0.3, 0.4), loss=mean)]).install(monkeypatch)
+    with pytest.raises(Diverged, match="round 5"):
+        guessed().learn(engine(), order(), 1, own)

@@ -11,7 +11,7 @@ from torch import nn
 
 from hasfl.engines.layer_state import LayerState
 from hasfl.engines.local import LocalEngine
-from hasfl.engines.serving import WAYS, RunningMean, Serving
+from hasfl.engines.serving import MEAN_AGE, WAYS, RunningMean, Serving
 from hasfl.engines.split_state import whole_model
 from hasfl.networks import LayeredModel
 from hasfl.record import RoundRecord
@@ -123,11 +123,12 @@ def test_what_is_averaged_is_a_copy_without_the_optimisers_slots() -> None:
 
 def test_the_window_is_a_ninth_of_training() -> None:
     """… so that the mean age of what is served is a tenth: (K − 1)/10 aggregations, whatever K is."""
+    assert MEAN_AGE == 0.1
     for count in (5, 60, 500):
         mean = RunningMean()
         for k in range(1, count + 1):
             mean.take([layer_of(age=torch.tensor(float(k), dtype=torch.float64))])
-        assert count - float(mean.states[0].buffers["age"]) == pytest.approx((count - 1) / 10)
+        assert count - float(mean.states[0].buffers["age"]) == pytest.approx((count - 1) * MEAN_AGE)
 
 
 def noisy_model() -> LayeredModel:

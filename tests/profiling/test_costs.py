@@ -89,6 +89,16 @@ def test_double_precision_and_whole_numbers() -> None:
     assert tokens[0].activation_bits == 32 * 5 * 8
 
 
+def test_a_norm_that_counts_its_batches() -> None:
+    """With momentum None a batch norm divides by how many batches it has seen."""
+    model = layered(
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 2)), torch.zeros(1, 3)
+    )
+    counted = count_layers(model)
+    assert sum(layer.forward_flops for layer in counted) == 2 * (3 * 4 + 4 * 2)
+    assert int(dict(model.named_buffers()).popitem()[1]) == 0  # and it has seen none
+
+
 def test_counting_changes_nothing_and_allocates_nothing() -> None:
     with torch.device("meta"):
         huge = nn.Sequential(nn.Linear(10**6, 10**6), nn.ReLU(), nn.Linear(10**6, 10))

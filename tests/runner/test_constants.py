@@ -11,7 +11,7 @@ from hasfl.cli.training_view import TrainingView
 from hasfl.engines import constants as constants_module
 from hasfl.errors import InputError
 from hasfl.profile import GradientStats, MeasuredStats
-from hasfl.record import RoundRecord
+from hasfl.record import Goal, RoundRecord
 from hasfl.runner.assembly import Settings
 from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.strategies.ending import Ending
@@ -68,8 +68,7 @@ def test_after_the_first_readings_they_keep_to_a_budget(monkeypatch: pytest.Monk
     assert list(found)[:2] == [1, 4]
     assert len(found) > 3
     known: Any = made.training.observer.constants  # type: ignore[attr-defined]
-    assert known.used == records[-1].samples
-    assert known.spent <= 0.5 * known.used
+    assert known.spent <= 0.5 * records[-1].samples
     errors = [constants["noise_error"] for constants in found.values()]
     assert errors == sorted(errors, reverse=True)
     assert not any(any(constants["drift_of"]) for constants in found.values())  # I = 1
@@ -164,6 +163,23 @@ def test_resumed_across_an_ending(
     assert sizes[18] == sizes[19] == max(sizes)
     assert (max(sizes[6:18]) == max(sizes)) == (goal == "accuracy")
     assert min(sizes[6:18]) < max(sizes)
+
+
+@pytest.mark.parametrize(
+    "goal", [{"seconds": 0.4}, {"seconds": 0.5}, {"samples": 700}, {"samples": 900}], ids=str
+)
+def test_a_budget_ends_with_the_largest_batches(
+    goal: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it ends in the middle of an interval, or more is left than one with larger batches takes."""
+    monkeypatch.setattr(Ending, "_price", lambda ending: 0.5)
+    monkeypatch.setattr(Ending, "_speed", lambda ending: 1e-3)
+    made = simulation(
+        "hasfl", unequal_fleet(), goal=Goal(**goal), serve="last", evaluate_every=3, max_batch=30
+    )
+    sizes = [int(record.plan.batch_sizes.sum()) for record in made.training.rounds()]
+    assert sizes[-1] == max(sizes) > sizes[len(sizes) // 2]
+    assert sizes.index(max(sizes)) + sizes.count(max(sizes)) == len(sizes)  # from then on
 
 
 STATS = GradientStats(smoothness=1.0, initial_gap=1.0, variance_of=[1.0], moment_of=[1.0])

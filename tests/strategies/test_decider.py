@@ -134,6 +134,21 @@ def test_a_device_that_leaves_is_a_new_question() -> None:
     assert asked == [1, 16]
 
 
+def test_batches_that_were_enlarged_for_an_end_stay_large_as_far_as_they_fit() -> None:
+    """Also when a device leaves in the middle, or memory shrinks."""
+    problem = a_problem()
+    decider = StrategyDecider(strategy("hasfl"), Seeds(0))
+    usual = decider.plan(problem, devices(problem), 1, None)
+    decider.before_ending = usual
+    there = devices(problem)[:-1]
+    fewer = replace(problem, fleet=problem.fleet.only(there), max_batch=usual.batch_sizes.max() + 5)
+    larger = Plan(usual.batch_sizes[:-1] + np.where(there == 0, 3, 9), usual.cuts[:-1])
+    rebatched = decider.rebatch(fewer, there, 2, larger)
+    assert np.array_equal(rebatched.cuts, larger.cuts)
+    assert rebatched.batch_sizes.tolist() == np.minimum(larger.batch_sizes, fewer.max_batch).tolist()
+    assert decider.rebatch(fewer, there, 3, rebatched) is rebatched
+
+
 @pytest.mark.parametrize("name", ["rbs+hams", "habs+rms", "rbs+rms"])
 def test_what_is_drawn_is_drawn_anew(name: str) -> None:
     problem = a_problem()

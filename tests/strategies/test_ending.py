@@ -100,8 +100,8 @@ def naive(records: list[RoundRecord], now: Situation, plan: Plan) -> dict[str, A
     ahead = float(np.mean([each.mean_accuracy - each.accuracy for each in evaluated[-3:]]))
     last = evaluated[-6:]
     speed = float(np.polyfit([each.clock for each in last], [each.mean_accuracy for each in last], 1)[0])
-    price = ahead + speed * AGE * records[-1].clock  # the mean is as it was a tenth of training ago
-    found: dict[str, Any] = {"price": price, "speed": speed, "saved": -np.inf}
+    price = ahead + max(speed, 0.0) * AGE * records[-1].clock  # the mean is as it was a tenth of training ago
+    found: dict[str, Any] = {"price": price, "speed": speed, "saved": -np.inf, "gain": -np.inf}
     interval, room = now.problem.interval, largest_batches(now, plan.cuts)
     found["seconds"] = interval * evaluate(plan, now.problem).round_seconds
     for factor in (2, 4, 8, 16):
@@ -110,9 +110,9 @@ def naive(records: list[RoundRecord], now: Situation, plan: Plan) -> dict[str, A
         ]
         gain = price * (1 - sum(1 / b for b in larger) / sum(1 / b for b in plan.batch_sizes.tolist()))
         takes = interval * evaluate(Plan(larger, plan.cuts), now.problem).round_seconds
-        saved = gain / speed - (takes - found["seconds"]) if speed else -np.inf
-        if saved > found["saved"]:
-            found |= {"saved": saved, "gain": gain, "batches": larger, "takes": takes}
+        saved = gain / speed - (takes - found["seconds"]) if speed > 0 else np.inf
+        if (saved, gain) > (found["saved"], found["gain"]):
+            found |= {"saved": saved, "gain": gain, "batches": larger, "takes": takes, "factor": factor}
     since = records[-1].clock - last[-1].clock
     found["mean"] = last[-1].mean_accuracy + speed * since
     found["standing"] = found["mean"] - ahead
@@ -173,15 +173,16 @@ def test_by_hand(seed: int) -> None:
     for goal in goals(now, plan, records, by):
         ending = heard(Goal(**goal), records)
         found = ending.ended(now, plan)
-        worth = by["price"] > 0 and by["speed"] > 0 and by["saved"] > 0
+        worth = by["price"] > 0 and by["gain"] > 0 and by["saved"] > 0
         if abs(by["saved"]) < 1e-9 * by["seconds"]:
             continue  # a matter of rounding
         assert (found is not plan) == (worth and of_time(goal, now, plan, records, by)), goal
         if found is plan:
-            assert ending.trial is None
-        else:
-            assert found == Plan(by["batches"], plan.cuts)
-            assert ending.trial == now.round
+            assert (ending.trial, ending.factor) == (None, None)
+            continue
+        assert found == Plan(by["batches"], plan.cuts)
+        assert ending.trial == (now.round if "accuracy" in goal else None)
+        assert ending.factor == (None if "accuracy" in goal else by["factor"])
 
 
 def test_both_answers_come() -> None:
@@ -245,13 +246,22 @@ def worthwhile() -> tuple[Situation, Plan, list[RoundRecord]]:
     raise AssertionError
 
 
+def trying(goal: Goal | None = None) -> tuple[Situation, Plan, list[RoundRecord], Ending]:
+    """The first case where a goal seems to be reached with larger batches, tried."""
+    for seed in range(200):
+        now, plan, records = asked(seed)
+        by = naive(records, now, plan)
+        ending = heard(goal or Goal(accuracy=by["standing"]), records)
+        if ending.ended(now, plan) is not plan:
+            return now, plan, records, ending
+    raise AssertionError
+
+
 def test_what_was_tried_is_judged_when_it_is_over() -> None:
-    now, plan, records = worthwhile()
-    goal = Goal(rounds=now.round, accuracy=0.95)
-    ending = heard(goal, records)
-    ending.ended(now, plan)
+    now, _, records, ending = trying()
     assert ending.trial == now.round
-    seen, clock = ending.seen, records[-1].clock
+    assert ending.goal.accuracy is not None
+    seen, clock, goal = ending.seen, records[-1].clock, ending.goal.accuracy
     for too_soon in (
         record(clock, 0.1, 0.9, round=now.round - 1),  # of the round before
         record(clock + 0.5, None, None, round=now.round),  # no evaluation
@@ -262,13 +272,13 @@ def test_what_was_tried_is_judged_when_it_is_over() -> None:
         assert (ending.trial, ending.needed) == (now.round, 0.0)
     usual = [*seen, (clock, 0.1, 0.9)][-6:]  # without what larger batches have changed
     assert ending.seen == usual
-    ending.hear(record(clock + 1.0, 0.7, 0.8, round=now.round + 2))
+    ending.hear(record(clock + 1.0, 0.3, 0.35, round=now.round + 2))
     assert ending.saved()["trial"] is None
     assert not ending.tries(now.round + 3)
-    assert ending.needed == pytest.approx(0.8 + 0.95 - 0.7)
+    assert ending.needed == pytest.approx(0.35 + goal - 0.3)
     assert ending.seen == usual
     ending.hear(record(clock + 2.0, 0.0, 0.9, round=now.round + 3))  # no try, no verdict
-    assert ending.needed == pytest.approx(0.8 + 0.95 - 0.7)
+    assert ending.needed == pytest.approx(0.35 + goal - 0.3)
 
 
 @given(SEEDS, st.sampled_from([-1e-3, -1e-9, 1e-9, 1e-3]))
@@ -288,12 +298,43 @@ def test_the_next_try_waits_until_what_was_missing_is_gained(seed: int, more: fl
 
 def test_one_try_at_a_time() -> None:
     """Its end is not known yet when the next interval is planned: that goes on as usual."""
-    now, plan, records = worthwhile()
-    ending = heard(Goal(rounds=now.round), records)
-    assert ending.ended(now, plan) is not plan
+    now, plan, _, ending = trying()
     trial = ending.trial
     assert ending.ended(now, plan) is plan
-    assert ending.trial is trial
+    assert ending.trial == trial
+
+
+def test_once_the_budget_runs_out_batches_stay_large() -> None:
+    """Whatever comes: nothing is gained by smaller ones any more."""
+    now, plan, records = worthwhile()
+    ending = heard(Goal(rounds=now.round), records)
+    larger = ending.ended(now, plan)
+    assert larger is not plan
+    ending.hear(record(records[-1].clock + 1.0, 0.9, 0.1, round=now.round))
+    assert ending.ended(now, plan) == larger
+    assert not ending.tries(now.round)
+
+
+@given(SEEDS)
+@hypothesis_settings(max_examples=50)
+def test_where_nothing_is_gained_any_more_larger_batches_cost_nothing(seed: int) -> None:
+    """A plateau at the end of a budget, whose mean is ahead: as large as they get."""
+    now, plan, _ = asked(seed)
+    flat = [record(float(k), 0.5, 0.6) for k in range(6)]
+    found = heard(Goal(rounds=now.round), flat).ended(now, plan)
+    room = np.maximum(largest_batches(now, plan.cuts), plan.batch_sizes)
+    assert found.batch_sizes.tolist() == np.minimum(16 * plan.batch_sizes, room).tolist()
+
+
+def test_between_aggregations_the_mean_stands_still() -> None:
+    """However often models are evaluated, only the aggregated ones tell how fast it moves."""
+    _, _, records = worthwhile()
+    often = [
+        each
+        for one in records
+        for each in (one, *(replace(one, clock=one.clock + k / 9, aggregated=False) for k in range(1, 4)))
+    ]
+    assert heard(NEVER, often).seen == heard(NEVER, records).seen
 
 
 def test_only_the_last_evaluations_count() -> None:
@@ -308,10 +349,11 @@ def test_only_the_last_evaluations_count() -> None:
     assert one.ended(now, plan) == other.ended(now, plan)
 
 
-def test_it_goes_on_after_a_pause() -> None:
-    """Before a trial, and while one is open."""
-    now, plan, records = worthwhile()
-    goal = Goal(rounds=now.round)
+@pytest.mark.parametrize("kind", ["budget", "accuracy"])
+def test_it_goes_on_after_a_pause(kind: str) -> None:
+    """Before an ending, and in the midst of it."""
+    now, plan, records = worthwhile() if kind == "budget" else trying()[:3]
+    goal = Goal(rounds=now.round) if kind == "budget" else trying()[3].goal
     whole = heard(goal, records)
     for _ in range(2):
         again = Ending(goal, AGE)
@@ -319,7 +361,7 @@ def test_it_goes_on_after_a_pause() -> None:
         assert again == whole
         assert again.ended(now, plan) == whole.ended(now, plan)
         assert again == whole
-        assert whole.trial is not None
+        assert (whole.factor, whole.trial) != (None, None)
     after = record(records[-1].clock + 1.0, 0.5, 0.6, 999, round=now.round)
     for each in (whole, again):
         each.hear(after)
@@ -377,14 +419,14 @@ def test_a_decider_goes_back_to_the_usual_plan() -> None:
         def ended(self, situation: Situation, plan: Plan) -> Plan:
             return larger
 
-    decider.ending = Always(NEVER)
+    decider.ending = Always(NEVER, AGE)
     assert decider.plan(now.problem, now.devices, now.round + 9, usual) is larger
     assert decider.before_ending == usual
-    kept = StrategyDecider(strategy("hasfl"), Seeds(0), Ending(NEVER))
+    kept = StrategyDecider(strategy("hasfl"), Seeds(0), Ending(NEVER, AGE))
     kept.restore(json.loads(json.dumps(decider.saved())))
     assert (kept.before_ending, kept.found) == (decider.before_ending, decider.found)
     for each in (decider, kept):
-        each.ending = Ending(NEVER)
+        each.ending = Ending(NEVER, AGE)
         each.answer(now.problem)
         assert each.plan(now.problem, now.devices, now.round + 18, larger) == usual
         assert each.before_ending is None

@@ -10,8 +10,9 @@ import numpy as np
 from hasfl.arrays import FloatL
 from hasfl.engines.api import Order
 from hasfl.engines.local import LocalEngine
-from hasfl.engines.measuring import Reading, samples_beyond_training, take_reading
+from hasfl.engines.measuring import NOT_FINITE, Reading, samples_beyond_training, take_reading
 from hasfl.engines.statistics import estimate_statistics
+from hasfl.errors import Diverged
 from hasfl.profile import GradientStats, MeasuredStats, Profile
 
 Stats = GradientStats | MeasuredStats
@@ -39,9 +40,9 @@ class Constants(Protocol):
         """As they stand."""
 
     def learn(
-        self, engine: LocalEngine, order: Order, interval: int, loss: SupportsFloat
+        self, engine: LocalEngine, order: Order, nth: int, loss: SupportsFloat
     ) -> Mapping[str, Any] | None:
-        """Renew them after the interval-th interval, if it is time; what was found, for the records.
+        """Renew them after the n-th interval, if it is time; what was found, for the records.
 
         `loss` is that of its last round, of every device with its own layers.
         """
@@ -64,7 +65,7 @@ class GivenConstants:
         return self.given
 
     def learn(
-        self, engine: LocalEngine, order: Order, interval: int, loss: SupportsFloat
+        self, engine: LocalEngine, order: Order, nth: int, loss: SupportsFloat
     ) -> Mapping[str, Any] | None:
         """There is nothing to learn."""
         return None
@@ -90,11 +91,11 @@ class PaperConstants:
         return self.known
 
     def learn(
-        self, engine: LocalEngine, order: Order, interval: int, loss: SupportsFloat
+        self, engine: LocalEngine, order: Order, nth: int, loss: SupportsFloat
     ) -> Mapping[str, Any] | None:
         """Estimate them anew."""
         able = engine.job.data.sizes[order.devices] >= 2
-        if not able.any() or not (self.known is None or self._due(interval)):
+        if not able.any() or not (self.known is None or self._due(nth)):
             return None
         newest = estimate_statistics(engine, order)
         self.known = newest if self.known is None else _between(self.known, newest)
@@ -108,8 +109,8 @@ class PaperConstants:
         """Take back constants that were estimated before."""
         self.known = GradientStats(**values) if values else None
 
-    def _due(self, interval: int) -> bool:
-        return interval in EARLY or (not self.stay and interval > 0 and interval % SPACING == 0)
+    def _due(self, nth: int) -> bool:
+        return nth in EARLY or (not self.stay and nth > 0 and nth % SPACING == 0)
 
 
 @dataclass(slots=True)
@@ -150,8 +151,7 @@ class MeasuredConstants:
     share_of: FloatL  # of each layer in the noise, and so in the drift
     interval: int  # I
     stay: bool = False  # whether plans shall stay once they are made
-    skew: float = GUESSED_SKEW  # of a model that devices hold whole; below 0, devices lose by their drift
-    used: int = 0  # samples of training
+    skew: float = GUESSED_SKEW  # of a model that devices hold whole; below 0 by chance, which must cancel
     spent: int = 0  # samples of readings
 
     @classmethod
@@ -178,23 +178,20 @@ class MeasuredConstants:
         )
 
     def learn(
-        self, engine: LocalEngine, order: Order, interval: int, loss: SupportsFloat
+        self, engine: LocalEngine, order: Order, nth: int, loss: SupportsFloat
     ) -> Mapping[str, Any] | None:
         """Take a reading, if it is time."""
-        self.used += self.interval * int(order.batch_sizes.sum())
         able = engine.job.data.sizes[order.devices] >= 2
-        cost = samples_beyond_training(order)
-        if not able.any() or not self._due(interval, cost):
+        cost, used = samples_beyond_training(order), int((order.drawn + order.batch_sizes).sum())
+        if not able.any() or not (nth in EARLY or (not self.stay and self.spent + cost <= BUDGET * used)):
             return None
         self.spent += cost
-        reading = take_reading(engine, order, self.interval)
-        self._track(reading, float(loss), engine.state.depth)
+        reading, own = take_reading(engine, order, self.interval), float(loss)
+        if not (math.isfinite(own) and math.isfinite(reading.loss)):
+            raise Diverged(NOT_FINITE.format(round=order.round))
+        self._track(reading, own, engine.state.depth)
         found = {name: getattr(reading, name) for name in ("overshoot", "carried", "drift", "walked")}
-        more = {"read_noise": reading.noise, "undone": reading.undone(float(loss))}
-        return found | more | _plain(self.stats())
-
-    def _due(self, interval: int, cost: int) -> bool:
-        return interval in EARLY or (not self.stay and self.spent + cost <= BUDGET * self.used)
+        return found | {"read_noise": reading.noise, "undone": reading.undone(own)} | _plain(self.stats())
 
     def _track(self, reading: Reading, loss: float, depth: int) -> None:
         """Take a reading in; skew and drift grow with the private layers as their noise does."""
@@ -209,18 +206,19 @@ class MeasuredConstants:
 
     def saved(self) -> Mapping[str, Any]:
         """Everything that was learnt."""
-        plain = {name: getattr(self, name) for name in ("skew", "used", "spent")}
-        return plain | {
+        return {
             "noise": [self.noise.log, self.noise.variance],
             "drift": [self.drift.log, self.drift.variance],
             "share_of": self.share_of.tolist(),
+            "skew": self.skew,
+            "spent": self.spent,
         }
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.noise, self.drift = Tracked(*values["noise"]), Tracked(*values["drift"])
-        self.share_of, self.skew = np.array(values["share_of"]), values["skew"]
-        self.used, self.spent = values["used"], values["spent"]
+        self.share_of = np.array(values["share_of"])
+        self.skew, self.spent = values["skew"], values["spent"]
 
 
 def _between(old: GradientStats, new: GradientStats) -> GradientStats:

@@ -47,6 +47,7 @@ from hasfl.errors import Diverged
 LEAST_HALF = 16  # samples in A and in C, in all, if the devices have them
 DRIFTED_DEVICES, DRIFT_SAMPLES = 2, 4
 FRACTION = 0.2  # of a step: short enough to be nearly straight
+LEAST_OWN_LOSS = 1e-3  # of devices, in that of the mean model
 LEAST_CARRIED = 0.02  # of the overshoot: below it, what others see of a step is lost in noise
 
 NOT_FINITE = (
@@ -69,7 +70,7 @@ class Reading:
 
     def undone(self, loss: float) -> float:
         """ln of the mean model's loss over `loss`, the devices' own: what an aggregation brings back."""
-        return math.log(self.loss / loss) if min(self.loss, loss) > 0 else 0.0
+        return math.log(self.loss / max(loss, LEAST_OWN_LOSS * self.loss)) if self.loss > 0 else 0.0
 
 
 def samples_beyond_training(order: Order) -> int:

@@ -11,12 +11,15 @@ from hasfl.errors import ModelError
 
 
 def meta_state(module: nn.Module) -> dict[str, Tensor]:
-    """The module's parameters and buffers as shapes without storage."""
+    """The module's parameters and buffers as shapes without storage; counters keep their values."""
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return {
-        name: torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
-        for name, tensor in state.items()
-    }
+    return {name: _shape_of(tensor) for name, tensor in state.items()}
+
+
+def _shape_of(tensor: Tensor) -> Tensor:
+    if tensor.dim() == 0 and not tensor.is_floating_point():
+        return tensor.clone()
+    return torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
 
 
 class MetaValues:

@@ -277,8 +277,7 @@ def _observer(
             f"{chosen.name} needs the gradients' constants, which no device can learn from one sample: "
             "give [stats], or more samples"
         )
-    if isinstance(observer.constants, PaperConstants):
-        observer.learn(_order_for_probing(world), math.nan)
+    observer.learn(_order_for_probing(world), math.nan)
     return observer
 
 

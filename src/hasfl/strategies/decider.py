@@ -60,11 +60,17 @@ class StrategyDecider:
         self.answered = problem
 
     def rebatch(self, problem: Problem, devices: IntN, round: int, plan: Plan) -> Plan:
-        """The plan for a round within an interval; only chance changes an answer to the same problem."""
+        """The plan for a round within an interval; only chance changes an answer to the same problem.
+
+        Batches that were enlarged stay so, as far as they fit.
+        """
         if problem is self.answered and self.strategy.batch_rule is not random_batches:
             return plan
         self.answered, self.found = problem, None
-        return self.strategy.rebatch(self._situation(problem, devices, round, plan), plan)
+        situation = self._situation(problem, devices, round, plan)
+        if self.before_ending is not None:
+            return Plan(np.minimum(plan.batch_sizes, largest_batches(situation, plan.cuts)), plan.cuts)
+        return self.strategy.rebatch(situation, plan)
 
     def tries(self, round: int) -> bool:
         """Whether something is tried in this round that should be looked at after its interval."""

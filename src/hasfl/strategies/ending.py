@@ -4,11 +4,12 @@ A model that was just trained carries the noise of its last rounds; a running me
 behind by its own age. What a mean that is not behind had more accuracy is the *price* of that noise. Progress
 adds up over all rounds, the price is set by the last ones alone. So φ times larger batches in the last
 interval save price (1 − 1/φ) of accuracy, which training at its present speed would need seconds for, and
-cost I (T(φ b) − T(b)) seconds. The best φ saves most; and it is time for it when it takes the model to its
-goal, or when no other interval fits the budget. If the goal is missed all the same, the next try waits until
-the running mean has gained what was missing.
+cost I (T(φ b) − T(b)) seconds. The best φ saves most; and it is time for it when no other interval fits the
+budget, or when it seems to take the model to its goal. If that is missed all the same, the next try waits
+until the running mean has gained what was missing.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from hasfl.theory.objective import evaluate
 
 FACTORS = (2, 4, 8, 16)
 REMEMBERED, NEEDED, AVERAGED = 6, 3, 3  # evaluations: for the speed, at least, for the price
+SAVED = ("samples", "clock", "factor", "trial", "needed", "seen")
 
 
 class Seen(NamedTuple):
@@ -36,6 +38,7 @@ class Seen(NamedTuple):
 class Option(NamedTuple):
     """A plan for the last interval."""
 
+    factor: int  # φ
     plan: Plan
     gain: float  # of accuracy
     saved: float  # seconds
@@ -47,63 +50,65 @@ class Ending:
     """Watches how training goes, and says when to end it."""
 
     goal: Goal
-    age: float = 0.0  # of the running mean, as a share of training
+    age: float  # of the running mean, as a share of training
     samples: int = 0  # used so far
     clock: float = 0.0  # seconds so far
-    trial: int | None = None  # the first round of an interval with larger batches, until it is over
-    needed: float = 0.0  # accuracy of the mean below which no try can succeed, by those that did not
+    factor: int | None = None  # φ, once the budget runs out
+    trial: int | None = None  # the first round of an interval that may reach the goal, until it is over
+    needed: float = 0.0  # accuracy that the mean must have for another try
     seen: list[Seen] = field(default_factory=list)
 
     def hear(self, record: RoundRecord) -> None:
-        """Learn from an evaluation."""
+        """Learn from an evaluation of an aggregated model: in between, the running mean does not move."""
         self.samples, self.clock = record.samples, record.clock
-        if record.accuracy is None or record.mean_accuracy is None:
+        if record.accuracy is None or record.mean_accuracy is None or not record.aggregated:
             return
         if self.tries(record.round):
-            self._judge(record)
+            self._judge(record.accuracy, record.mean_accuracy)
         else:
             self.seen = [*self.seen, Seen(record.clock, record.accuracy, record.mean_accuracy)][-REMEMBERED:]
 
     def tries(self, round: int) -> bool:
-        """Whether this round has larger batches, in the hope that it is one of the last."""
+        """Whether this round has larger batches, in the hope that they reach the goal."""
         return self.trial is not None and round >= self.trial
 
     def ended(self, situation: Situation, plan: Plan) -> Plan:
         """The plan, or one with larger batches if the interval is to be the last."""
-        unknown = len(self.seen) < NEEDED or self._price() <= 0 or self._speed() <= 0
-        if unknown or self.trial is not None:  # what it brought is not known before the next interval begins
+        if self.factor is not None:
+            return _enlarged(plan, situation, self.factor)
+        if len(self.seen) < NEEDED or self._price() <= 0:
             return plan
-        seconds = evaluate(plan, situation.problem).round_seconds * situation.problem.interval
-        options = [self._option(situation, plan, seconds, factor) for factor in FACTORS]
-        best = max(options, key=lambda option: option.saved)
-        if best.saved <= 0 or not self._time(situation, plan, best, seconds):
+        options = [self._option(situation, plan, factor) for factor in FACTORS]
+        best = max(options, key=lambda option: (option.saved, option.gain))
+        if min(best.saved, best.gain) <= 0:
             return plan
-        self.trial = situation.round
-        return best.plan
+        if self._runs_out(situation, plan, best):
+            self.factor = best.factor
+            return best.plan
+        if self.trial is None and self._reaches_goal(best):
+            self.trial = situation.round
+            return best.plan
+        return plan  # also after a try: what it has brought is known when the next interval has begun
 
     def saved(self) -> Mapping[str, Any]:
         """What has been seen, as plain values."""
-        names = ("samples", "clock", "trial", "needed", "seen")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in SAVED}
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Take back what `saved` gave."""
-        self.samples, self.clock = values["samples"], values["clock"]
-        self.trial, self.needed = values["trial"], values["needed"]
+        for name in SAVED:
+            setattr(self, name, values[name])
         self.seen = [Seen(*each) for each in values["seen"]]
 
-    def _judge(self, tried: RoundRecord) -> None:
+    def _judge(self, accuracy: float, mean_accuracy: float) -> None:
         """Learn from a try that is over how far the running mean must be for another."""
-        assert tried.accuracy is not None
-        assert tried.mean_accuracy is not None
-        if tried.aggregated:
-            self.trial = None
-            if self.goal.accuracy is not None:
-                self.needed = tried.mean_accuracy + self.goal.accuracy - tried.accuracy
+        self.trial = None
+        if self.goal.accuracy is not None:
+            self.needed = mean_accuracy + self.goal.accuracy - accuracy
 
     def _price(self) -> float:
         """The accuracy that noise costs the model as it is trained."""
-        return self._ahead() + self._speed() * self.age * self.clock
+        return self._ahead() + max(self._speed(), 0.0) * self.age * self.clock
 
     def _ahead(self) -> float:
         """What the running mean has more accuracy than the model as it is trained."""
@@ -119,23 +124,39 @@ class Ending:
         """The accuracy of the running mean by now."""
         return self.seen[-1].mean_accuracy + self._speed() * (self.clock - self.seen[-1].clock)
 
-    def _option(self, situation: Situation, plan: Plan, seconds: float, factor: int) -> Option:
-        room = largest_batches(situation, plan.cuts)
-        larger = Plan(np.minimum(factor * plan.batch_sizes, np.maximum(room, plan.batch_sizes)), plan.cuts)
+    def _option(self, situation: Situation, plan: Plan, factor: int) -> Option:
+        """What larger batches are worth; where training gains nothing any more, no time is lost by them."""
+        larger = _enlarged(plan, situation, factor)
         less_noise = 1 - float((1 / larger.batch_sizes).sum() / (1 / plan.batch_sizes).sum())
-        gain = self._price() * less_noise
-        takes = evaluate(larger, situation.problem).round_seconds * situation.problem.interval
-        return Option(larger, gain, gain / self._speed() - (takes - seconds), takes)
+        takes = _seconds(larger, situation)
+        gain, speed = self._price() * less_noise, self._speed()
+        saved = gain / speed - (takes - _seconds(plan, situation)) if speed > 0 else math.inf
+        return Option(factor, larger, gain, saved, takes)
 
-    def _time(self, situation: Situation, plan: Plan, last: Option, seconds: float) -> bool:
-        """Whether the interval that begins should be the last: after another, it would not fit any more."""
+    def _reaches_goal(self, last: Option) -> bool:
+        """Whether the model has the accuracy that is wanted after such an interval."""
+        if self.goal.accuracy is None or self._standing() < self.needed:
+            return False
+        return self._standing() - self._ahead() + last.gain >= self.goal.accuracy
+
+    def _runs_out(self, situation: Situation, plan: Plan, last: Option) -> bool:
+        """Whether the interval would not fit the budget any more after another one."""
         goal, interval = self.goal, situation.problem.interval
-        reached = self._standing() - self._ahead() + last.gain
-        if goal.accuracy is not None and self._standing() >= self.needed and reached >= goal.accuracy:
-            return True
         used = int((plan.batch_sizes + last.plan.batch_sizes).sum()) * interval
+        takes = _seconds(plan, situation) + last.seconds
         return (
             (goal.rounds is not None and situation.round + interval > goal.rounds)
-            or (goal.seconds is not None and self.clock + seconds + last.seconds > goal.seconds)
+            or (goal.seconds is not None and self.clock + takes > goal.seconds)
             or (goal.samples is not None and self.samples + used > goal.samples)
         )
+
+
+def _enlarged(plan: Plan, situation: Situation, factor: int) -> Plan:
+    """So many times larger batches, as far as there is room; none shrinks."""
+    room = largest_batches(situation, plan.cuts)
+    return Plan(np.minimum(factor * plan.batch_sizes, np.maximum(room, plan.batch_sizes)), plan.cuts)
+
+
+def _seconds(plan: Plan, situation: Situation) -> float:
+    """What an interval takes."""
+    return evaluate(plan, situation.problem).round_seconds * situation.problem.interval
