@@ -210,11 +210,14 @@ def test_one_device_of_many_is_enough() -> None:
     assert found["drift"] is None
 
 
-def test_an_interval_of_one_round_has_no_drift() -> None:
-    made = guessed(interval=1)
+@pytest.mark.parametrize("kind", [{"interval": 1}, {"devices": 1}], ids=str)
+def test_an_interval_of_one_round_and_a_device_alone_have_no_drift(kind: dict[str, int]) -> None:
+    made = guessed(**kind)
     assert not made.stats().drift_of.any()
+    assert not made.stats().skew_upto.any()
     made.learn(engine(), order(), 1, 1.0)
     assert not made.stats().drift_of.any()
+    assert not made.stats().skew_upto.any()
     assert made.stats().noise != pytest.approx(GUESSED_NOISE)
 
 

@@ -189,6 +189,7 @@ def test_what_was_tried_is_looked_at_after_its_interval() -> None:
     made.decider.tried = (3, 4)  # type: ignore[attr-defined]
     records = list(made.rounds())
     assert [record.round for record in records if record.accuracy is not None] == [4, 5, 8]
+    assert [record.round for record in records if record.notes] == [2]  # the interval before says so
 
 
 def test_a_world_with_another_interval_is_refused() -> None:

@@ -134,6 +134,26 @@ def test_a_device_that_leaves_is_a_new_question() -> None:
     assert asked == [1, 16]
 
 
+def test_a_plan_that_shall_stay_stays_while_it_fits() -> None:
+    """Whatever else is better by then; not a draw, and not before."""
+    changed = 0
+    for seed in range(20):
+        problem = a_problem(seed)
+        there, old = devices(problem), Plan.uniform(len(problem.fleet), batch_size=2, cut=1)
+        free, staying = (StrategyDecider(strategy("hasfl"), Seeds(0), stays_after=n) for n in (None, 61))
+        early, late = (staying.plan(problem, there, t, old) for t in (61, 10**6))
+        assert early == free.plan(problem, there, 61, old)
+        assert late is old
+        changed += free.plan(problem, there, 10**6, old) != old
+        tight = replace(problem, max_batch=1)
+        assert staying.rebatch(problem, there, 10**6, old) is old
+        assert staying.rebatch(tight, there, 10**6, old).batch_sizes.max() == 1
+        assert staying.plan(tight, there, 10**6, old).batch_sizes.max() == 1
+        drawing = StrategyDecider(strategy("rbs+rms"), Seeds(0), stays_after=61)
+        assert len({drawing.plan(problem, there, t, old) for t in range(100, 120)}) > 1
+    assert changed > 3
+
+
 def test_batches_that_were_enlarged_for_an_end_stay_large_as_far_as_they_fit() -> None:
     """Also when a device leaves in the middle, or memory shrinks."""
     problem = a_problem()

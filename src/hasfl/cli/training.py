@@ -73,7 +73,7 @@ def train(
     if as_json:
         typer.echo(json.dumps({"run": str(request.path), **asdict(reached)}))
     else:
-        show_outcome(reached, request.path)
+        show_outcome(reached, request.path, wanted=given.stop.accuracy)
 
 
 def compare(

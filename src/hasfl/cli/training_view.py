@@ -87,9 +87,11 @@ def _done(goal: Goal, record: RoundRecord) -> float:
     return max((used / budget for budget, used in budgets if budget), default=0.0)
 
 
-def show_outcome(reached: Outcome, path: Path) -> None:
-    """What a training came to."""
-    if reached.converged:
+def show_outcome(reached: Outcome, path: Path, *, wanted: float | None) -> None:
+    """What a training came to; it ends as soon as it has the accuracy that is wanted, if any is."""
+    if wanted is not None and reached.best_accuracy >= wanted:
+        first = f"reached the {wanted:.2%} that were wanted"
+    elif reached.converged:
         time = format_seconds(reached.converged_seconds)
         first = f"converged after {time} of virtual time, round {reached.converged_rounds}"
         first += f", at {reached.converged_accuracy:.2%}"

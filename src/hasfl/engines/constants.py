@@ -150,6 +150,7 @@ class MeasuredConstants:
     drift: Tracked  # of a model that devices hold whole
     share_of: FloatL  # of each layer in the noise, and so in the drift
     interval: int  # I
+    devices: int  # N
     stay: bool = False  # whether plans shall stay once they are made
     skew: float = GUESSED_SKEW  # of a model that devices hold whole; below 0 by chance, which must cancel
     spent: int = 0  # samples of readings
@@ -163,11 +164,16 @@ class MeasuredConstants:
         total = float(bits.sum())
         shares = bits / total if total > 0 else np.full(len(bits), 1 / len(bits))
         drift = max(GUESSED_DRIFT * devices * interval, LEAST)
-        return cls(Tracked(math.log(GUESSED_NOISE)), Tracked(math.log(drift)), shares, interval, stay)
+        noise = Tracked(math.log(GUESSED_NOISE))
+        return cls(noise, Tracked(math.log(drift)), shares, interval, devices, stay)
 
     def stats(self) -> Stats:
-        """Rounds are counted in those that endless batches need, which nobody knows."""
-        private_share_of = self.share_of if self.interval > 1 else np.zeros_like(self.share_of)
+        """Rounds are counted in those that endless batches need, which nobody knows.
+
+        Private layers make no difference where there is one device, or an aggregation after every round.
+        """
+        drifts = self.interval > 1 and self.devices > 1
+        private_share_of = self.share_of if drifts else np.zeros_like(self.share_of)
         return MeasuredStats(
             rounds=1.0,
             noise=self.noise.value,

@@ -20,6 +20,7 @@ from hasfl.record import Goal, RoundRecord
 from hasfl.theory.latency import Arrangement
 
 Notes = tuple[str, ...]
+TRYING = "larger batches follow, for an interval that may reach the goal"
 
 
 @dataclass(slots=True)
@@ -129,9 +130,10 @@ class Training:
         devices = self.observer.participants(t)
         problem = self.observer.problem(t, devices)
         same = np.array_equal(devices, before.devices)
-        notes: Notes = ()
+        notes: Notes
         try:
             plan = self.decider.plan(problem, devices, t, before.plan if same else None)
+            notes = (TRYING,) if self.decider.tries(t) else ()
         except (Infeasible, TargetUnreachable) as error:
             if same:
                 plan, notes = before.plan, (f"the plan is kept: {error}",)

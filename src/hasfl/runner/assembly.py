@@ -14,7 +14,7 @@ from hasfl.arrays import IntN, count, quantity
 from hasfl.data import Dataset, partition
 from hasfl.engines.api import Order
 from hasfl.engines.clock import ModelledClock
-from hasfl.engines.constants import Constants, GivenConstants, MeasuredConstants, PaperConstants
+from hasfl.engines.constants import EARLY, Constants, GivenConstants, MeasuredConstants, PaperConstants
 from hasfl.engines.local import Job, LocalEngine, SampleLoss, cross_entropy
 from hasfl.engines.loop import Training
 from hasfl.engines.observer import WorldObserver
@@ -111,10 +111,18 @@ class Settings:
         if self.constants not in (None, *KINDS_OF_CONSTANTS):
             known = " or ".join(KINDS_OF_CONSTANTS)
             raise InputError(f"constants must be {known}, got {self.constants!r}")
-        if self.kind_of_constants == "measured" and self.target is not None:
+        kinds = {GradientStats: "paper", MeasuredStats: "measured"}
+        given = None if self.stats is None else kinds[type(self.stats)]
+        if given and self.constants not in (None, given):
             raise InputError(
-                'the target ε belongs to the paper\'s constants: leave it out, or set constants = "paper"'
+                f'constants = "{self.constants}" is not what [stats] holds: leave constants out, or set it '
+                f'to "{given}"'
             )
+        if self.kind_of_constants == "measured" and self.target is not None:
+            otherwise = (
+                'set constants = "paper"' if given is None else "give the bound's constants in [stats]"
+            )
+            raise InputError(f"the target ε belongs to the paper's constants: leave it out, or {otherwise}")
 
     @property
     def kind_of_constants(self) -> str:
@@ -198,7 +206,10 @@ def _training(engine: LocalEngine, world: World, profile: Profile, settings: Set
     return Training(
         engine=engine,
         decider=StrategyDecider(
-            chosen, Seeds(settings.seed), Ending(settings.goal, MEAN_AGE) if settings.ends_apart else None
+            chosen,
+            Seeds(settings.seed),
+            Ending(settings.goal, MEAN_AGE) if settings.ends_apart else None,
+            EARLY[-1] * settings.interval + 1 if settings.plans == "stay" else None,
         ),
         observer=_observer(engine, chosen, world, profile, settings),
         clock=ModelledClock(

@@ -15,6 +15,7 @@ from hasfl.strategies.batch_rules import largest_batches, random_batches
 from hasfl.strategies.catalogue import Strategy
 from hasfl.strategies.ending import Ending
 from hasfl.strategies.situation import Situation
+from hasfl.theory.objective import margins
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class StrategyDecider:
     strategy: Strategy
     seeds: Seeds
     ending: Ending | None = None  # if the last interval may have larger batches
+    stays_after: int | None = None  # the last round that may have a new plan, if plans shall stay
     answered: Problem | None = None  # the problem of the last plan
     found: Plan | None = None  # its best plan, whether or not it was taken
     before_ending: Plan | None = None  # the plan whose batches were enlarged, while they are
@@ -40,9 +42,11 @@ class StrategyDecider:
         return last
 
     def _usual_plan(self, situation: Situation) -> Plan:
-        """The best plan, or the last one if that is hardly worse."""
+        """The best plan, or the last one if that is hardly worse, or shall stay."""
         if not self.strategy.is_steady:
             return self.strategy.plan(situation)
+        if situation.start is not None and self._stays(situation.start, situation):
+            return situation.start
         if self.found is None:
             self.found = self.strategy.plan(situation)
         if self.strategy.keeps(situation, self.found):
@@ -68,6 +72,8 @@ class StrategyDecider:
             return plan
         self.answered, self.found = problem, None
         situation = self._situation(problem, devices, round, plan)
+        if self._stays(plan, situation):
+            return plan
         if self.before_ending is not None:
             return Plan(np.minimum(plan.batch_sizes, largest_batches(situation, plan.cuts)), plan.cuts)
         return self.strategy.rebatch(situation, plan)
@@ -96,6 +102,11 @@ class StrategyDecider:
         )
         if self.ending is not None:
             self.ending.restore(values["ending"])
+
+    def _stays(self, plan: Plan, situation: Situation) -> bool:
+        """Whether it is too late to change a plan that still fits."""
+        late = self.stays_after is not None and situation.round > self.stays_after
+        return late and self.strategy.is_steady and margins(plan, situation.problem).kept
 
     def _situation(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Situation:
         return Situation(problem=problem, devices=devices, round=round, seeds=self.seeds, previous=previous)
