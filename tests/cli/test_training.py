@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from hasfl.cli.training_view import TrainingView
 from hasfl.data import load_dataset
 from hasfl.networks import network
 from hasfl.reporting.metrics import outcome
@@ -20,6 +22,7 @@ from hasfl.reporting.store import RunFolder
 from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl, Outcome
+from tests.engines.simulations import simulation, unequal_fleet
 from tests.runner.scenarios import PIS, STATISTICS, files, kept, rounds, sentence, write
 
 
@@ -140,6 +143,20 @@ def test_estimates_are_kept_while_nobody_can_renew_them(
     away = "".join(f'[[absence]]\ndevice = "{name}"\nfirst_round = 2\nlast_round = 9\n' for name in many)
     assert train(uneven, tables=away).code == 0
     assert len(rounds(tmp_path / "run")) == 4
+
+
+def test_of_every_kind_of_note_the_first_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    (record,) = simulation("sfl", unequal_fleet(), rounds=1).training.rounds()
+    with TrainingView() as view:
+        for t, note in enumerate(("kept: no plan", "kept: none again", "larger batches", "larger batches")):
+            view.recorded(replace(record, round=t, notes=(note,)))
+    assert capsys.readouterr().err.splitlines() == ["round 0: kept: no plan", "round 2: larger batches"]
+
+
+@pytest.mark.parametrize("wanted", ["0.05", "0.999999"])
+def test_whether_the_goal_was_reached_is_told(train: Callable[..., Outcome], wanted: str) -> None:
+    done = train({"stop.accuracy": wanted})
+    assert ("reached the 5.00% that were wanted" in done.out) == (wanted == "0.05")
 
 
 def images(folder: Path, **arrays: Any) -> dict[str, str]:

@@ -23,6 +23,7 @@ from hasfl.engines.constants import (
     MeasuredConstants,
     PaperConstants,
     Tracked,
+    early,
 )
 from hasfl.engines.gradients import Samples, gradient
 from hasfl.engines.local import LocalEngine
@@ -37,7 +38,7 @@ from tests.engines.models import model
 from tests.engines.trainings import job
 
 READINGS = st.lists(st.floats(-8, 8).map(math.exp), min_size=1, max_size=20)
-INTERVAL = 5
+INTERVAL = 15
 LOSS = 2.0  # of the mean model, where readings are made up
 
 
@@ -105,6 +106,14 @@ def test_nothing_is_read_as_less_than_the_least() -> None:
     one.read(0.0)
     other.read(LEAST)
     assert one == other
+
+
+@pytest.mark.parametrize(
+    ("interval", "expected"),
+    [(1, (15, 60)), (2, (8, 30)), (7, (3, 9)), (15, (1, 4)), (16, (1, 4)), (100, (1, 4))],
+)
+def test_the_first_readings_wait_for_intervals_and_rounds(interval: int, expected: tuple[int, int]) -> None:
+    assert early(interval) == expected
 
 
 @dataclass
@@ -215,7 +224,7 @@ def test_an_interval_of_one_round_and_a_device_alone_have_no_drift(kind: dict[st
     made = guessed(**kind)
     assert not made.stats().drift_of.any()
     assert not made.stats().skew_upto.any()
-    made.learn(engine(), order(), 1, 1.0)
+    made.learn(engine(), order(), early(made.interval)[0], 1.0)
     assert not made.stats().drift_of.any()
     assert not made.stats().skew_upto.any()
     assert made.stats().noise != pytest.approx(GUESSED_NOISE)
@@ -244,7 +253,7 @@ def test_the_papers_constants_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> N
     """Estimated at once, then half of the newest each time, when that is due; and restored."""
     newest = iter(STATS)
     monkeypatch.setattr(constants, "estimate_statistics", lambda engine, order: next(newest))
-    made, ready = PaperConstants(), engine()
+    made, ready = PaperConstants(15), engine()
     assert made.saved() == {}
     asked = [made.learn(ready, order(), k, 1.0) for k in (0, 0, 1, 2, 3, 4)]
     assert [found is not None for found in asked] == [True, False, True, False, False, True]
@@ -255,7 +264,7 @@ def test_the_papers_constants_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(stats, GradientStats)
     assert [stats.smoothness, stats.initial_gap, stats.variance_of[0]] == pytest.approx(expected)
     assert stats.moment_of[1] == pytest.approx(expected[2])
-    again = PaperConstants()
+    again = PaperConstants(15)
     again.restore(json.loads(json.dumps(made.saved())))
     assert again.saved() == made.saved() == asked[-1]
     again.restore({})

@@ -40,6 +40,7 @@ class TrainingView:
         )
         self.task = self.progress.add_task("", total=None, state="")
         self.goal, self.accuracy = Goal(), ""
+        self.noted: set[str] = set()  # kinds of notes that were shown
 
     def __enter__(self) -> "TrainingView":
         self.progress.start()
@@ -56,7 +57,7 @@ class TrainingView:
 
     def started(self, request: RunRequest, simulation: Simulation, last: RoundRecord | None) -> None:
         """A training begins, or goes on."""
-        self.goal, self.accuracy = simulation.training.goal, ""
+        self.goal, self.accuracy, self.noted = simulation.training.goal, "", set()
         where = f", from round {last.round} on" if last else ""
         self._say(f"{request.strategy}, seed {request.seed}: training{where}")
         self.progress.reset(self.task, description=escape(request.strategy), total=_total(self.goal))
@@ -65,7 +66,11 @@ class TrainingView:
         self.console.print(escape(sentence), highlight=False, soft_wrap=True)
 
     def recorded(self, record: RoundRecord) -> None:
-        """A round is over."""
+        """A round is over; of every kind of note, the first is shown."""
+        for note in record.notes:
+            if (kind := note.partition(":")[0]) not in self.noted:
+                self.noted.add(kind)
+                self._say(f"round {record.round}: {note}")
         if record.accuracy is not None:
             self.accuracy = f" · {record.accuracy:.1%}"
         of = f"/{self.goal.rounds}" if self.goal.rounds else ""

@@ -16,7 +16,7 @@ from hasfl.errors import Diverged
 from hasfl.profile import GradientStats, MeasuredStats, Profile
 
 Stats = GradientStats | MeasuredStats
-EARLY = (1, 4)  # intervals after which constants are read first
+EARLY = ((1, 15), (4, 60))  # intervals and rounds that must both be over before the first readings
 SPACING = 24  # intervals between two estimates of the paper's constants, later
 BUDGET = 0.002  # of the samples that training uses: what later readings keep to, the first ones counted in
 NEWEST = 0.5  # what the newest estimate weighs where the paper's constants are smoothed
@@ -31,6 +31,11 @@ GUESSED_DRIFT = 0.015  # of every device and round of an interval
 GUESSED_SKEW = 0.5  # data may differ
 LEAST = 0.2  # of either constant: what is smaller weighs nothing
 LEAST_PRIVATE = 0.05  # of the noise: fewer layers tell nothing of the skew of others
+
+
+def early(interval: int) -> tuple[int, ...]:
+    """After how many intervals of so many rounds constants are read first."""
+    return tuple(max(least, math.ceil(rounds / interval)) for least, rounds in EARLY)
 
 
 class Constants(Protocol):
@@ -82,6 +87,7 @@ class GivenConstants:
 class PaperConstants:
     """β, σ², G² and ϑ, after Wang et al. 2019; smoothed. Where plans stay, early estimates are the last."""
 
+    interval: int  # I
     stay: bool = False  # whether plans shall stay once they are made
     known: GradientStats | None = None
 
@@ -110,7 +116,7 @@ class PaperConstants:
         self.known = GradientStats(**values) if values else None
 
     def _due(self, nth: int) -> bool:
-        return nth in EARLY or (not self.stay and nth > 0 and nth % SPACING == 0)
+        return nth in early(self.interval) or (not self.stay and nth > 0 and nth % SPACING == 0)
 
 
 @dataclass(slots=True)
@@ -189,7 +195,8 @@ class MeasuredConstants:
         """Take a reading, if it is time."""
         able = engine.job.data.sizes[order.devices] >= 2
         cost, used = samples_beyond_training(order), int((order.drawn + order.batch_sizes).sum())
-        if not able.any() or not (nth in EARLY or (not self.stay and self.spent + cost <= BUDGET * used)):
+        later = not self.stay and self.spent + cost <= BUDGET * used
+        if not able.any() or not (nth in early(self.interval) or later):
             return None
         self.spent += cost
         reading, own = take_reading(engine, order, self.interval), float(loss)

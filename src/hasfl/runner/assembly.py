@@ -14,7 +14,7 @@ from hasfl.arrays import IntN, count, quantity
 from hasfl.data import Dataset, partition
 from hasfl.engines.api import Order
 from hasfl.engines.clock import ModelledClock
-from hasfl.engines.constants import EARLY, Constants, GivenConstants, MeasuredConstants, PaperConstants
+from hasfl.engines.constants import Constants, GivenConstants, MeasuredConstants, PaperConstants, early
 from hasfl.engines.local import Job, LocalEngine, SampleLoss, cross_entropy
 from hasfl.engines.loop import Training
 from hasfl.engines.observer import WorldObserver
@@ -209,7 +209,7 @@ def _training(engine: LocalEngine, world: World, profile: Profile, settings: Set
             chosen,
             Seeds(settings.seed),
             Ending(settings.goal, MEAN_AGE) if settings.ends_apart else None,
-            EARLY[-1] * settings.interval + 1 if settings.plans == "stay" else None,
+            early(settings.interval)[-1] * settings.interval + 1 if settings.plans == "stay" else None,
         ),
         observer=_observer(engine, chosen, world, profile, settings),
         clock=ModelledClock(
@@ -307,7 +307,7 @@ def _constants(chosen: Strategy, world: World, profile: Profile, settings: Setti
         return GivenConstants(MeasuredStats.unknown(len(profile)))
     stay = settings.plans == "stay"
     if chosen.of_the_paper or settings.kind_of_constants == "paper":
-        return PaperConstants(stay)
+        return PaperConstants(settings.interval, stay)
     return MeasuredConstants.guessed(profile, len(world.fleet), settings.interval, stay=stay)
 
 
