@@ -2,8 +2,15 @@
 
 import os
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported: idle threads sleep
 settings.register_profile("hasfl", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("hasfl")
+
+
+@pytest.fixture
+def readings_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first and the fourth interval, however short they are, for trainings of a few rounds."""
+    monkeypatch.setattr("hasfl.engines.constants.EARLY", ((1, 1), (4, 1)))

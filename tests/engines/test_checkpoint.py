@@ -17,6 +17,7 @@ from hasfl.runner.assembly import Simulation
 from hasfl.world import World
 from tests.engines.simulations import changing_world, simulation, unequal_fleet, world_without
 
+pytestmark = pytest.mark.usefixtures("readings_come_soon")
 ROUNDS = 7  # two aggregations, and a round of a third interval
 STATS = GradientStats(smoothness=1.0, initial_gap=1.0, variance_of=[1.0] * 4, moment_of=[1e-3] * 4)
 Kept = tuple[Mapping[str, Any], Mapping[str, Any], list[RoundRecord]]

@@ -19,13 +19,7 @@ from tests.cli.conftest import Hasfl, Outcome
 from tests.engines.simulations import simulation, unequal_fleet
 from tests.runner.scenarios import kept, rounds, sentence, write
 
-
-@pytest.fixture(autouse=True)
-def readings_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first and the fourth interval, however short these are: trainings here are."""
-    monkeypatch.setattr(constants_module, "EARLY", ((1, 1), (4, 1)))
-
-
+pytestmark = pytest.mark.usefixtures("readings_come_soon")
 FIXED = {"training.interval": "2", "stop.rounds": "12"}
 LAST = {"training.serve": '"last"', "training.evaluate_every": "2", "training.learning_rate": "0.1"}
 FIELDS = {
