@@ -205,27 +205,20 @@ def test_which_constants_are_meant(given: dict[str, Any], kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"stats": STATS, "constants": "measured"}, 'leave constants out, or set it to "paper"'),
-        ({"stats": MeasuredStats.unknown(1), "constants": "paper"}, 'set it to "measured"'),
-        ({"stats": MeasuredStats.unknown(1), "target": 1.0}, "give the bound's constants in"),
-        ({"constants": "measured", "target": 1.0}, 'set constants = "paper"'),
-    ],
-    ids=str,
-)
-def test_what_contradicts_itself_is_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        Settings(**given)
-
-
-@pytest.mark.parametrize(
     ("given", "fault"),
     [
         ({"constants": "guessed"}, "constants must be measured or paper, got 'guessed'"),
         ({"plans": "once"}, "plans must be one of over time, stay, got 'once'"),
-        ({"constants": "measured", "target": 1.0}, "the target ε belongs to the paper's constants"),
-        ({"stats": MeasuredStats.unknown(1), "target": 1.0}, "the target ε belongs to the paper's constants"),
+        (
+            {"constants": "measured", "target": 1.0},
+            "target ε belongs to the paper's constants: .* constants = ",
+        ),
+        (
+            {"stats": MeasuredStats.unknown(1), "target": 1.0},
+            "target ε belongs to the paper's constants: .* the bound's",
+        ),
+        ({"stats": STATS, "constants": "measured"}, 'leave constants out, or set it to "paper"'),
+        ({"stats": MeasuredStats.unknown(1), "constants": "paper"}, 'set it to "measured"'),
     ],
     ids=str,
 )

@@ -202,18 +202,18 @@ class MeasuredConstants:
         reading, own = take_reading(engine, order, self.interval), float(loss)
         if not (math.isfinite(own) and math.isfinite(reading.loss)):
             raise Diverged(NOT_FINITE.format(round=order.round))
-        self._track(reading, own, engine.state.depth)
+        undone = reading.undone(own)
+        self._track(reading, undone, engine.state.depth)
         found = {name: getattr(reading, name) for name in ("overshoot", "carried", "drift", "walked")}
-        return found | {"read_noise": reading.noise, "undone": reading.undone(own)} | _plain(self.stats())
+        return found | {"read_noise": reading.noise, "undone": undone} | _plain(self.stats())
 
-    def _track(self, reading: Reading, loss: float, depth: int) -> None:
-        """Take a reading in; skew and drift grow with the private layers as their noise does."""
+    def _track(self, reading: Reading, undone: float, depth: int) -> None:
+        """Take a reading in: skew, which is k, and drift grow with the private layers as their noise does."""
         weight = self.noise.read(reading.noise)
         self.share_of = self.share_of + weight * (reading.share_of - self.share_of)
         private = float(self.share_of[:depth].sum())
         if reading.drift is None or private <= 0:
             return
-        undone = reading.undone(loss)  # k = ln(L/l)
         self.skew += weight * (undone / max(private, LEAST_PRIVATE) - self.skew)
         self.drift.read(min(math.exp(-undone), 1.0) * reading.drift / private)
 

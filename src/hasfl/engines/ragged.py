@@ -5,6 +5,7 @@ pooling) works on that batch as it is. Functions that take weights are caught on
 done device by device, or for all in one kernel where that is faster; `ROWWISE` lists those that are known.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
@@ -54,7 +55,7 @@ class Ragged(TorchFunctionMode):
         return id(args[0]) in self.stacked or args[0].shape[0] == sum(self.rows.places)
 
 
-class _NormByRows(TorchFunctionMode):
+class _NormByRows(TorchFunctionMode, ABC):
     """While it is on, batch norms are done in a way of its own, and everything else as ever."""
 
     def __init__(self, rows: Rows) -> None:
@@ -68,9 +69,9 @@ class _NormByRows(TorchFunctionMode):
         given = kwargs or {}
         return self.normalised(*args, **given) if func is F.batch_norm else func(*args, **given)
 
+    @abstractmethod
     def normalised(self, *args: Any, **given: Any) -> Tensor:
         """What a batch norm called with these gives."""
-        raise NotImplementedError
 
 
 class SharedNorm(_NormByRows):
