@@ -3,11 +3,14 @@ solver leave on the table?
 
     python -m benchmarks.bench_planner             # all of it, some ten minutes
     python -m benchmarks.bench_planner --quick     # fleets of at most 1,000 and fewer random problems
+    python -m benchmarks.bench_planner --hard      # hard fleets of 1,000 and 20,000 devices alone
+    python -m benchmarks.bench_planner --constants # what half and double of the search's own constants cost
 
 Writes benchmarks/planner_<hardware>_<date>.md with a plot beside it. VGG-16's profile and measured constants
 (examples/table1.toml), wide fleets: 0.1 to 2 TFLOPS, uplinks of 10 to 80 Mbps. The gradient noise σ² is
 scaled by N/20, so that batch sizes matter at every N. In the *grown* setting the edge server and its links
-grow with N too, which keeps a thousand different devices at the edge of what pays: the hard case.
+grow with N too. The *hard* fleets are grown ones without drift: their plans mix cuts, and a thousand different
+devices stand at the edge of what pays.
 """
 
 import argparse
@@ -28,11 +31,13 @@ from typing import Any
 
 import numpy as np
 
-from hasfl import FleetRanges, Plan, PlanReport, Problem, Seeds, draw_fleet
+from hasfl import FleetRanges, GradientStats, MeasuredStats, Plan, PlanReport, Problem, Seeds, draw_fleet
 from hasfl.errors import Infeasible
+from hasfl.planning import batch_grid, boxes, cells, search, tariff
 from hasfl.planning.joint import best_batches, best_plan
 from hasfl.planning.verify import faults
 from hasfl.runner.questions import read_problem
+from tests.planning.random_problems import measured as measured_problem
 from tests.planning.random_problems import random_problem
 
 HERE = Path(__file__).parent
@@ -52,9 +57,24 @@ def wide_problem(devices: int, seed: int, *, grown: bool) -> Problem:
         server_fed_up_rate=(360e6 * server, 380e6 * server),
         server_fed_down_rate=(360e6 * server, 380e6 * server),
     )
-    stats, _ = problem.bound_constants()
-    stats = replace(stats, variance_of=stats.variance_of * factor)
-    return replace(problem, fleet=draw_fleet(ranges, Seeds(seed)), stats=stats)
+    assert isinstance(problem.stats, GradientStats)
+    stats = replace(problem.stats, variance_of=problem.stats.variance_of * factor)
+    return replace(problem, fleet=draw_fleet(ranges, Seeds(seed)), stats=stats, samples=None)
+
+
+def hard_problems(devices: int) -> dict[str, Problem]:
+    """Grown fleets whose plans mix cuts, under both laws."""
+    grown = wide_problem(devices, 0, grown=True)
+    assert isinstance(grown.stats, GradientStats)
+    calm = replace(grown.stats, moment_of=0 * grown.stats.moment_of)
+    noisy = replace(calm, variance_of=3 * calm.variance_of)
+    measured = MeasuredStats(rounds=100.0, noise=20.0, drift_of=np.zeros(len(grown.profile)))
+    return {
+        "no drift": replace(grown, stats=calm),
+        "3 σ²": replace(grown, stats=noisy),
+        "3 σ², I = 50": replace(grown, stats=noisy, interval=50),
+        "measured law": replace(grown, stats=measured, target=None),
+    }
 
 
 # ── one measurement, in a process of its own so that its peak memory is its own ──────────────────────────
@@ -125,6 +145,73 @@ def speed_table(sizes: list[int]) -> list[str]:
             )
             print(lines[-1], flush=True)
     return lines
+
+
+def hard_table() -> list[str]:
+    lines = [
+        "| N | setting | asked gap | seconds | proved gap | boxes | status |",
+        "|--:|---|--:|--:|--:|--:|---|",
+    ]
+    for devices, gap in ((1000, 1e-3), (20_000, 1e-2)):
+        for setting, problem in hard_problems(devices).items():
+            report = best_plan(problem, gap=gap)
+            assert not faults(report, problem)
+            lines.append(
+                f"| {devices:,} | {setting} | {gap:g} | {report.seconds:.1f} | {report.gap:.1e} | "
+                f"{report.iterations:,} | {report.status} |"
+            )
+            print(lines[-1], flush=True)
+    return lines
+
+
+CONSTANTS = (
+    (search, "STEPS"),
+    (boxes, "DEVICE_SHARE"),
+    (search, "SLOPE_WEIGHT"),
+    (search, "GRID_SHARE"),
+    (search, "ELEMENTS"),
+    (cells, "CELLS"),
+    (tariff, "UPWARDS"),
+    (batch_grid, "CELLS"),
+)
+
+
+def constants_table() -> list[str]:
+    """Seconds for the same problems with each constant halved and doubled, over those with the constants."""
+    problems = [*hard_problems(100).values(), *hard_problems(500).values()]
+    for seed in range(3000, 3060):
+        problem = random_problem(seed, devices=(1, 50), layers=(2, 8), max_batch=32)
+        problems += [problem, measured_problem(problem, seed)]
+    base = statistics.median(_seconds(problems) for _ in range(3))
+    lines = [
+        f"As they are: {base:.1f} s.",
+        "",
+        "| constant | value | halved | doubled |",
+        "|---|--:|--:|--:|",
+    ]
+    for module, name in CONSTANTS:
+        value, ratios = getattr(module, name), []
+        for factor in (0.5, 2):
+            changed = type(value)(max(value * factor, 1.05 if name == "UPWARDS" else 0))
+            setattr(module, name, changed)
+            ratios.append(_seconds(problems) / base)
+        setattr(module, name, value)
+        place = f"{module.__name__.removeprefix('hasfl.planning.')}.{name}"
+        lines.append(f"| `{place}` | {value:g} | {ratios[0]:.2f} | {ratios[1]:.2f} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def _seconds(problems: list[Problem]) -> float:
+    """For a plan and then for the batches at its cuts; a search that takes over 20 s counts as 20 s."""
+    began = time.perf_counter()
+    for problem in problems:
+        try:
+            plan = best_plan(problem, time_limit=20).plan
+        except Infeasible:
+            continue
+        best_batches(problem, plan.cuts, time_limit=20)
+    return time.perf_counter() - began
 
 
 def batches_table(sizes: list[int]) -> list[str]:
@@ -232,10 +319,15 @@ def growth(sizes: list[int], picture: Path) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--hard", action="store_true")
+    parser.add_argument("--constants", action="store_true")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
         print(json.dumps(measure(*json.loads(options.case))))
+        return
+    if options.hard or options.constants:
+        print("\n".join(hard_table() if options.hard else constants_table()))
         return
     hardware = f"{os.cpu_count()}-core-{platform.machine()}"
     name = f"planner_{hardware}_{datetime.date.today().isoformat()}"
@@ -247,6 +339,10 @@ def main() -> None:
         "Made on a shared machine by `python -m benchmarks.bench_planner`; see its docstring.",
         "## Batch sizes and cuts together",
         *speed_table(sizes),
+        "## Hard fleets",
+        *hard_table(),
+        "## What half and double of the search's own constants cost (ratios)",
+        *constants_table(),
         "## Batch sizes alone, gap 0.1 %",
         *batches_table(sizes),
         f"## Growth at a gap of 1 %\n\n![seconds against N]({name}.png)\n",

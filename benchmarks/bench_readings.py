@@ -19,9 +19,10 @@ import torch
 from hasfl import FleetRanges, Goal, Seeds, draw_fleet
 from hasfl.data import Dataset, load_dataset
 from hasfl.engines.api import Order
-from hasfl.engines.constants import MeasuredConstants, Stats
+from hasfl.engines.constants import MeasuredConstants
 from hasfl.engines.local import LocalEngine
 from hasfl.networks import network
+from hasfl.profile import Stats
 from hasfl.runner.assembly import Settings, simulate
 
 DEVICES, INTERVAL, INTERVALS = 20, 15, 48

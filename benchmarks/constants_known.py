@@ -38,7 +38,7 @@ from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
 from hasfl.reporting.figures import save_figure
 from hasfl.runner.assembly import Settings, simulate
 from hasfl.runner.questions import read_problem
-from hasfl.theory.bound import bound_floor
+from hasfl.theory.bound import Corollary1
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,9 +133,8 @@ def _draw_estimates(axes: "Axes") -> None:
 def draw_epsilon(path: Path) -> None:
     """The best plan for the paper's constants, over ε."""
     problem = read_problem(str(TABLE_1))
-    stats, _ = problem.bound_constants()
     largest = Plan.uniform(len(problem.fleet), batch_size=problem.max_batch, cut=1)
-    floor = bound_floor(largest, stats, learning_rate=problem.learning_rate, interval=problem.interval).total
+    floor = Corollary1.of(problem).bound.floor(largest).total
     targets = floor * np.geomspace(1.05, 100, 40)
     plans = [best_plan(replace(problem, target=float(target)), gap=1e-2).plan for target in targets]
     figure = new_figure(2.6)

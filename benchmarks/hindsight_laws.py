@@ -14,8 +14,8 @@ from benchmarks.hindsight_numbers import Cell, Floats, Run, fleet_of, profile_of
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, MeasuredStats
-from hasfl.theory.bound import default_target
+from hasfl.profile import GradientStats, MeasuredStats, Stats
+from hasfl.theory.laws import target_for_all
 from hasfl.theory.objective import rounds_needed
 
 NOISES = (1e-2, 1e4)  # samples, between which fits look
@@ -68,21 +68,18 @@ def laws_by_cut(rounds: Mapping[Cell, float]) -> dict[int, Law | None]:
 # ── forecasts ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def stats_of(reading: Mapping[str, Any]) -> GradientStats | MeasuredStats:
+def stats_of(reading: Mapping[str, Any]) -> Stats:
     """Constants as they were read."""
     kind = MeasuredStats if "noise" in reading else GradientStats
-    return kind(**{name: reading[name] for name in kind.__dataclass_fields__ if name in reading})
+    return kind(**{name: reading[name] for name in reading if name in kind.__dataclass_fields__})
 
 
 def forecast(run: Run, reading: Mapping[str, Any], cells: Iterable[Cell]) -> dict[Cell, float]:
     """Rounds of fixed plans by the constants that a training read; ε by the rule of engines/observer.py."""
     setting, stats = SETTINGS[run.setting], stats_of(reading)
     how: dict[str, Any] = {"learning_rate": setting.learning_rate, "interval": setting.interval}
-    target = None
-    if isinstance(stats, GradientStats):
-        worst = Plan.uniform(DEVICES, batch_size=1, cut=len(stats))
-        target = default_target(worst, stats, **how)
     fleet, profile = fleet_of(run.fleet, run.seed), profile_of(run.setting)
+    target = target_for_all(stats, profile, devices=DEVICES, **how)
     problem = Problem(fleet=fleet, profile=profile, stats=stats, target=target, **how)
     return {cell: _rounds_or_never(cell, problem) for cell in cells}
 

@@ -8,7 +8,7 @@ from hasfl.fleet import PER_DEVICE, Fleet
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.profile import GradientStats, Profile
-from hasfl.theory.bound import bound_floor
+from hasfl.theory.bound import Theorem1
 
 
 def numbers(low: float, high: float, size: int) -> st.SearchStrategy[FloatN]:
@@ -74,10 +74,12 @@ def settings(draw: st.DrawFn) -> tuple[Problem, Plan]:
     devices, layers = draw(st.integers(1, 6)), draw(st.integers(1, 6))
     stats, plan = draw(gradient_stats(layers)), draw(plans(devices, layers))
     learning_rate, interval = draw(st.floats(1e-4, 1e-1)), draw(st.integers(1, 30))
-    floor = bound_floor(plan, stats, learning_rate=learning_rate, interval=interval)
+    profile = draw(profiles(layers))
+    bound = Theorem1.of(stats, profile, devices=devices, learning_rate=learning_rate, interval=interval)
+    floor = bound.floor(plan)
     problem = Problem(
         fleet=draw(fleets(devices)),
-        profile=draw(profiles(layers)),
+        profile=profile,
         stats=stats,
         learning_rate=learning_rate,
         interval=interval,

@@ -1,6 +1,6 @@
 """Arrays that are checked once, when a value is made, and can never be written again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sized
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +16,8 @@ Dtype = TypeVar("Dtype", bound=np.generic)
 FloatN = NDArray[np.float64]  # one number per device i
 IntN = NDArray[np.int64]
 FloatL = NDArray[np.float64]  # one number per layer j
+IntL = NDArray[np.int64]
+BoolL = NDArray[np.bool_]
 
 
 def quantities(field: str, given: ArrayLike, *, positive: bool = False) -> NDArray[np.float64]:
@@ -39,6 +41,14 @@ def counts(field: str, given: ArrayLike) -> IntN:
     if (wrong := np.flatnonzero(values < 1)).size:
         raise InputError(f"{field}[{wrong[0]}] must be at least 1, got {values[wrong[0]]}")
     return frozen(values.astype(np.int64))
+
+
+def flags(field: str, given: ArrayLike) -> BoolL:
+    """Freeze a list of true and false."""
+    values = np.array(given)
+    if values.ndim != 1 or values.size == 0 or values.dtype != np.bool_:
+        raise InputError(f"{field} must be a list of true and false, got {given!r}")
+    return frozen(values)
 
 
 def quantity(field: str, given: float, *, positive: bool = False) -> float:
@@ -65,7 +75,7 @@ def count(field: str, given: int) -> int:
     return int(given)
 
 
-def same_length(arrays: dict[str, Sequence[object] | NDArray[np.float64] | IntN], per: str) -> None:
+def same_length(arrays: Mapping[str, Sized], per: str) -> None:
     """Require one entry per device or layer in every array; the first one sets the length."""
     (first, reference), *others = arrays.items()
     for field, values in others:

@@ -60,17 +60,20 @@ class Margins:
     target: float | None  # C1: ε minus the floor of the bound, above 0; None where rounds are measured
     memory: FloatN  # C4, bit per device
     max_batch: FloatN  # samples per device
+    min_batch: FloatN  # samples per device above the fewest that its private layers can train on
 
     @property
     def kept(self) -> bool:
         """Whether the plan respects every constraint."""
         reached = self.target is None or self.target > 0
-        return bool(reached and (self.memory >= 0).all() and (self.max_batch >= 0).all())
+        batches = (self.max_batch >= 0).all() and (self.min_batch >= 0).all()
+        return bool(reached and batches and (self.memory >= 0).all())
 
     def by_constraint(self) -> Mapping[str, float | list[float]]:
         """The margins under the names of the paper's constraints, as plain numbers."""
         c1 = {} if self.target is None else {"C1": self.target}
-        return {**c1, "C4": self.memory.tolist(), "max_batch": self.max_batch.tolist()}
+        batches = {"max_batch": self.max_batch.tolist(), "min_batch": self.min_batch.tolist()}
+        return {**c1, "C4": self.memory.tolist(), **batches}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hasfl.arrays import FloatN, IntN, count, counts, frozen, quantity, same_length
+from hasfl.arrays import FloatN, IntL, IntN, count, counts, frozen, quantity, same_length
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
-from hasfl.profile import GradientStats, MeasuredStats, Profile
+from hasfl.profile import Profile, Stats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -17,27 +17,24 @@ class Problem:
 
     fleet: Fleet
     profile: Profile
-    stats: GradientStats | MeasuredStats  # the paper's constants, or those measured in training
+    stats: Stats  # the paper's constants, or those measured in training
     learning_rate: float  # γ
     interval: int  # I, rounds between aggregations
     target: float | None = None  # ε, the mean squared gradient to reach: with the paper's constants alone
     max_batch: int = 64  # the upper end of the paper's random batch sizes
-    min_batch: int = 1  # for devices that can
-    single_noise: float = 1.0  # noise of a batch of one, over what it is by 1/b; a batch norm adds to it
     samples: IntN | None = None  # |D_i|, what each device holds, if that is known
 
     def __post_init__(self) -> None:
         rate = quantity("learning_rate", self.learning_rate, positive=True)
         object.__setattr__(self, "learning_rate", rate)
         self._check_target()
-        for field in ("interval", "max_batch", "min_batch"):
+        for field in ("interval", "max_batch"):
             object.__setattr__(self, field, count(field, getattr(self, field)))
-        object.__setattr__(self, "single_noise", quantity("single_noise", self.single_noise, positive=True))
         if self.samples is not None:
             object.__setattr__(self, "samples", counts("samples", self.samples))
             same_length({"fleet.flops": self.fleet.flops, "samples": self.samples}, per="device")
         if len(self.stats) != len(self.profile):
-            field = "variance_of" if isinstance(self.stats, GradientStats) else "drift_of"
+            field = "variance_of" if self.stats.needs_target else "drift_of"
             raise InputError(
                 f"stats.{field} has {len(self.stats)} entries but the profile has "
                 f"{len(self.profile)} layers: give one per layer"
@@ -45,7 +42,7 @@ class Problem:
 
     def _check_target(self) -> None:
         """A target belongs to the paper's constants, and to no others."""
-        if isinstance(self.stats, MeasuredStats):
+        if not self.stats.needs_target:
             if self.target is not None:
                 raise InputError(
                     "target must be left out where the constants are measured in training: the mean squared "
@@ -58,20 +55,21 @@ class Problem:
         else:
             object.__setattr__(self, "target", quantity("target", self.target, positive=True))
 
-    def bound_constants(self) -> tuple[GradientStats, float]:
-        """The paper's constants and the target ε, for what works with its convergence bound alone."""
-        if isinstance(self.stats, MeasuredStats) or self.target is None:
-            raise InputError(
-                "expected the paper's constants (smoothness, initial_gap, variance_of, moment_of), got "
-                "constants measured in training: use the exact solver, or give the paper's and a target"
-            )
-        return self.stats, self.target
-
     @property
     def largest_batch(self) -> FloatN:
         """The most samples that each device may use in a round, memory aside: no more than it holds."""
         most = np.full(len(self.fleet), float(self.max_batch))
         return frozen(most if self.samples is None else np.minimum(most, self.samples))
+
+    @property
+    def smallest_batch_upto(self) -> IntL:
+        """For each deepest cut, the fewest samples that every device needs.
+
+        A private layer sees the samples of its own device alone. A common layer sees those of all devices, so
+        it needs more than one sample of a device only where there is no other device.
+        """
+        upto = self.profile.smallest_batch_upto
+        return upto if len(self.fleet) > 1 else frozen(np.full_like(upto, upto[-1]))
 
     def require_fits(self, plan: Plan) -> None:
         """Refuse a plan for another number of devices or with a cut that the model does not have."""

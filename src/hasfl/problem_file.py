@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from hasfl.documents import Document
 from hasfl.fleet import Fleet
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, MeasuredStats, Profile
+from hasfl.profile import GradientStats, MeasuredStats, Profile, Stats
 
 
 class FleetSection(Document):
@@ -36,6 +36,8 @@ class ProfileSection(Document):
     gradient_bits_at: list[float]
     param_bits_upto: list[float]
     optimizer_bits_upto: list[float]
+    batch_norm_of: list[bool] | None = None
+    smallest_batch_of: list[int] | None = None
     names: list[str] = Field(default_factory=list)
 
 
@@ -57,10 +59,12 @@ class StatsSection(Document):
     noise_error: float = 0.0
     drift_error: float = 0.0
 
+    single_noise: float | None = None  # with either kind
+
     @model_validator(mode="after")
     def _one_kind(self) -> "StatsSection":
         papers = sorted(self.model_fields_set & set(OF_THE_BOUND))
-        measured = sorted(self.model_fields_set - set(OF_THE_BOUND))
+        measured = sorted(self.model_fields_set - set(OF_THE_BOUND) - {"single_noise"})
         if papers and measured:
             raise ValueError(
                 f"give either the paper's constants ({', '.join(OF_THE_BOUND)}) or measured ones "
@@ -71,12 +75,10 @@ class StatsSection(Document):
             raise ValueError(f"{missing[0]} is missing: expected {', '.join(expected)}")
         return self
 
-    def stats(self) -> GradientStats | MeasuredStats:
+    def stats(self) -> Stats:
         """The section as a value."""
-        given = self.model_dump()
-        if self.noise is None:
-            return GradientStats(**{field: given[field] for field in OF_THE_BOUND})
-        return MeasuredStats(**{field: value for field, value in given.items() if field not in OF_THE_BOUND})
+        given = self.model_dump(exclude_unset=True, exclude_none=True)
+        return GradientStats(**given) if self.noise is None else MeasuredStats(**given)
 
 
 OF_THE_BOUND = ("smoothness", "initial_gap", "variance_of", "moment_of")

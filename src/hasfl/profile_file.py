@@ -20,6 +20,8 @@ class LayerRow(Document):
     parameters: int
     param_bits: float
     buffer_bits: float
+    batch_norm: bool = False
+    smallest_batch: int = 1
 
 
 class ProfileFile(Document):
@@ -44,7 +46,8 @@ class ProfileFile(Document):
     ) -> Self:
         """Describe counted layers; the sums include what the optimiser keeps."""
         profile = Profile.of(layers, optimizer=optimizer)
-        sums = {field: getattr(profile, field).tolist() for field in PER_LAYER_COSTS}
+        fields = (*PER_LAYER_COSTS, "batch_norm_of", "smallest_batch_of")
+        sums = {field: getattr(profile, field).tolist() for field in fields}
         return cls(
             model=model,
             classes=classes,

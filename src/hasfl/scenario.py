@@ -7,9 +7,10 @@ Quantities may carry units ("78 Mbps"). Whatever is left out is what the paper u
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from hasfl.arrays import MOST
+from hasfl.arrays import MOST, IntN
 from hasfl.documents import Document
 from hasfl.errors import UnitError
 from hasfl.fleet import GIBIBYTE, PER_DEVICE, PER_SERVER, Device, Fleet, FleetRanges, Range, draw_fleet
@@ -51,6 +52,8 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 
 TABLE_I = FleetRanges()
 MODEL_FOR = {"digits": "small-cnn", "fashion-mnist": "small-cnn", "cifar10": "vgg16", "cifar100": "resnet18"}
+# Training samples of the data sets that hasfl knows, so that a plan knows them without reading the data.
+TRAINING_SAMPLES = {"digits": 1_438, "fashion-mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000}
 LARGEST_SIDE = 1_000_000  # of a sample, in any direction
 
 
@@ -212,6 +215,15 @@ class Scenario(Document):
         """The data, or what goes with the model."""
         by_model = {model: data for data, model in reversed(MODEL_FOR.items())}
         return self.data.name or by_model.get(self.model_name, "digits")
+
+    def samples_held(self, devices: int) -> IntN | None:
+        """How many samples each device holds; None where that depends on data that must be read first."""
+        if self.data.samples is not None:
+            return np.full(devices, self.data.samples)
+        total = TRAINING_SAMPLES.get(self.data_name)
+        if total is None or self.data.partition != "iid" or devices > total:
+            return None
+        return total // devices + (np.arange(devices) < total % devices)
 
     @model_validator(mode="after")
     def _drawn_or_listed(self) -> "Scenario":

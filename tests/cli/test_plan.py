@@ -42,6 +42,7 @@ def test_json_is_one_object_that_says_what_evaluate_says(hasfl: Hasfl, tmp_path:
             "C1": report.margins.target,
             "C4": report.margins.memory.tolist(),
             "max_batch": [48, 32, 56],
+            "min_batch": [15, 31, 7],
         },
     }
 
@@ -172,7 +173,6 @@ def test_wrong_problems(hasfl: Hasfl, tmp_path: Path, case: str) -> None:
         (("--gap", "2"), "--gap"),
         (("--cut", "6"), "a cut must lie between 1 and 5, the number of layers, got 6"),
         (("--batch", "65"), "batch size 65 of device '1' is above 64, the lesser of max_batch"),
-        (("--why", "--batch", "4"), "--why lets the batch sizes adapt"),
         (("--sensitivity", "--cut", "4"), "--sensitivity compares the best plans"),
         (("--sensitivity", "--solver", "bcd"), "--sensitivity compares the best plans"),
         (("--nonsense",), "No such option"),
@@ -276,11 +276,14 @@ def test_time_may_run_out(hasfl: Hasfl) -> None:
 def test_why(hasfl: Hasfl, tmp_path: Path) -> None:
     path = write(tmp_path, raw())
     shown = hasfl("plan", path, "--why").out
-    assert "sets T₃ (up)" in shown
+    for part in ("T₃ (activations up)", "T₄ (gradients down)", "T₅ (sub-models up)", "T₆ (sub-models down)"):
+        assert f"sets {part}" in shown
     assert shown.count("10 % more") == 3
-    upgrades = json.loads(hasfl("plan", path, "--why", "--json").out)["upgrades"]
+    printed = json.loads(hasfl("plan", path, "--why", "--json").out)
+    assert set(printed["set_by"]) == {"T3", "T4", "T5", "T6"}
+    upgrades = printed["upgrades"]
     saved = [upgrade["saved_seconds"] for upgrade in upgrades]
-    assert len(saved) == 3 + 3 * 4
+    assert len(saved) == 3 + 3 * 6
     assert saved == sorted(saved, reverse=True)
     assert saved[0] > 0
 
@@ -293,7 +296,7 @@ def test_constants_measured_in_training(hasfl: Hasfl, tmp_path: Path) -> None:
     private = 1 + 0.05 * max(printed["cuts"])
     assert printed["rounds"] == pytest.approx(500 * (1 + 20 * inverse * private))
     shown = hasfl("plan", path, "--batch", 10, "--cut", 2).out
-    assert "rounds 1,600 = 500 with endless batches + 200.0% for their noise + 20.0% for layers" in shown
+    assert "rounds 1,600 = 500 with endless batches + 200.0% for their noise + 20.0% for private" in shown
     refused = hasfl("plan", path, "--solver", "bcd")
     assert (refused.code, "expected the paper's constants" in refused.err) == (2, True)
 

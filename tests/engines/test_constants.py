@@ -32,7 +32,7 @@ from hasfl.engines.optimizers import Sgd
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import Diverged
 from hasfl.plan import Plan
-from hasfl.profile import GradientStats, MeasuredStats, Profile
+from hasfl.profile import PER_LAYER_COSTS, GradientStats, MeasuredStats, Profile
 from tests.engines.fakes import small_profile
 from tests.engines.models import model
 from tests.engines.trainings import job
@@ -152,7 +152,7 @@ def test_the_guess_before_the_first_reading() -> None:
     assert stats.noise_error == stats.drift_error == pytest.approx(math.log(4))
     drift = 0.015 * 4 * INTERVAL
     np.testing.assert_allclose(stats.drift_of, drift * np.array([1000, 2000, 4000]) / 7000)  # as weights are
-    free = Profile(**{name: np.zeros(3) for name in small_profile().__dataclass_fields__ if name != "names"})
+    free = Profile(**{name: np.zeros(3) for name in PER_LAYER_COSTS})
     weightless = MeasuredConstants.guessed(free, 4, INTERVAL)
     assert weightless.share_of.tolist() == [1 / 3] * 3
 

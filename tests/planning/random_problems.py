@@ -8,7 +8,7 @@ from hasfl.fleet import PER_DEVICE, Fleet
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.profile import PER_LAYER_COSTS, GradientStats, MeasuredStats, Profile
-from hasfl.theory.bound import bound_floor
+from hasfl.theory.bound import Theorem1
 
 
 def random_problem(
@@ -51,14 +51,14 @@ def random_problem(
     )
     interval = int(rng.choice([1, 2, 15]))
     reference = Plan(rng.integers(1, max_batch + 1, N), rng.integers(1, L + 1, N))
-    floor = bound_floor(reference, stats, learning_rate=0.05, interval=interval)
+    bound = Theorem1.of(stats, profile, devices=N, learning_rate=0.05, interval=interval)
     return Problem(
         fleet=fleet,
         profile=profile,
         stats=stats,
         learning_rate=0.05,
         interval=interval,
-        target=floor.total * float(spread(0.3, 8, 1)[0]),
+        target=bound.floor(reference).total * float(spread(0.3, 8, 1)[0]),
         max_batch=max_batch,
     )
 
@@ -98,8 +98,8 @@ def odd_problem(seed: int) -> Problem:
     target = problem.target
     if rng.random() < 0.3:
         most = Plan.uniform(len(fleet), batch_size=problem.max_batch, cut=1)
-        floor = bound_floor(most, stats, learning_rate=0.05, interval=problem.interval).total
-        target = floor * (1 + 10 ** rng.uniform(-8, 1))
+        bound = Theorem1.of(stats, profile, devices=len(fleet), learning_rate=0.05, interval=problem.interval)
+        target = bound.floor(most).total * (1 + 10 ** rng.uniform(-8, 1))
     scale = 10.0 ** rng.choice([-9, 0, 9])
     stats = replace(
         stats,

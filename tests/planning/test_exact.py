@@ -183,7 +183,7 @@ def test_batches_on_a_grid_of_any_size_agree_with_the_search(
         fixed = FixedCuts.of(problem, cuts)
         found = batch_grid.best_batches_on_grid(fixed, batch_grid.first_batches(fixed), 1e-4)
         searched = search_batches(problem, cuts)
-        if found is not None:
+        if found.lower_bound is not None:
             assert found.lower_bound <= searched.objective * (1 + 1e-12), seed
             assert fixed.value(found.batch_sizes) >= (searched.lower_bound or 0.0) * (1 - 1e-12), seed
             assert fixed.value(found.batch_sizes) <= found.lower_bound * (1 + 1.01e-4), seed

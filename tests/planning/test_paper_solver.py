@@ -17,10 +17,12 @@ from hasfl.planning.exhaustive import best_of_all
 from hasfl.planning.joint import best_cuts
 from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
-from hasfl.theory.rounds import Corollary1
+from hasfl.theory.bound import Corollary1
+from hasfl.theory.rounds import BatchNoise
 from tests.planning.random_problems import random_problem
 
 pairs = st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), min_size=1, max_size=20)
+PLAIN = {"smallest_batch": 1.0, "noise": BatchNoise(np.ones(1)), "deepest_cut": 1}
 
 
 @given(pairs)
@@ -48,10 +50,11 @@ def batch_problems(draw: st.DrawFn, devices: int = 5) -> BatchProblem:
     limits = draw(st.lists(st.floats(1, 40), min_size=N, max_size=N))
     return BatchProblem(
         margin_without_sampling=draw(st.floats(1.2, 50)) * N,
-        sampling_per_inverse_batch=1.0,
+        sampling_per_noise=1.0,
         server_seconds_per_sample=np.array(costs),
         fixed_seconds=draw(st.floats(0.1, 100)),
         largest_batch=np.array(limits),
+        **PLAIN,
     )
 
 
@@ -89,10 +92,11 @@ def test_the_remarks_search_is_never_worse_than_rounding(problem: BatchProblem) 
 def test_a_device_that_costs_the_server_nothing_takes_all_it_can() -> None:
     problem = BatchProblem(
         margin_without_sampling=4.0,
-        sampling_per_inverse_batch=1.0,
+        sampling_per_noise=1.0,
         server_seconds_per_sample=np.array([0.0, 1.0]),
         fixed_seconds=1.0,
         largest_batch=np.array([30.5, 30.5]),
+        **PLAIN,
     )
     found = stationary_batches(problem, np.ones(2))
     assert found.residual <= 1e-9
@@ -103,18 +107,16 @@ def test_the_program_finds_the_best_cuts() -> None:
     solved = 0
     for seed in range(60):
         problem = random_problem(seed, devices=(1, 12), layers=(2, 6), max_batch=16)
-        tables, model = CostTables.of(problem), Corollary1.of(problem)
+        tables, law = CostTables.of(problem), Corollary1.of(problem)
         try:
-            start = first_plan(problem, tables, model)
+            start = first_plan(problem, tables, law)
         except Infeasible:
             continue
         b = start.batch_sizes.astype(float)
-        value = float(model.rounds((1 / b).sum(), np.array(start.deepest_cut))) * float(
-            tables.round_seconds(b, start.cuts)
-        )
-        found = CutProgram(tables, model, b).solve(value / model.scale)
+        value = float(law.rounds(b, start.deepest_cut) * tables.round_seconds(b, start.cuts))
+        found = CutProgram(tables, law, b).solve(value / law.bound.scale)
         exact = best_cuts(problem, start.batch_sizes, gap=1e-9)
-        assert found.ratio * model.scale == pytest.approx(exact.objective, rel=1e-4), seed
+        assert found.ratio * law.bound.scale == pytest.approx(exact.objective, rel=1e-4), seed
         solved += 1
     assert solved >= 30
 
@@ -132,9 +134,9 @@ def test_nothing_the_solver_prints_reaches_standard_output(capfd: pytest.Capture
 def test_algorithm_2_never_rises_and_never_ends_above_its_start() -> None:
     for seed in range(100, 140):
         problem = random_problem(seed, devices=(1, 20), layers=(2, 6), max_batch=32)
-        tables, model = CostTables.of(problem), Corollary1.of(problem)
+        tables, law = CostTables.of(problem), Corollary1.of(problem)
         try:
-            start = first_plan(problem, tables, model)
+            start = first_plan(problem, tables, law)
         except Infeasible:
             continue
         report = alternate(problem, start=start)
@@ -179,13 +181,13 @@ def test_there_is_a_first_plan_whenever_there_is_any() -> None:
     found = 0
     for seed in range(400):
         problem = random_problem(seed, devices=(1, 3), layers=(1, 4))
-        tables, model = CostTables.of(problem), Corollary1.of(problem)
+        tables, law = CostTables.of(problem), Corollary1.of(problem)
         exists = best_of_all(problem) is not None
         if exists:
-            plan = first_plan(problem, tables, model)
-            assert np.isfinite(model.rounds((1 / plan.batch_sizes).sum(), np.array(plan.deepest_cut)))
+            plan = first_plan(problem, tables, law)
+            assert np.isfinite(law.rounds(plan.batch_sizes, plan.deepest_cut))
             found += 1
         else:
             with pytest.raises(Infeasible):
-                first_plan(problem, tables, model)
+                first_plan(problem, tables, law)
     assert found >= 200

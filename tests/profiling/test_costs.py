@@ -119,3 +119,28 @@ def test_shipped_tables_are_what_counting_gives(name: str) -> None:
     assert shipped_layers(name, classes=classes, norm=norm) == counted
     assert shipped_layers(name, classes=classes + 1, norm=None) is None
     assert shipped_layers("mine:model", classes=None, norm=None) is None
+
+
+def test_batch_norms_and_smallest_batches_are_found_from_shapes() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),  # 6 x 6 values a channel: a single sample will do
+        nn.Flatten(),
+        nn.Linear(4 * 36, 8),
+        nn.BatchNorm1d(8),  # one value a channel: two samples at least
+        nn.GroupNorm(2, 8),
+        nn.Linear(8, 2),
+    )
+    layers = count_layers(layered(model, torch.empty(1, 1, 8, 8)))
+    found = {layer.name: (layer.batch_norm, layer.smallest_batch) for layer in layers}
+    assert [each for each in found.values() if each[0]] == [(True, 1), (True, 2)]
+    profile = Profile.of(layers)
+    assert profile.smallest_batch_upto[-1] == 2
+    assert not profile.batch_norm_upto[0] or layers[0].batch_norm
+    assert profile.batch_norm_upto[-1]
+
+
+@pytest.mark.parametrize("norm", ["group", "none"])
+def test_other_norms_are_no_batch_norms(norm: str) -> None:
+    layers = count_layers(network("vgg16", norm=norm))
+    assert not any(layer.batch_norm or layer.smallest_batch > 1 for layer in layers)

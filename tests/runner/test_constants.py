@@ -1,5 +1,6 @@
 """Constants in whole runs: when they are read and recorded, that plans may stay, that runs can be resumed."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -24,8 +25,8 @@ FIXED = {"training.interval": "2", "stop.rounds": "12"}
 LAST = {"training.serve": '"last"', "training.evaluate_every": "2", "training.learning_rate": "0.1"}
 FIELDS = {
     "measured": {"overshoot", "carried", "drift", "walked", "read_noise", "undone", "skew_of"}
-    | {"rounds", "noise", "drift_of", "noise_error", "drift_error"},
-    "paper": {"smoothness", "initial_gap", "variance_of", "moment_of"},
+    | {"rounds", "noise", "drift_of", "noise_error", "drift_error", "single_noise"},
+    "paper": {"smoothness", "initial_gap", "variance_of", "moment_of", "single_noise"},
 }
 
 
@@ -255,3 +256,30 @@ def test_measured_constants_that_are_given_are_used(hasfl: Hasfl, tmp_path: Path
         assert all(row["constants"] is None for row in rows)
         sizes.append(sum(rows[0]["batch_sizes"]))
     assert sizes[0] < sizes[1]
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [
+        "rounds = 100\nnoise = 2\ndrift_of = [0, 0, 0, 0, 0]",
+        "rounds = 100\nnoise = 2\ndrift_of = [0, 0, 0, 0, 0]\nsingle_noise = 1",
+        "rounds = 100\nnoise = 300\ndrift_of = [1, 1, 1, 1, 1]",
+        "smoothness = 1\ninitial_gap = 2\nvariance_of = [20, 20, 20, 20, 20]\nmoment_of = [1, 1, 1, 1, 1]",
+    ],
+)
+def test_the_first_plan_of_training_is_that_of_hasfl_plan(hasfl: Hasfl, tmp_path: Path, stats: str) -> None:
+    """Also where a device holds fewer samples than max_batch, and where single samples have a price."""
+    changes = {
+        "fleet.devices": "40",
+        "training.max_batch": "64",
+        "training.interval": "15",
+        "stop.rounds": "1",
+    }
+    if "smoothness" in stats:
+        changes["training.target"] = "30.0"
+    scenario = write(tmp_path, changes, f"\n[stats]\n{stats}\n")
+    planned = json.loads(hasfl("plan", scenario, "--json").out)
+    assert hasfl("train", scenario, "--out", tmp_path, "--run", "run").code == 0
+    (first,) = rounds(tmp_path / "run")
+    assert (first["batch_sizes"], first["cuts"]) == (planned["batch_sizes"], planned["cuts"])
+    assert max(planned["batch_sizes"]) <= 1438 // 40 + 1

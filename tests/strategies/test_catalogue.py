@@ -118,7 +118,7 @@ def test_the_table_says_what_each_name_is() -> None:
 
 def test_together_is_the_planner_of_that_name() -> None:
     now = random_situation(7)
-    assert strategy("hasfl").plan(now) == best_plan(now.problem, gap=GAP).plan
+    assert strategy("hasfl").plan(now) == best_plan(now.problem).plan
     assert strategy("hasfl-bcd").plan(now) == alternate(now.problem).plan
 
 

@@ -14,6 +14,7 @@ from hasfl.errors import Infeasible, InputError
 from hasfl.plan import Plan
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.problem import Problem
+from hasfl.profile import MeasuredStats
 from hasfl.strategies.batch_rules import (
     GAP,
     fixed_batch,
@@ -22,6 +23,7 @@ from hasfl.strategies.batch_rules import (
     random_batches,
     server_batch,
 )
+from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.cut_rules import (
     fixed_cut,
     hams,
@@ -237,3 +239,34 @@ def test_blind_rules_do_not_see_the_target() -> None:
 def test_devices_are_counted() -> None:
     with pytest.raises(InputError, match=r"devices has 1 entries but problem\.fleet has"):
         replace(situation(roomy(4)), devices=np.array([0]))
+
+
+def with_batch_norm(problem: Problem, price: float) -> Problem:
+    layers = len(problem.profile)
+    stats = MeasuredStats(rounds=1.0, noise=1e-4, drift_of=np.zeros(layers), single_noise=price)
+    profile = replace(problem.profile, batch_norm_of=np.ones(layers, dtype=bool))
+    return replace(problem, profile=profile, stats=stats, target=None)
+
+
+def test_a_device_that_leaves_does_not_drive_the_others_from_single_samples() -> None:
+    """Batch sizes within an interval follow the same law as the plan at its beginning."""
+    whole = situation(with_batch_norm(roomy(5), 1.5))
+    plan = strategy("hasfl").plan(whole)
+    assert (plan.batch_sizes == 1).all()
+    rest = only(whole, np.arange(1, len(whole.devices)))
+    cuts = plan.cuts[1:]
+    assert (habs(rest, cuts) == 1).all()
+    costly = replace(rest, problem=with_batch_norm(rest.problem, 1e9))
+    assert (habs(costly, cuts) >= 2).all()
+
+
+def test_no_rule_gives_fewer_samples_than_layers_can_train_on() -> None:
+    problem = roomy(5)
+    layers = len(problem.profile)
+    strict = replace(problem, profile=replace(problem.profile, smallest_batch_of=np.full(layers, 2)))
+    now, cuts = situation(strict), np.ones(len(problem.fleet), dtype=np.int64)
+    assert (fixed_batch(1)(now, cuts) == 2).all()
+    assert all((random_batches(replace(now, round=t), cuts) >= 2).all() for t in range(1, 40))
+    poor = situation(replace(strict, samples=np.ones(len(problem.fleet), dtype=np.int64)))
+    with pytest.raises(Infeasible, match="need 2 samples to train on"):
+        fixed_batch(1)(poor, cuts)

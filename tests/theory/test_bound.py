@@ -10,19 +10,14 @@ from hypothesis import strategies as st
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats
-from hasfl.theory.bound import bound_floor, gradient_bound, rounds_to_target
+from hasfl.profile import GradientStats, Profile
+from hasfl.theory.bound import Corollary1, Theorem1
+from hasfl.theory.objective import rounds_needed
 from tests.generators import settings
 
 
 def rounds(problem: Problem, plan: Plan) -> float:
-    return rounds_to_target(
-        plan,
-        problem.stats,
-        learning_rate=problem.learning_rate,
-        interval=problem.interval,
-        target=problem.target,
-    )
+    return rounds_needed(plan, problem)
 
 
 @given(settings(), st.data())
@@ -66,13 +61,7 @@ def test_insight_2_with_interval_1_the_cut_does_not_matter(
 @given(settings())
 def test_corollary_1_inverts_theorem_1(setting: tuple[Problem, Plan]) -> None:
     problem, plan = setting
-    bound = gradient_bound(
-        plan,
-        problem.stats,
-        learning_rate=problem.learning_rate,
-        interval=problem.interval,
-        rounds=rounds(problem, plan),
-    )
+    bound = Corollary1.of(problem).bound.squared_gradient(plan, rounds(problem, plan))
     assert bound == pytest.approx(problem.target, rel=1e-9)
 
 
@@ -80,15 +69,20 @@ STATS = GradientStats(
     smoothness=2.0, initial_gap=3.0, variance_of=np.array([4.0, 6.0]), moment_of=np.array([1.0, 5.0])
 )
 PLAN = Plan(np.array([2, 4]), np.array([1, 2]))
+PROFILE = Profile(
+    **dict.fromkeys(("activation_bits_at", "gradient_bits_at", "optimizer_bits_upto"), np.ones(2)),
+    **dict.fromkeys(("forward_flops_upto", "backward_flops_upto", "param_bits_upto"), np.ones(2)),
+)
+BOUND = Theorem1.of(STATS, PROFILE, devices=2, learning_rate=0.1, interval=3)
 
 
 def test_by_hand() -> None:
     # sampling = 2·0.1/4 · (10/2 + 10/4) = 0.375; drift = 4·4·0.01·9·6 = 8.64
-    floor = bound_floor(PLAN, STATS, learning_rate=0.1, interval=3)
+    floor = BOUND.floor(PLAN)
     assert (floor.sampling, floor.drift) == pytest.approx((0.375, 8.64))
     # R = 2·3 / (0.1 · (10 − 9.015))
-    found = rounds_to_target(PLAN, STATS, learning_rate=0.1, interval=3, target=10.0)
-    assert found == pytest.approx(6 / (0.1 * 0.985))
+    found = Corollary1(BOUND, 10.0).rounds(PLAN.batch_sizes, 2)
+    assert float(found) == pytest.approx(6 / (0.1 * 0.985))
 
 
 @pytest.mark.parametrize("target", [9.015, 9.0, 1e-3])
@@ -96,4 +90,25 @@ def test_a_target_at_or_below_the_floor_is_refused_with_advice(target: float) ->
     with pytest.raises(
         TargetUnreachable, match=r"target .* floor 9.015 .*sampling 0.375, drift 8.64.* layer 2"
     ):
-        rounds_to_target(PLAN, STATS, learning_rate=0.1, interval=3, target=target)
+        Corollary1(BOUND, target).require_reachable(PLAN)
+    assert np.isinf(Corollary1(BOUND, target).rounds(PLAN.batch_sizes, 2))
+
+
+def test_a_target_at_the_floor_up_to_rounding_is_out_of_reach() -> None:
+    at_the_floor = np.nextafter(BOUND.floor(PLAN).total, np.inf)
+    with pytest.raises(TargetUnreachable):
+        Corollary1(BOUND, float(at_the_floor)).require_reachable(PLAN)
+    above = BOUND.floor(PLAN).total * (1 + 1e-9)
+    Corollary1(BOUND, above).require_reachable(PLAN)
+
+
+def test_a_single_sample_has_its_price_where_a_private_layer_has_batch_norm() -> None:
+    # layer 2 has batch norm: cuts of 1 leave it common, and 1/b counts; a deepest cut of 2 makes it private
+    normed = replace(PROFILE, batch_norm_of=np.array([False, True]))
+    stats = replace(STATS, single_noise=3.0)
+    bound = Theorem1.of(stats, normed, devices=2, learning_rate=0.1, interval=3)
+    singles = np.array([1, 4])
+    # sampling = 2·0.1/4 · 10 · (1 + 1/4), or (3 + 1/4)
+    assert bound.floor(Plan(singles, np.array([1, 1]))).sampling == pytest.approx(0.625)
+    assert bound.floor(Plan(singles, np.array([1, 2]))).sampling == pytest.approx(1.625)
+    assert bound.floor(PLAN).sampling == pytest.approx(0.375)

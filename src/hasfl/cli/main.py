@@ -2,11 +2,12 @@
 
 import io
 import json
-import math
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -19,9 +20,9 @@ from hasfl.cli.training import compare, data, train
 from hasfl.errors import HasflError, InputError
 
 if TYPE_CHECKING:
-    from hasfl.plan import PlanReport
+    from hasfl.plan import Plan, PlanReport
     from hasfl.planning.robustness import Mistake
-    from hasfl.planning.sensitivity import Upgrade
+    from hasfl.planning.sensitivity import Upgrades
     from hasfl.problem import Problem
 
 app = typer.Typer(
@@ -96,8 +97,12 @@ def plan(
     gap: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="How near to the optimum to prove the plan.")
     ] = 1e-3,
-    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds after which to stop.")] = math.inf,
-    why: Annotated[bool, typer.Option("--why", help="Show which upgrades would save most.")] = False,
+    time_limit: Annotated[
+        float, typer.Option(min=0.0, help="Seconds after which to stop with the best plan found.")
+    ] = 60.0,
+    why: Annotated[
+        bool, typer.Option("--why", help="Show who is waited for, and which upgrades would save most.")
+    ] = False,
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="Show what is lost if a constant is off.")
     ] = False,
@@ -109,24 +114,20 @@ def plan(
     """
     from hasfl.runner.questions import read_problem, solve
 
-    if why and batch is not None:
-        raise InputError("--why lets the batch sizes adapt to an upgrade: leave out --batch")
     if sensitivity and (batch is not None or cut is not None or solver != "exact"):
         raise InputError("--sensitivity compares the best plans: leave out --batch, --cut and --solver")
     problem = read_problem(question)
     devices = len(problem.fleet)
-    report = solve(
-        problem,
+    ask = partial(
+        solve,
         batch_sizes=None if batch is None else _per_device("--batch", batch, devices),
         cuts=None if cut is None else _per_device("--cut", cut, devices),
-        solver=solver,
-        gap=gap,
-        time_limit=time_limit,
     )
-    saved = _upgrades(report, problem) if why else []
+    report = ask(problem, solver=solver, gap=gap, time_limit=time_limit)
+    saved = _upgrades(report, problem, ask, time_limit) if why else None
     lost = _mistakes(report, problem, gap, time_limit) if sensitivity else []
     if as_json:
-        extra = {"upgrades": [asdict(upgrade) for upgrade in saved]} if why else {}
+        extra = _advice(report, problem, saved) if saved is not None else {}
         robust = {"sensitivity": [asdict(mistake) for mistake in lost]} if sensitivity else {}
         typer.echo(json.dumps(report.as_json() | extra | robust))
     else:
@@ -135,10 +136,21 @@ def plan(
         show_plan(report, problem, saved, lost)
 
 
-def _upgrades(report: "PlanReport", problem: "Problem") -> "list[Upgrade]":
-    from hasfl.planning.sensitivity import upgrades
+def _upgrades(
+    report: "PlanReport", problem: "Problem", solve: "Callable[..., PlanReport]", seconds: float
+) -> "Upgrades":
+    from hasfl.planning.sensitivity import GAP, TIME_LIMIT, upgrades
 
-    return upgrades(report.plan, problem)
+    def ask(upgraded: "Problem", start: "Plan") -> "PlanReport":
+        return solve(upgraded, gap=GAP, time_limit=min(TIME_LIMIT, seconds), start=start)
+
+    return upgrades(report.plan, problem, ask, seconds=seconds)
+
+
+def _advice(report: "PlanReport", problem: "Problem", saved: "Upgrades") -> dict[str, object]:
+    from hasfl.planning.sensitivity import pace_setters
+
+    return {"set_by": pace_setters(report.plan, problem), "upgrades": [asdict(each) for each in saved.found]}
 
 
 def _mistakes(report: "PlanReport", problem: "Problem", gap: float, time_limit: float) -> "list[Mistake]":

@@ -12,27 +12,33 @@ from hasfl.arrays import FloatN, IntN
 from hasfl.cli.sensitivity_view import show_mistakes
 from hasfl.plan import PlanReport
 from hasfl.planning.robustness import Mistake
-from hasfl.planning.sensitivity import Upgrade
+from hasfl.planning.sensitivity import EDGE_SERVER, Upgrades, pace_setters
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, MeasuredStats
-from hasfl.theory.bound import bound_floor
 from hasfl.theory.latency import (
     AggregationLatency,
     SplitTrainingLatency,
     aggregation_latency,
     split_training_latency,
 )
+from hasfl.theory.laws import law_of
 from hasfl.theory.objective import memory_needed
 from hasfl.units import format_quantity, format_seconds
 
 ROWS = 24  # devices shown; of a larger fleet, those that take longest
 BAR = 16  # characters for the longest phase
+SHOWN_UPGRADES = 3
+PARTS = {
+    "T3": "T₃ (activations up)",
+    "T4": "T₄ (gradients down)",
+    "T5": "T₅ (sub-models up)",
+    "T6": "T₆ (sub-models down)",
+}
 WIDE = 100  # columns of a terminal that has room for everything
 COLUMNS = ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (a4, a5)", "memory")
 
 
 def show_plan(
-    report: PlanReport, problem: Problem, upgrades: Sequence[Upgrade], mistakes: Sequence[Mistake]
+    report: PlanReport, problem: Problem, upgrades: Upgrades | None, mistakes: Sequence[Mistake]
 ) -> None:
     """Print the plan, the breakdown of a round, its worth, what would make it better, and how sure it is."""
     console = Console()
@@ -41,8 +47,8 @@ def show_plan(
     console.print(_devices(report, problem, split, console.width))
     console.print(_phases(split, aggregation, problem.interval))
     console.print(_worth(report, problem))
-    if upgrades:
-        console.print(_why(split, problem, upgrades))
+    if upgrades is not None:
+        console.print(_why(report, problem, upgrades))
     if mistakes:
         show_mistakes(mistakes)
 
@@ -131,7 +137,7 @@ def _worth(report: PlanReport, problem: Problem) -> Text:
     text.append(f" = {report.rounds:,.1f} rounds × {format_seconds(report.round_seconds)} a round\n")
     text.append(f"  a round: {format_seconds(report.split_seconds)} of split training; an aggregation every ")
     text.append(f"{problem.interval}: {format_seconds(report.aggregation_seconds)}\n")
-    text.append(f"  {_what_rounds_depend_on(report, problem)}\n")
+    text.append(f"  {law_of(problem).explain(report.plan)}\n")
     if report.status != "evaluated":
         text.append(f"  {_certificate(report)}\n  planned in {format_seconds(report.seconds)}\n")
     for line in _warnings(report, problem):
@@ -139,58 +145,52 @@ def _worth(report: PlanReport, problem: Problem) -> Text:
     return text
 
 
-def _what_rounds_depend_on(report: PlanReport, problem: Problem) -> str:
-    """What is left of the target beside the floor of the bound, or what noise adds to measured rounds."""
-    plan, stats = report.plan, problem.stats
-    if isinstance(stats, MeasuredStats):
-        sampling = stats.noise * float((1 / plan.batch_sizes).mean())
-        private = report.rounds / stats.rounds - 1 - sampling
-        return (
-            f"rounds {report.rounds:,.4g} = {stats.rounds:,.4g} with endless batches "
-            f"+ {sampling:.1%} for their noise + {max(private, 0.0):.1%} for layers that are private"
-        )
-    stats, target = problem.bound_constants()
-    floor = bound_floor(plan, stats, learning_rate=problem.learning_rate, interval=problem.interval)
-    return (
-        f"target {target:.4g} = sampling {floor.sampling:.3g} + drift {floor.drift:.3g} "
-        f"+ {report.margins.target:.3g} left to descend"
-    )
-
-
 def _certificate(report: PlanReport) -> str:
     """How good the plan is known to be."""
     if report.lower_bound is None or report.gap is None:
         return f"{report.status} after {report.iterations} iterations; a heuristic, nothing is proved"
-    return (
-        f"{report.status}: no plan takes less than {format_seconds(report.lower_bound)}, "
-        f"so at most {100 * report.gap:.3g} % could be saved"
-    )
+    bound, saved = format_seconds(report.lower_bound), f"{100 * report.gap:.3g} %"
+    proof = f"no plan takes less than {bound}, so at most {saved} could be saved"
+    if report.status == "limit":
+        return f"stopped at the time limit: {proof} (a larger --time-limit goes on)"
+    return f"{report.status}: {proof}"
 
 
-def _why(split: SplitTrainingLatency, problem: Problem, upgrades: Sequence[Upgrade]) -> Text:
+def _why(report: PlanReport, problem: Problem, upgrades: Upgrades) -> Text:
     """Who sets the pace, and which upgrades save most."""
-    names = problem.fleet.names
     text = Text("  Why not faster?\n", style="bold")
-    text.append(f"  device {names[split.up.argmax()]} sets T₃ (up), ", style="not bold")
-    text.append(f"device {names[split.down.argmax()]} sets T₄ (down)\n", style="not bold")
-    if not upgrades[0].saved_seconds:
-        text.append("  10 % more of any one resource would save nothing\n", style="not bold")
-    for upgrade in [upgrade for upgrade in upgrades[:3] if upgrade.saved_seconds]:
-        saved = format_seconds(upgrade.saved_seconds)
-        text.append(f"  10 % more {upgrade.resource} would save {saved}\n", style="not bold")
+    for part, who in pace_setters(report.plan, problem).items():
+        name = who if who == EDGE_SERVER else f"device {who}"
+        text.append(f"  {name} sets {PARTS[part]}\n", style="not bold")
+    valuable = [upgrade for upgrade in upgrades.found if upgrade.tells][:SHOWN_UPGRADES]
+    if not valuable:
+        text.append("  10 % more of any one resource would save too little to tell\n", style="not bold")
+    for upgrade in valuable:
+        saved, error = format_seconds(upgrade.saved_seconds), format_seconds(upgrade.error_seconds)
+        text.append(f"  10 % more {upgrade.resource} would save {saved} (± {error})\n", style="not bold")
+    if len(upgrades.found) < upgrades.resources:
+        tried = f"{len(upgrades.found)} of {upgrades.resources}"
+        text.append(
+            f"  the time was enough to try {tried} resources: --time-limit sets it\n", style="not bold"
+        )
     return text
 
 
 def _warnings(report: PlanReport, problem: Problem) -> list[str]:
     too_full = np.flatnonzero(report.margins.memory < 0)
     too_large = np.flatnonzero(report.margins.max_batch < 0)
-    stats = problem.stats
-    steepness = problem.learning_rate * stats.smoothness if isinstance(stats, GradientStats) else 0.0
+    too_small = np.flatnonzero(report.margins.min_batch < 0)
+    fewest = problem.smallest_batch_upto[report.plan.deepest_cut - 1]
     return [
         *(f"not feasible: device {problem.fleet.names[i]} lacks memory (C4)" for i in too_full[:3]),
         *(
             f"not feasible: device {problem.fleet.names[i]} exceeds max_batch {problem.max_batch}"
             for i in too_large[:3]
         ),
-        *([f"the bound does not hold: γβ = {steepness:.3g} is above 1 (Theorem 1)"] if steepness > 1 else []),
+        *(
+            f"not feasible: device {problem.fleet.names[i]} has fewer than {fewest} samples, which layers on "
+            "devices need to train on (batch norm)"
+            for i in too_small[:3]
+        ),
+        *law_of(problem).doubts(),
     ]

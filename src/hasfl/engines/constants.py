@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, SupportsFloat
 
 import numpy as np
@@ -13,9 +13,8 @@ from hasfl.engines.local import LocalEngine
 from hasfl.engines.measuring import NOT_FINITE, Reading, samples_beyond_training, take_reading
 from hasfl.engines.statistics import estimate_statistics
 from hasfl.errors import Diverged
-from hasfl.profile import GradientStats, MeasuredStats, Profile
+from hasfl.profile import SINGLE_NOISE, GradientStats, MeasuredStats, Profile, Stats
 
-Stats = GradientStats | MeasuredStats
 EARLY = ((1, 15), (4, 60))  # intervals and rounds that must both be over before the first readings
 SPACING = 24  # intervals between two estimates of the paper's constants, later
 BUDGET = 0.002  # of the samples that training uses: what later readings keep to, the first ones counted in
@@ -26,6 +25,9 @@ CHANGE = math.log(1.4)  # of a constant from one reading to the next, likewise
 GUESS_ERROR = math.log(4)  # of what is taken for granted before the first
 GUESSED_NOISE = (
     0.5  # samples; rather too little: rounds are short then, and little is lost until the first reading
+)
+SINGLE_NOISE_UNREAD = (
+    100.0  # until a reading says how much noise there is: no single samples under batch norm
 )
 GUESSED_DRIFT = 0.015  # of every device and round of an interval
 GUESSED_SKEW = 0.5  # data may differ
@@ -187,6 +189,7 @@ class MeasuredConstants:
             skew_of=max(self.skew, 0.0) * private_share_of,
             noise_error=self.noise.error,
             drift_error=self.drift.error,
+            single_noise=SINGLE_NOISE if self.noise.error < GUESS_ERROR else SINGLE_NOISE_UNREAD,
         )
 
     def learn(
@@ -236,16 +239,15 @@ class MeasuredConstants:
 
 def _between(old: GradientStats, new: GradientStats) -> GradientStats:
     """A running mean of the paper's constants."""
-    fields = ("smoothness", "initial_gap", "variance_of", "moment_of")
+    names = ("smoothness", "initial_gap", "variance_of", "moment_of")
     return replace(
-        old, **{name: (1 - NEWEST) * getattr(old, name) + NEWEST * getattr(new, name) for name in fields}
+        old, **{name: (1 - NEWEST) * getattr(old, name) + NEWEST * getattr(new, name) for name in names}
     )
 
 
 def _plain(stats: Stats) -> dict[str, Any]:
     """Constants as plain numbers and lists."""
-    names = stats.__dataclass_fields__
-    values = {name: getattr(stats, name) for name in names}
+    values = {field.name: getattr(stats, field.name) for field in fields(stats)}
     return {
         name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()
     }

@@ -8,16 +8,13 @@ import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.engines.api import Order
-from hasfl.engines.constants import GUESS_ERROR, Constants
+from hasfl.engines.constants import Constants
 from hasfl.engines.local import LocalEngine
 from hasfl.fleet import Fleet
-from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, MeasuredStats, Profile
-from hasfl.theory.bound import default_target
+from hasfl.profile import Profile, Stats
+from hasfl.theory.laws import target_for_all
 from hasfl.world import World
-
-SINGLE_NOISE, SINGLE_NOISE_UNREAD = 1.5, 100.0  # of a batch norm over one sample, by what training showed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,7 +27,6 @@ class WorldObserver:
     samples: IntN  # |D_i|
     learning_rate: float
     max_batch: int
-    min_batch: int  # 2 where a batch norm would see single samples, which are then only used if it pays
     target: float | None  # ε, where the constants are the paper's
     constants: Constants
     in_turns: bool  # whether devices take part one after the other
@@ -78,22 +74,19 @@ class WorldObserver:
             stats=stats,
             learning_rate=self.learning_rate,
             interval=self.world.interval,
-            target=self._target(stats, devices) if isinstance(stats, GradientStats) else None,
+            target=self._target(stats, devices),
             max_batch=self.max_batch,
-            min_batch=self.min_batch,
-            single_noise=self._single_noise(stats),
             samples=self.samples[devices],
         )
 
-    def _single_noise(self, stats: GradientStats | MeasuredStats) -> float:
-        """What noise of single samples counts; much, until a reading says how much noise there is."""
-        if self.min_batch == 1 or isinstance(stats, GradientStats):
-            return 1.0
-        return SINGLE_NOISE if stats.noise_error < GUESS_ERROR else SINGLE_NOISE_UNREAD
-
-    def _target(self, stats: GradientStats, devices: IntN) -> float:
-        """ε; if not given, what every plan reaches: nothing has more noise than single samples at cut L."""
+    def _target(self, stats: Stats, devices: IntN) -> float | None:
+        """ε, where the law of rounds needs one; if not given, one that every plan reaches."""
         if self.target is not None:
             return self.target
-        worst = Plan.uniform(len(devices), batch_size=1, cut=len(self.profile))
-        return default_target(worst, stats, learning_rate=self.learning_rate, interval=self.world.interval)
+        return target_for_all(
+            stats,
+            self.profile,
+            devices=len(devices),
+            learning_rate=self.learning_rate,
+            interval=self.world.interval,
+        )

@@ -1,7 +1,7 @@
 """Batch sizes alone, exactly: for given cuts, Θ on a whole grid of (T₃, T₄) at once.
 
-With the cuts given, raising b_i from k − 1 to k costs b x + y/b a known difference, and is possible if and
-only if T₃ ≥ k·up_i and T₄ ≥ k·down_i. So every device contributes a few points (k·up_i, k·down_i), and the
+With the cuts given, raising b_i from k − 1 to k changes b x + y n(b) by a known amount, and is possible if
+and only if T₃ ≥ k·up_i and T₄ ≥ k·down_i. So every device contributes points (k·up_i, k·down_i), and the
 least cost under limits (T₃, T₄) is a sum over the points below and left of them: one histogram and two
 cumulated sums give it for all cells of a grid. A cell's cost with T₃, T₄ at its lower corner and all its
 points included is a lower bound for every plan inside; the grid closes in on the cells that stay open.
@@ -11,6 +11,7 @@ grid of its own, and is split until its line gives away less than its grid does.
 """
 
 import math
+import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Self
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 
 from hasfl.arrays import FloatN
 from hasfl.planning.fixed_cuts import FixedCuts
-from hasfl.planning.relaxation import ROUNDING, ROUNDOFF, best_batch
+from hasfl.planning.relaxation import ROUNDOFF
+from hasfl.planning.tables import ROUNDING
 from hasfl.theory.rounds import Floats
 
 EDGES = 256  # of a grid, in each direction
@@ -52,10 +54,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchesFound:
-    """The best batch sizes, and what no others can beat."""
+    """The best batch sizes found, and what no others can beat; None if the grid did not close."""
 
     batch_sizes: FloatN
-    lower_bound: float
+    lower_bound: float | None
     passes: int
 
 
@@ -80,32 +82,37 @@ def first_batches(cuts: FixedCuts) -> FloatN:
     return best
 
 
-def best_batches_on_grid(cuts: FixedCuts, start: FloatN, gap: float) -> BatchesFound | None:
-    """The best batch sizes with a lower bound; None if the grid did not close.
+def best_batches_on_grid(
+    cuts: FixedCuts, start: FloatN, gap: float, deadline: float = math.inf
+) -> BatchesFound:
+    """The best batch sizes with a lower bound, if the grid closes before the deadline on the monotonic clock.
 
     `start` are batch sizes to begin with, within their limits.
     """
     best, value, passes = start, cuts.value(start), 0
-    window = Window(np.array([cuts.up_seconds.max(), cuts.down_seconds.max()]), np.full(2, np.inf))
-    parts = [_Part(window, np.zeros(1), np.full(1, np.inf))]
+    slowest = np.array([cuts.up_seconds.max(), cuts.down_seconds.max()])
+    window = Window(cuts.smallest_batch * slowest, np.full(2, np.inf))
+    parts = [_Part(window, np.zeros(1), np.full(1, np.inf))] if gap < 1 else []
     while parts:
         passes += 1
         cutoff = value * (1 - gap)
+        if time.monotonic() > deadline:
+            return BatchesFound(best, None, passes)
         part = parts.pop().in_reach(cuts, cutoff)
         if part is None:
             continue
         if part.passes == PASSES or passes > RANGES:
-            return None
+            return BatchesFound(best, None, passes)
         level = _Level.at(cuts, cutoff, part.low, part.high)
         part = part.narrowed(level)
-        if level.closed(np.array(level.bound(part.window)), part.window.low):
+        if level.closed(np.array(level.bound(part.window))):
             continue
         lost = part.lost_by_slopes(level)
         if lost * CELLS > part.window.width:
             parts += part.halves(cuts.slope(best))
             continue
         if level.points_within(part.window) > MOST_POINTS:
-            return None
+            return BatchesFound(best, None, passes)
         grid = level.grid(part.window)
         candidate = grid.batch_sizes_of_best_cell()
         if (found := cuts.value(candidate)) < value:
@@ -114,7 +121,7 @@ def best_batches_on_grid(cuts: FixedCuts, start: FloatN, gap: float) -> BatchesF
             stuck = still_open.width > part.window.width / 2
             part = replace(part, window=still_open, passes=part.passes + 1)
             parts += part.halves(cuts.slope(best)) if stuck and lost > 0 else [part]
-    return BatchesFound(best, cutoff, passes)
+    return BatchesFound(best, value if cuts.leaves_one_plan else value * (1 - gap), passes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,12 +135,13 @@ class _Part:
 
     def in_reach(self, cuts: FixedCuts, cutoff: float) -> "_Part | None":
         """With the slopes that plans with Θ below the cutoff can have in the window; None if none can."""
-        least = float(self.window.low.sum() + cuts.server_seconds.sum()) + cuts.aggregation_seconds
-        low, high = cuts.model.slopes(
+        server = cuts.smallest_batch * float(cuts.server_seconds.sum())
+        least = float(self.window.low.sum()) + server + cuts.aggregation_seconds
+        low, high = cuts.law.slopes(
             cutoff,
             cuts.deepest_cut,
             least_seconds=np.array([least]),
-            least_inverse=(1 / cuts.most(self.window.high)).sum(),
+            least_noise=cuts.noise(cuts.most(self.window.high)),
         )
         low, high = np.maximum(self.low, low / ROUNDING), np.minimum(self.high, high * ROUNDING)
         return replace(self, low=low, high=high) if (low <= high).all() else None
@@ -150,7 +158,7 @@ class _Part:
         middle = np.sqrt(self.low * self.high)
         exact = _Level.at(level.cuts, level.cutoff, middle, middle)
         lost = exact.bound(self.window) - exact.needed - (level.bound(self.window) - level.needed)
-        return lost / level.per_second if lost > ROUNDOFF * abs(level.needed) else 0.0
+        return lost / level.per_second if lost > ROUNDOFF * level.whole else 0.0
 
     def halves(self, slope: float) -> "list[_Part]":
         """Split at the slope of the best plan, where lines are exact then, or in the middle."""
@@ -161,7 +169,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Level:
-    """The test for Θ ≥ cutoff: Σ_i (b x + y/b) + per_second · (T₃ + T₄ + T_A/I) must reach `needed`."""
+    """The test for Θ ≥ cutoff: Σ_i (b x + y n(b)) + per_second · (T₃ + T₄ + T_A/I) must reach `needed`."""
 
     cuts: FixedCuts
     cutoff: float
@@ -169,16 +177,18 @@ class _Level:
     x: FloatN
     y: float
     needed: float
+    whole: float  # what rounding errors are relative to
     largest: FloatN  # more samples than this cost more than they bring
 
     @classmethod
     def at(cls, cuts: FixedCuts, cutoff: float, low: Floats, high: Floats) -> Self:
         """The test at a cutoff for a range of slopes."""
-        lines = cuts.model.lines(cutoff, cuts.deepest_cut, low, high)
-        per_second, y = float(lines.per_second[0]), float(lines.per_inverse[0])
+        lines = cuts.law.lines(cutoff, cuts.deepest_cut, low, high)
+        per_second, y = float(lines.per_second[0]), float(lines.per_noise[0])
         x = per_second * cuts.server_seconds
-        largest = np.minimum(np.floor(cuts.largest_batch), best_batch(x, np.array(y)))
-        return cls(cuts, cutoff, per_second, x, y, float(lines.needed[0]), largest)
+        best = cuts.law.noise.best_batch(x, np.array(y), cuts.deepest_cut)
+        largest = np.minimum(np.floor(cuts.largest_batch), np.maximum(best, cuts.smallest_batch))
+        return cls(cuts, cutoff, per_second, x, y, float(lines.needed[0]), float(lines.whole[0]), largest)
 
     def limit(self, corner: Floats) -> FloatN:
         """The largest batch sizes that pay under limits for T₃ and T₄."""
@@ -188,7 +198,11 @@ class _Level:
         """The least left side in a window: T at its lower corner, limits at its upper one."""
         b = self.limit(window.high)
         seconds = float(window.low.sum()) + self.cuts.aggregation_seconds
-        return self.per_second * seconds + float(b @ self.x) + self.y * float((1 / b).sum())
+        return self.per_second * seconds + self._cost(b)
+
+    def _cost(self, b: FloatN) -> float:
+        """Σ_i (b x + y n(b))."""
+        return float(b @ self.x) + self.y * float(self.cuts.noise(b))
 
     def reachable(self, window: Window) -> Window:
         """Without what lies further from the lower corner than is missing to close the window."""
@@ -199,7 +213,7 @@ class _Level:
         """Without the first and the last strips of one side that are closed as a whole."""
         edges = np.linspace(window.low[side], window.high[side], STRIPS + 1)
         strips = [window.with_side(side, low, high) for low, high in pairwise(edges)]
-        still_open = [strip for strip in strips if not self.closed(np.array(self.bound(strip)), window.low)]
+        still_open = [strip for strip in strips if not self.closed(np.array(self.bound(strip)))]
         if not still_open:
             return window.with_side(side, edges[0], edges[0])
         return window.with_side(side, still_open[0].low[side], still_open[-1].high[side])
@@ -208,9 +222,9 @@ class _Level:
         """How many samples more the upper corner allows than the lower one."""
         return float((self.limit(window.high) - self.limit(window.low)).sum())
 
-    def closed(self, bounds: Floats, window_low: Floats) -> NDArray[np.bool_]:
+    def closed(self, bounds: Floats) -> NDArray[np.bool_]:
         """Whether bounds reach what is needed, up to rounding."""
-        return bounds >= self.needed - ROUNDOFF * self.per_second * float(window_low.sum())
+        return bounds >= self.needed - ROUNDOFF * self.whole
 
     def grid(self, window: Window) -> "_Grid":
         """Bound every cell of a grid over the window."""
@@ -219,15 +233,16 @@ class _Level:
         device = np.repeat(np.arange(len(top)), added)
         first = np.repeat(always - (added.cumsum() - added), added)  # so that levels count from `always` + 1
         level = first + np.arange(1, len(device) + 1)
-        drop = self.x[device] - self.y / (level * (level - 1))
+        saved = self.cuts.law.noise.saved_by_one_more(level - 1, self.cuts.deepest_cut)
+        drop = self.x[device] - self.y * saved
         up, down = level * self.cuts.up_seconds[device], level * self.cuts.down_seconds[device]
         up_edges, down_edges = (_edges(points, window, side) for side, points in enumerate((up, down)))
         sums = _cumulated(
             _cell(up, up_edges), _cell(down, down_edges), drop, (len(up_edges), len(down_edges))
         )
         seconds = up_edges[:, None] + down_edges + self.cuts.aggregation_seconds
-        fixed = float(always @ self.x) + self.y * float((1 / always).sum())
-        return _Grid(self, up_edges, down_edges, window.high, self.per_second * seconds + sums + fixed)
+        bounds = self.per_second * seconds + sums + self._cost(always)
+        return _Grid(self, up_edges, down_edges, window.high, bounds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,7 +268,7 @@ class _Grid:
 
     def open_window(self) -> Window | None:
         """The smallest rectangle around the cells that are not closed."""
-        still_open = ~self.level.closed(self.bounds, np.array([self.up_edges[0], self.down_edges[0]]))
+        still_open = ~self.level.closed(self.bounds)
         rows, columns = np.flatnonzero(still_open.any(axis=1)), np.flatnonzero(still_open.any(axis=0))
         if not len(rows):
             return None

@@ -10,7 +10,8 @@ import numpy as np
 
 from hasfl.arrays import FloatN, IntN
 from hasfl.planning.tables import CostTables
-from hasfl.theory.rounds import Corollary1
+from hasfl.theory.bound import Corollary1
+from hasfl.theory.rounds import BatchNoise
 
 MAX_ITERATIONS, TOLERANCE = 200, 1e-10
 TINY = 1e-300  # keeps a quotient of two zeros at zero
@@ -21,24 +22,30 @@ class BatchProblem:
     """P1 with the constants of Proposition 1: Θ′(b) = scale · (Σ b C + D) / (A − Σ B/b)."""
 
     margin_without_sampling: float  # A
-    sampling_per_inverse_batch: float  # B
+    sampling_per_noise: float  # B
     server_seconds_per_sample: FloatN  # C_i
     fixed_seconds: float  # D = T₃ + T₄ + (T₅ + T₆)/I
     largest_batch: FloatN  # κ_i
+    smallest_batch: float  # 1 in the paper; 2 where a private layer cannot train on a single sample
+    noise: BatchNoise  # 1/b in the paper
+    deepest_cut: int
 
     @classmethod
     def of(
-        cls, tables: CostTables, model: Corollary1, cuts: IntN, *, up: float, down: float, aggregation: float
+        cls, tables: CostTables, law: Corollary1, cuts: IntN, *, up: float, down: float, aggregation: float
     ) -> "BatchProblem":
         """P1 for these cuts when T₃ is `up`, T₄ is `down` and (T₅ + T₆)/I is `aggregation`."""
         i, j = np.arange(len(cuts)), cuts - 1
         by_time = np.minimum(up * tables.up_rate[i, j], down * tables.down_rate[i, j]) * (1 + 1e-12)
         return cls(
-            margin_without_sampling=float(model.margin_upto[j.max()]),
-            sampling_per_inverse_batch=model.per_inverse_batch,
+            margin_without_sampling=float(law.margin_upto[j.max()]),
+            sampling_per_noise=law.bound.per_noise,
             server_seconds_per_sample=tables.server_seconds[j],
             fixed_seconds=up + down + aggregation,
             largest_batch=np.minimum(tables.largest_batch[i, j], by_time),
+            smallest_batch=float(tables.smallest_batch_upto[j.max()]),
+            noise=law.noise,
+            deepest_cut=int(cuts.max()),
         )
 
     def seconds(self, b: FloatN) -> float:
@@ -46,12 +53,13 @@ class BatchProblem:
         return float(b @ self.server_seconds_per_sample) + self.fixed_seconds
 
     def margin(self, b: FloatN) -> float:
-        """A − Σ B/b; at 0 or below the target is out of reach."""
-        return self.margin_without_sampling - self.sampling_per_inverse_batch * float((1 / b).sum())
+        """A − Σ B/b, for batch sizes that need not be whole; at 0 or below the target is out of reach."""
+        return self.margin_without_sampling - self.sampling_per_noise * float((1 / b).sum())
 
     def value(self, b: FloatN) -> float:
-        """Θ′ up to the factor 2ϑ/γ."""
-        margin = self.margin(b)
+        """Θ′ up to the factor 2ϑ/γ, by the law of rounds: single samples may have a price."""
+        noise = float(self.noise.total(b, self.deepest_cut))
+        margin = self.margin_without_sampling - self.sampling_per_noise * noise
         return self.seconds(b) / margin if margin > 0 else np.inf
 
 
@@ -71,7 +79,7 @@ def stationary_batches(problem: BatchProblem, start: FloatN) -> StationaryPoint:
     is halved while it would leave the region where the target can be reached. Where a device costs the
     server nothing, b̂_i has no end and is left at its limit.
     """
-    B, C = problem.sampling_per_inverse_batch, problem.server_seconds_per_sample
+    B, C = problem.sampling_per_noise, problem.server_seconds_per_sample
     if B == 0:  # no noise: the fewer samples the better
         return StationaryPoint(np.zeros_like(start), 0, 0.0)
     endless = C * problem.largest_batch <= 1e-15 * problem.fixed_seconds
@@ -93,12 +101,16 @@ def stationary_batches(problem: BatchProblem, start: FloatN) -> StationaryPoint:
 
 
 def proposition_1(problem: BatchProblem, stationary: FloatN) -> FloatN:
-    """Round b̂ to whole numbers within [1, ⌊κ⌋], device by device, Eq. (48)."""
-    most = np.maximum(np.floor(problem.largest_batch), 1.0)
-    b = np.clip(stationary, 1.0, most)
-    for i in np.flatnonzero(b != np.floor(b)):
+    """Round b̂ to whole numbers within [1, ⌊κ⌋], device by device, Eq. (48).
+
+    Where single samples have a price, which b̂ does not know of, 2 is tried beside 1.
+    """
+    most = np.maximum(np.floor(problem.largest_batch), problem.smallest_batch)
+    b = np.clip(stationary, problem.smallest_batch, most)
+    priced = problem.noise.single_upto[problem.deepest_cut - 1] > 1
+    for i in np.flatnonzero((b != np.floor(b)) | (priced & (b == 1) & (most >= 2))):
         tried = []
-        for whole in (np.floor(b[i]), np.ceil(b[i])):
+        for whole in (np.floor(b[i]), np.ceil(b[i]) if b[i] > 1 else 2.0):
             other = b.copy()
             other[i] = whole
             tried.append((problem.value(other), whole))
@@ -107,11 +119,15 @@ def proposition_1(problem: BatchProblem, stationary: FloatN) -> FloatN:
 
 
 def exhaustive_batches(problem: BatchProblem, stationary: FloatN) -> FloatN:
-    """The Remark's search: every device takes 1, ⌊b̂⌋, ⌈b̂⌉ or ⌊κ⌋, all combinations. For small N."""
-    most = np.maximum(np.floor(problem.largest_batch), 1.0)
-    within = np.clip(stationary, 1.0, most)
+    """The Remark's search: every device takes 1, ⌊b̂⌋, ⌈b̂⌉ or ⌊κ⌋, all combinations. For small N.
+
+    2 is among them too, because single samples may have a price.
+    """
+    least = problem.smallest_batch
+    most = np.maximum(np.floor(problem.largest_batch), least)
+    within = np.clip(stationary, least, most)
     options = [
-        sorted({1.0, float(low), float(high), float(top)})
+        sorted({least, float(low), float(high), float(top), min(least + 1, float(top))})
         for low, high, top in zip(np.floor(within), np.ceil(within), most, strict=True)
     ]
     return np.array(min(itertools.product(*options), key=lambda b: problem.value(np.array(b))))

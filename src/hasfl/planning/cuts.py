@@ -22,7 +22,8 @@ from hasfl.arrays import FloatN, IntN
 from hasfl.errors import Infeasible
 from hasfl.planning.dinkelbach import RatioMinimum, minimise_ratio
 from hasfl.planning.tables import CostTables
-from hasfl.theory.rounds import Corollary1, Floats
+from hasfl.theory.bound import Corollary1
+from hasfl.theory.rounds import Floats
 
 AUXILIARIES = 6  # T₁ to T₆
 STANDARD_OUTPUT = 1
@@ -50,12 +51,12 @@ def quiet_solver() -> Iterator[None]:
 class CutProgram:
     """P2 for given batch sizes: num = T₃ + T₄ + Σ b C μ + (T₅ + T₆)/I, den = (most margin) − T₁.
 
-    T₁ is the drift beyond that of the first cut, as a share of the most margin; T₂ counts in whole models;
+    T₁ is the margin lost beyond the first cut, as a share of the most margin; T₂ counts in whole models;
     T₃ to T₆ are seconds.
     """
 
     tables: CostTables
-    model: Corollary1
+    law: Corollary1
     batch_sizes: FloatN
     deadline: float = math.inf  # on the monotonic clock
 
@@ -89,24 +90,33 @@ class CutProgram:
         mu = result.x[: devices * layers].reshape(devices, layers)
         cuts = mu.argmax(axis=1) + 1
         seconds = float(self.tables.round_seconds(self.batch_sizes, cuts))
-        return cuts, seconds, self._most_margin() * (1 - float(self._drift()[cuts.max() - 1]))
+        return cuts, seconds, self._most_margin() * (1 - float(self._lost_margin()[cuts.max() - 1]))
 
     def _server_cost(self) -> Floats:
         return self.batch_sizes[:, None] * self.tables.server_seconds
 
-    def _drift(self) -> Floats:
-        """How much more drift each deepest cut has than the first, as a share of the most margin."""
-        return (self.model.margin_upto[0] - self.model.margin_upto) / self._most_margin()
+    def _lost_margin(self) -> Floats:
+        """How much less margin each deepest cut has than the first, as a share of the most margin.
+
+        Deeper cuts drift more. Single samples cost more from the first batch norm on.
+        """
+        return (self._most_margin() - self._margin_upto()) / self._most_margin()
 
     def _most_margin(self) -> float:
         """ε − drift − sampling if every device cuts after the first layer."""
-        sampling = self.model.per_inverse_batch * float((1 / self.batch_sizes).sum())
-        return float(self.model.margin_upto[0]) - sampling
+        return float(self._margin_upto()[0])
+
+    def _margin_upto(self) -> Floats:
+        """ε − drift − sampling for each deepest cut."""
+        deepest_cut = np.arange(1, len(self.law.margin_upto) + 1)
+        plans = np.broadcast_to(self.batch_sizes, (len(deepest_cut), len(self.batch_sizes)))
+        return self.law.margin_upto - self.law.bound.per_noise * self.law.noise.total(plans, deepest_cut)
 
     def _bounds(self) -> Bounds:
         """μ is 0 where a cut does not fit into memory (C4) or leaves no margin (C1)."""
         fits = self.tables.largest_batch >= self.batch_sizes[:, None]
-        reaches = self._drift() <= 1 - LEAST_MARGIN
+        trains = self.batch_sizes.min() >= self.tables.smallest_batch_upto
+        reaches = trains & (self._lost_margin() <= 1 - LEAST_MARGIN)
         upper = np.concatenate([(fits & reaches).ravel().astype(float), [1.0, *[np.inf] * 5]])
         return Bounds(np.zeros_like(upper), upper)
 
@@ -117,7 +127,7 @@ class CutProgram:
         seconds = max(float(tables.submodel_bits[-1]), 1.0)
         bits = np.broadcast_to(tables.submodel_bits / seconds, (devices, layers))
         rows = [
-            self._per_device(np.broadcast_to(self._drift(), (devices, layers)), 0),  # R1
+            self._per_device(np.broadcast_to(self._lost_margin(), (devices, layers)), 0),  # R1
             self._per_device(bits, 1),  # R2
             self._per_device(b * tables.up_seconds, 2),  # R3
             self._per_device(b * tables.down_seconds, 3),  # R4

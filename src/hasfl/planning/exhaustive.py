@@ -1,4 +1,7 @@
-"""Every plan of a tiny problem: the oracle. Written from the formulas, without the planners' tables."""
+"""Every plan of a tiny problem: the oracle. Written from the formulas, without the planners' tables.
+
+The rounds are those of the problem's law, which the tests hold against plain loops.
+"""
 
 from collections.abc import Iterator
 from itertools import product
@@ -9,7 +12,7 @@ from hasfl.arrays import IntN
 from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import MeasuredStats
+from hasfl.theory.laws import law_of
 from hasfl.theory.rounds import Floats
 
 MOST_PLANS = 50_000_000
@@ -56,22 +59,7 @@ def objectives(problem: Problem, batch_sizes: IntN, cuts: IntN) -> Floats:
     seconds = up + server + down + (fed_up + fed_down) / problem.interval
 
     per_sample = (profile.activation_bits_at + profile.gradient_bits_at).cumsum()[j]
-    fits = (b * per_sample + bits <= fleet.memory) & (b <= problem.largest_batch)
-    return np.where(fits.all(axis=1), _rounds(problem, b, cuts) * seconds, np.inf)
-
-
-def _rounds(problem: Problem, b: IntN, cuts: IntN) -> Floats:
-    """Eq. (27), infinite where C1 is broken; or R∞ (1 + skew + noise · mean(1/b) · (1 + drift))."""
-    stats, deepest = problem.stats, cuts.max(axis=1) - 1
-    if isinstance(stats, MeasuredStats):
-        apart = problem.interval > 1
-        skew, drift = (apart * upto[deepest] for upto in (stats.skew_upto, stats.drift_upto))
-        return stats.rounds * (1 + skew + stats.noise * (1 / b).mean(axis=1) * (1 + drift))
-    stats, target = problem.bound_constants()
-    beta_gamma = stats.smoothness * problem.learning_rate
-    sampling = beta_gamma * stats.variance_of.sum() * (1 / b).sum(axis=1) / b.shape[1] ** 2
-    moment = stats.moment_of.cumsum()[deepest]
-    drift = 4 * beta_gamma**2 * problem.interval**2 * moment if problem.interval > 1 else 0.0
-    margin = target - sampling - drift
-    with np.errstate(divide="ignore"):
-        return np.where(margin > 0, 2 * stats.initial_gap / (problem.learning_rate * margin), np.inf)
+    deepest_cut = cuts.max(axis=1)
+    fewest = problem.smallest_batch_upto[deepest_cut - 1]
+    fits = (b * per_sample + bits <= fleet.memory) & (b <= problem.largest_batch) & (b >= fewest[:, None])
+    return np.where(fits.all(axis=1), law_of(problem).rounds(b, deepest_cut) * seconds, np.inf)

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.arrays import FloatN, IntN
-from hasfl.planning.tables import CostTables, largest_batch_in_memory
+from hasfl.plan import Plan
+from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
-from hasfl.theory.rounds import Corollary1
+from hasfl.theory.laws import law_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +25,7 @@ class Asked:
     def anything(cls, problem: Problem) -> Self:
         """Any batch size up to the largest, and any cut."""
         shape = (len(problem.fleet), len(problem.profile))
-        return cls(_smallest_batch(problem), problem.largest_batch, np.ones(shape, dtype=bool))
+        return cls(np.ones(shape[0]), problem.largest_batch, np.ones(shape, dtype=bool))
 
     @classmethod
     def these_cuts(cls, problem: Problem, cuts: IntN) -> Self:
@@ -39,43 +40,78 @@ class Asked:
         fixed = np.asarray(batch_sizes, dtype=float)
         return cls(fixed, fixed, cls.anything(problem).cuts)
 
-    def room(self, tables: CostTables) -> NDArray[np.float64]:
-        """The largest batch size for each device and cut, 0 where none will do."""
-        most = np.minimum(tables.largest_batch, self.largest_batch[:, None])
-        return np.where((most >= self.smallest_batch[:, None]) & self.cuts, most, 0.0)
+    @property
+    def batches_are_given(self) -> bool:
+        """Whether only the cuts are left open."""
+        return bool((self.smallest_batch == self.largest_batch).all())
 
+    def least(self, tables: CostTables, deepest_cut: int) -> FloatN:
+        """The smallest batch size of each device that the private layers of this deepest cut can train on."""
+        return np.maximum(self.smallest_batch, tables.smallest_batch_upto[deepest_cut - 1])
 
-def _smallest_batch(problem: Problem) -> FloatN:
-    """min_batch, or as much of it as a device's data and memory allow."""
-    if problem.min_batch == 1:
-        return np.ones(len(problem.fleet))
-    room = np.minimum(largest_batch_in_memory(problem, slice(None)).max(axis=1), problem.largest_batch)
-    return np.clip(room, 1.0, problem.min_batch)
+    def room(self, tables: CostTables, deepest_cut: int) -> NDArray[np.float64]:
+        """The largest batch size for each device and cut up to the deepest, 0 where none will do."""
+        within = slice(None), slice(deepest_cut)
+        most = np.minimum(tables.largest_batch[within], self.largest_batch[:, None])
+        possible = (most >= self.least(tables, deepest_cut)[:, None]) & self.cuts[within]
+        return np.where(possible, most, 0.0)
+
+    def leaves_one_plan(self, tables: CostTables) -> bool:
+        """Whether there is a single plan to choose."""
+        plans = 0
+        for deepest_cut in range(1, self.cuts.shape[1] + 1):
+            room = self.room(tables, deepest_cut)
+            options = np.where(room > 0, room - self.least(tables, deepest_cut)[:, None] + 1, 0.0)
+            of_device = options.sum(axis=1)
+            if not of_device.all() or not options[:, -1].any():
+                continue  # no plan has this deepest cut
+            if (of_device > 1).any():
+                return False
+            plans += 1
+        return plans == 1
 
 
 def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
     """Which constraint of which device forbids every plan that is asked for."""
-    room = asked.room(tables)
+    rooms = [asked.room(tables, deepest_cut) for deepest_cut in range(1, len(problem.profile) + 1)]
     if (large := np.flatnonzero(asked.smallest_batch > problem.largest_batch)).size:
         i = large[0]
         return (
             f"batch size {asked.smallest_batch[i]:.0f} of device {problem.fleet.names[i]!r} is above "
             f"{problem.largest_batch[i]:.0f}, the lesser of max_batch and the samples it holds"
         )
-    if (stuck := np.flatnonzero(~room.any(axis=1))).size:
-        name, bits = problem.fleet.names[stuck[0]], problem.fleet.memory[stuck[0]]
-        return (
-            f"no plan fits the memory of device {name!r} (C4): even the cheapest cut asked for needs more "
-            f"than its {bits:.4g} bit at batch size {asked.smallest_batch[stuck[0]]:.0f}"
-        )
-    model, (_, target) = Corollary1.of(problem), problem.bound_constants()
-    floors = []
-    for deepest_cut in range(1, room.shape[1] + 1):
-        most = room[:, :deepest_cut].max(axis=1)
-        if most.all():
-            sampling = model.per_inverse_batch * float((1 / most).sum())
-            floors.append(target - float(model.margin_upto[deepest_cut - 1]) + sampling)
+    if all(not room.any(axis=1).all() for room in rooms):
+        return _who_is_stuck(problem, tables, asked)
+    law = law_of(problem)
+    margins = [
+        law.target_margin(Plan(room.max(axis=1).astype(np.int64), np.full(len(room), deepest_cut)))
+        for deepest_cut, room in enumerate(rooms, start=1)
+        if room.any(axis=1).all()
+    ]
+    best = max(margin for margin in margins if margin is not None)
+    assert problem.target is not None
     return (
-        f"no plan reaches target {target:.6g} (C1): with the largest batches that fit, the floor "
-        f"of the bound is still {min(floors):.6g}: raise the target or max_batch, or lower the learning rate"
+        f"no plan reaches target {problem.target:.6g} (C1): with the largest batches that fit, the floor of "
+        f"the bound is still {problem.target - best:.6g}: raise the target or max_batch, or lower the "
+        "learning rate"
+    )
+
+
+def _who_is_stuck(problem: Problem, tables: CostTables, asked: Asked) -> str:
+    """The first device that no cut will do for."""
+    allowed = np.where(asked.cuts, np.minimum(tables.largest_batch, asked.largest_batch[:, None]), 0.0)
+    most = allowed.max(axis=1)
+    without_memory = np.flatnonzero(most < asked.smallest_batch)
+    if without_memory.size:
+        i = without_memory[0]
+        return (
+            f"no plan fits the memory of device {problem.fleet.names[i]!r} (C4): even the cheapest cut asked "
+            f"for needs more than its {problem.fleet.memory[i]:.4g} bit at batch size "
+            f"{asked.smallest_batch[i]:.0f}"
+        )
+    i = int(most.argmin())
+    return (
+        f"device {problem.fleet.names[i]!r} can take at most {most[i]:.0f} samples in a round, but layers on "
+        f"devices need {asked.least(tables, 1)[i]:.0f} or more to train on (batch norm): give the device "
+        "more memory or samples, or leave it out"
     )

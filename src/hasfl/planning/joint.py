@@ -15,24 +15,25 @@ from hasfl.planning.fixed_cuts import FixedCuts
 from hasfl.planning.search import Search
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
-from hasfl.theory.measured_rounds import rounds_model
 from hasfl.theory.objective import evaluate
 
 GAP = 1e-3
+TIME_LIMIT = 60.0  # seconds
 
 
 def best_plan(
     problem: Problem,
     *,
     gap: float = GAP,
-    time_limit: float = math.inf,
+    time_limit: float = TIME_LIMIT,
     box_limit: float = math.inf,
     start: Plan | None = None,
 ) -> PlanReport:
     """The best batch size and cut for every device, within `gap` of the optimum unless a limit is met.
 
-    `start` is a plan to begin with, such as the last one when rates have changed a little. A limit on boxes,
-    the steps of the search, gives the same plan on every machine.
+    When a limit is met, the report's status is "limit", its plan is the best one found, and its gap is what
+    was proved. A limit on boxes, the steps of the search, gives the same plan on every machine. `start` is a
+    plan to begin with, such as the last one when rates have changed a little.
     """
     return _search(problem, Asked.anything(problem), gap, time_limit, start, box_limit)
 
@@ -42,7 +43,7 @@ def best_cuts(
     batch_sizes: IntN,
     *,
     gap: float = GAP,
-    time_limit: float = math.inf,
+    time_limit: float = TIME_LIMIT,
     start: Plan | None = None,
 ) -> PlanReport:
     """The best cuts for given batch sizes."""
@@ -51,24 +52,29 @@ def best_cuts(
 
 
 def best_batches(
-    problem: Problem, cuts: IntN, *, gap: float = GAP, time_limit: float = math.inf, start: Plan | None = None
+    problem: Problem,
+    cuts: IntN,
+    *,
+    gap: float = GAP,
+    time_limit: float = TIME_LIMIT,
+    start: Plan | None = None,
 ) -> PlanReport:
-    """The best batch sizes for given cuts: on a grid, or by the search where the grid does not close.
-
-    The grid begins at single samples, so where those are ruled out the search is asked at once.
-    """
+    """The best batch sizes for given cuts: on a grid, or by the search where the grid does not close."""
     began = time.monotonic()
     problem.require_fits(Plan(np.ones_like(cuts), cuts))
     _check(problem, gap, start)
     fixed = FixedCuts.of(problem, cuts)
-    if (fixed.largest_batch >= 1).all() and problem.min_batch == 1:
+    if fixed.possible:
         first = first_batches(fixed) if start is None else fixed.within_limits(start.batch_sizes)
         if not math.isfinite(fixed.value(first)):
             first = first_batches(fixed)
-        if math.isfinite(fixed.value(first)) and (found := best_batches_on_grid(fixed, first, gap)):
-            plan = Plan(found.batch_sizes.astype(np.int64), cuts)
-            return _report(plan, problem, "optimal", found.lower_bound, found.passes, began)
-    return _search(problem, Asked.these_cuts(problem, cuts), gap, time_limit, start)
+        if math.isfinite(fixed.value(first)):
+            found = best_batches_on_grid(fixed, first, gap, began + time_limit)
+            start = Plan(found.batch_sizes.astype(np.int64), cuts)
+            if found.lower_bound is not None:
+                return _report(start, problem, "optimal", found.lower_bound, found.passes, began)
+    left = max(began + time_limit - time.monotonic(), 0.0)
+    return _search(problem, Asked.these_cuts(problem, cuts), gap, left, start)
 
 
 def _search(
@@ -82,7 +88,7 @@ def _search(
     began = time.monotonic()
     _check(problem, gap, start)
     tables = CostTables.of(problem)
-    search = Search(tables, rounds_model(problem), asked, gap, time_limit, box_limit)
+    search = Search(problem, tables, asked, gap, time_limit, box_limit)
     _consider_first_plans(search, start)
     if search.best_plan is None:
         raise Infeasible(why_infeasible(problem, tables, asked))
@@ -117,9 +123,9 @@ def _consider_first_plans(search: Search, start: Plan | None) -> None:
     For each deepest cut, every device takes the cut with the most room and as many samples as fit: no plan
     has less sampling noise. Then the same batch size for all, at that cut or the deepest, as far as they fit.
     """
-    smallest, room = search.asked.smallest_batch, search.asked.room(search.tables)
-    for deepest_cut in range(1, room.shape[1] + 1):
-        within = room[:, :deepest_cut]
+    asked, tables = search.asked, search.tables
+    for deepest_cut in range(1, len(tables.server_seconds) + 1):
+        smallest, within = asked.least(tables, deepest_cut), asked.room(tables, deepest_cut)
         if not within.any(axis=1).all():
             continue
         deepest = deepest_cut - 1 - (within[:, ::-1] > 0).argmax(axis=1)
@@ -128,6 +134,7 @@ def _consider_first_plans(search: Search, start: Plan | None) -> None:
             batches = np.array([most, *(np.clip(2.0**k, smallest, most) for k in range(7))])
             search.consider(batches, np.broadcast_to(index + 1, batches.shape))
     if start is not None:
-        within_reach = room[np.arange(len(start)), start.cut_index] >= start.batch_sizes
-        if within_reach.all() and (start.batch_sizes >= smallest).all():
+        room = asked.room(tables, start.deepest_cut)[np.arange(len(start)), start.cut_index]
+        smallest = asked.least(tables, start.deepest_cut)
+        if (room >= start.batch_sizes).all() and (start.batch_sizes >= smallest).all():
             search.consider(start.batch_sizes[None].astype(float), start.cuts[None])

@@ -13,18 +13,10 @@ from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.plan import PlanReport
 from hasfl.planning.joint import best_plan
 from hasfl.problem import Problem
-from hasfl.profile import MeasuredStats
 from hasfl.theory.objective import evaluate
 
 FACTORS = (0.1, 0.5, 2.0, 10.0)
-OF_THE_BOUND = {
-    "smoothness": "β",
-    "initial_gap": "ϑ",
-    "variance_of": "σ²",
-    "moment_of": "G²",
-}
 NEVER, NO_PLAN = "never reaches the target", "no plan seems to reach the target"
-MEASURED = {"rounds": "rounds", "noise": "noise", "drift_of": "drift", "skew_of": "skew"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +42,7 @@ def mistakes(best: PlanReport, problem: Problem, *, gap: float, time_limit: floa
 
 def wrong_problems(problem: Problem) -> Iterator[tuple[str, float, Problem]]:
     """Every constant in use, multiplied by every factor; a constant of 0 stays what it is."""
-    names = MEASURED if isinstance(problem.stats, MeasuredStats) else OF_THE_BOUND
-    for field, constant in names.items():
+    for field, constant in problem.stats.symbols.items():
         value = getattr(problem.stats, field)
         for factor in FACTORS if np.any(value) else ():
             changed = {field: value * factor}

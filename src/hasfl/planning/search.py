@@ -5,9 +5,14 @@ For each deepest cut J there is a tree of boxes for (T₃, T₄, T₅, T₆, slo
 overestimates the drift and the server's share for plans that end earlier, but those are covered by a
 smaller J, so the least over J is exact.
 
-What is left of a box after its bound is known is cut down at once: a plan whose T₃ exceeds the box's lower
-end by more than what is missing to close it cannot be better either. Where the price on what the server
-exchanges gives away more than the T do, a box is split by the cut of one device instead.
+What is left of an open box is first cut down: a plan whose T₃ exceeds the box's lower end by more than what
+is missing to close the box cannot be better either. Then the box is divided where it gives away most:
+
+- T₅, T₆ or the range of slopes: in two;
+- T₃ and T₄: by a grid of cells, which are bounded all at once. The smallest rectangle around the cells that
+  stay open is the next box;
+- once all of these are narrow, what is missing is due to the price on what the server exchanges: one device
+  takes an earlier cut or a later one.
 """
 
 import heapq
@@ -18,26 +23,24 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hasfl.plan import Plan
+from hasfl.planning.batch_grid import best_batches_on_grid
+from hasfl.planning.boxes import SLOPE, STEPS, Box, Test, corners, price_is_to_blame, share_left
+from hasfl.planning.cells import bounded_cells
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.relaxation import ROUNDING, ROUNDOFF, Bools, Choice, Choices, Ints, Relaxation
-from hasfl.planning.tables import CostTables
-from hasfl.theory.rounds import Floats, Lines, RoundsModel
+from hasfl.planning.fixed_cuts import FixedCuts
+from hasfl.planning.relaxation import ROUNDOFF, Choice, Choices, Relaxation
+from hasfl.planning.tables import ROUNDING, CostTables, Ints
+from hasfl.problem import Problem
+from hasfl.theory.laws import law_of
+from hasfl.theory.rounds import Floats, Lines, RoundsLaw
 
-ELEMENTS = 1 << 17  # boxes × devices × layers that are worked on at once
-FIRST_STEPS, STEPS, DEVICE_STEPS = 16, 3, 12  # prices tried for a root, a box, and one split by device
-SLOPE = 4  # its place among the sides of a box, after T₃ to T₆
-SLOPE_WEIGHT = 2.0  # of what slopes give away against the widths of T₃ to T₆, of which a part is lost
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Box:
-    """Lower and upper corner, the price to start from, and the cuts that are excluded inside."""
-
-    lower: Floats  # (5,) T₃, T₄, T₅, T₆, slope
-    upper: Floats
-    price: float = 0.0
-    steps: int = STEPS
-    forbidden: Bools | None = None  # (N, J)
+# benchmarks/bench_planner.py --constants shows what half and double of each of these numbers costs.
+ELEMENTS = 1 << 15  # boxes × devices × layers that are worked on at once
+FIRST_STEPS, DEVICE_STEPS = 16, 8  # prices tried for a root, and for a box that was split by device
+SLOPE_WEIGHT = 2.0  # of what slopes give away, against the widths of T₃ to T₆, of which only a part is lost
+GRID_SHARE = 0.25  # a grid comes when no other side is wider than this share of T₃ and T₄ together
+POLISH_EVERY = 50  # boxes, at least, between two searches for better batches at the best cuts
+LAST_POLISH = 0.5  # seconds that the last such search may take when the time is up
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,8 @@ class Found:
 class Search:
     """One search for the least Θ among the plans asked for."""
 
+    problem: Problem
     tables: CostTables
-    model: RoundsModel
     asked: Asked
     gap: float
     time_limit: float
@@ -63,17 +66,31 @@ class Search:
     best_value: float = np.inf
     best_plan: tuple[Floats, Ints] | None = None
     boxes: int = 0
+    polished: Ints | None = None  # the cuts for which the best batches were last searched
+    polished_at: int = 0  # boxes
+    law: RoundsLaw = field(init=False)
     relaxations: dict[int, Relaxation] = field(default_factory=dict)
     queues: dict[int, list[tuple[float, int, Box]]] = field(default_factory=dict)
     ticket: "itertools.count[int]" = field(default_factory=itertools.count)
 
+    def __post_init__(self) -> None:
+        self.law = law_of(self.problem)
+
     def run(self) -> Found:
-        """Search until everything is closed or a limit is met. A first plan must have been considered."""
+        """Search until everything is closed or a limit is met. A first plan must have been considered.
+
+        The roots are bounded in any case, so that there is a bound however short the time is.
+        """
         deadline = time.monotonic() + self.time_limit
-        for deepest_cut in range(1, len(self.tables.server_seconds) + 1):
+        self._polish(deadline)
+        for deepest_cut in range(1, len(self.tables.server_seconds) + 1) if self.gap < 1 else ():
             self._plant(deepest_cut)
+            self._work(deepest_cut)
         while self.queues and time.monotonic() < deadline and self.boxes < self.box_limit:
             self._work(min(self.queues, key=lambda J: self.queues[J][0][:2]))
+            if self.boxes >= self.polished_at + POLISH_EVERY:
+                self._polish(deadline)
+        self._polish(max(deadline, time.monotonic() + LAST_POLISH))
         return self._found()
 
     def consider(self, batch_sizes: Floats, cuts: Ints) -> None:
@@ -85,8 +102,7 @@ class Search:
 
     def values(self, batch_sizes: Floats, cuts: Ints) -> Floats:
         """Θ of K plans by the tables; infinite where the target is out of reach."""
-        rounds = self.model.rounds((1 / batch_sizes).sum(axis=1), cuts.max(axis=1))
-        return rounds * self.tables.round_seconds(batch_sizes, cuts)
+        return self.law.rounds(batch_sizes, cuts.max(axis=1)) * self.tables.round_seconds(batch_sizes, cuts)
 
     @property
     def cutoff(self) -> float:
@@ -103,142 +119,218 @@ class Search:
         status = "limit" if any(bound < self.cutoff * (1 - ROUNDOFF) for bound in bounds) else "optimal"
         assert self.best_plan is not None, "a first plan must have been considered"
         plan = Plan(self.best_plan[0].astype(np.int64), self.best_plan[1])
-        return Found(plan, min([self.cutoff, *bounds]), status, self.boxes)
+        proved = self.best_value if self.asked.leaves_one_plan(self.tables) else self.cutoff
+        return Found(plan, min([proved, *bounds]), status, self.boxes)
+
+    def _polish(self, deadline: float) -> None:
+        """Find better batch sizes for the cuts of the best plan, unless that was done for these cuts."""
+        assert self.best_plan is not None, "a first plan must have been considered"
+        batch_sizes, cuts = self.best_plan
+        if self.asked.batches_are_given or (
+            self.polished is not None and np.array_equal(cuts, self.polished)
+        ):
+            return
+        fixed = FixedCuts.of(self.problem, cuts)
+        found = best_batches_on_grid(fixed, batch_sizes, max(self.gap / 2, ROUNDOFF), deadline)
+        self.polished = cuts if found.lower_bound is not None else None
+        self.polished_at = self.boxes
+        self.consider(found.batch_sizes[None], cuts[None])
 
     def _plant(self, deepest_cut: int) -> None:
         """The root of one deepest cut, if there are plans with it."""
-        relaxation = Relaxation(self.tables, self.asked, deepest_cut)
+        relaxation = Relaxation(self.tables, self.asked, self.law.noise, deepest_cut)
         root = relaxation.root()
         if root is not None:
             self.relaxations[deepest_cut] = relaxation
             lower, upper = root
-            least = lower @ self.weights
-            most = self.asked.room(self.tables)[:, :deepest_cut].max(axis=1)
-            low, high = self.model.slopes(
-                self.cutoff, deepest_cut, least_seconds=least, least_inverse=(1 / most).sum()
+            most = self.asked.room(self.tables, deepest_cut).max(axis=1)
+            low, high = self.law.slopes(
+                self.cutoff,
+                deepest_cut,
+                least_seconds=lower @ self.weights,
+                least_noise=self.law.noise.total(most, deepest_cut),
             )
-            self._push(
-                deepest_cut, 0.0, Box(np.append(lower, low), np.append(upper, high), steps=FIRST_STEPS)
-            )
+            box = Box(np.append(lower, low), np.append(upper, high), steps=FIRST_STEPS)
+            self._push(deepest_cut, 0.0, box)
 
     def _push(self, deepest_cut: int, proved: float, box: Box) -> None:
         heapq.heappush(self.queues.setdefault(deepest_cut, []), (proved, next(self.ticket), box))
 
-    def _pop(self, deepest_cut: int) -> list[Box]:
+    def _pop(self, deepest_cut: int) -> list[tuple[float, Box]]:
         """The most promising boxes of one deepest cut, as many as are worked on at once."""
         size = max(1, ELEMENTS // (len(self.tables.fed_up_rate) * deepest_cut))
-        queue = self.queues[deepest_cut]
+        queue = self.queues.get(deepest_cut, [])
         popped = [heapq.heappop(queue) for _ in range(min(size, len(queue)))]
         if not queue:
-            del self.queues[deepest_cut]
-        return [box for proved, _, box in popped if proved < self.cutoff * (1 - ROUNDOFF)]
+            self.queues.pop(deepest_cut, None)
+        return [(proved, box) for proved, _, box in popped if proved < self.cutoff * (1 - ROUNDOFF)]
 
     def _work(self, deepest_cut: int) -> None:
-        """Bound some boxes of one deepest cut, and split those that stay open."""
-        cutoff, boxes = self.cutoff, self._pop(deepest_cut)
-        self.boxes += len(boxes)
-        boxes = self._with_slopes_in_reach(cutoff, deepest_cut, boxes)
-        if not boxes:
+        """Bound some boxes of one deepest cut, and divide those that stay open."""
+        cutoff, popped = self.cutoff, self._pop(deepest_cut)
+        self.boxes += len(popped)
+        popped = self._with_slopes_in_reach(cutoff, deepest_cut, popped)
+        if not popped:
             return
-        lower, upper = _corners(boxes)
-        lines = self.model.lines(cutoff, deepest_cut, lower[:, SLOPE], upper[:, SLOPE])
-        choices = self._choose(boxes, deepest_cut, (lower[:, :4], upper[:, :4]), lines)
-        seconds = lower[:, :4] @ self.weights
-        reached = lines.per_second * seconds + choices.least
+        boxes = [box for _, box in popped]
+        lower, upper = corners(boxes)
+        lines = self.law.lines(cutoff, deepest_cut, lower[:, SLOPE], upper[:, SLOPE])
+        choices = self._choose(boxes, deepest_cut, lines)
+        reached = lines.per_second * (lower[:, :4] @ self.weights) + choices.least
         if (possible := np.isfinite(reached)).any():
             self.consider(choices.batch_sizes[possible], choices.cuts[possible])
-        idle = self._idle(deepest_cut)
-        proved = self.model.proved(
-            cutoff,
-            lines,
-            reached=np.where(possible, reached, np.inf),
-            least=lines.per_second * (seconds + idle),
-        )
-        roundoff = ROUNDOFF * lines.per_second * seconds
-        for k in np.flatnonzero(reached < lines.needed - roundoff).tolist():
-            scale = float(lines.per_second[k])
-            missing = float(lines.needed[k] - reached[k]) / scale
-            choice = self._with_slope(choices.of(k, scale), cutoff, deepest_cut, boxes[k], seconds[k])
-            self._split(deepest_cut, boxes[k], choice, missing, float(proved[k]))
+        for k in np.flatnonzero(possible).tolist():
+            test = Test(cutoff, lines.of(k), self.relaxations[deepest_cut])
+            if reached[k] < test.needed:
+                proved = max(popped[k][0], self._proved(test, boxes[k], float(reached[k])))
+                self._divide(test, boxes[k], choices.of(k, test.per_second), float(reached[k]), proved)
+
+    def _proved(self, test: Test, box: Box, reached: float) -> float:
+        """The Θ that is proved inside a box where its line reaches this much."""
+        seconds = float(box.lower[:4] @ self.weights) + self._idle(test.relaxation.deepest_cut)
+        least = test.lines.per_second * seconds
+        return float(self.law.proved(test.value, test.lines, reached=np.array([reached]), least=least)[0])
 
     def _idle(self, deepest_cut: int) -> float:
         """What the server takes at least, in seconds."""
-        return float(self.asked.smallest_batch.sum() * self.tables.server_seconds[deepest_cut - 1])
+        least = self.asked.least(self.tables, deepest_cut).sum()
+        return float(least * self.tables.server_seconds[deepest_cut - 1])
 
-    def _with_slopes_in_reach(self, value: float, deepest_cut: int, boxes: list[Box]) -> list[Box]:
+    def _with_slopes_in_reach(
+        self, value: float, deepest_cut: int, popped: list[tuple[float, Box]]
+    ) -> list[tuple[float, Box]]:
         """The boxes with the slopes that plans with Θ below `value` can have inside, if there are any."""
-        if all(box.lower[SLOPE] == box.upper[SLOPE] for box in boxes):
-            return boxes
-        lower, upper = _corners(boxes)
-        low, high = self.model.slopes(
+        if all(box.lower[SLOPE] == box.upper[SLOPE] for _, box in popped):
+            return popped
+        lower, upper = corners([box for _, box in popped])
+        low, high = self.law.slopes(
             value,
             deepest_cut,
             least_seconds=lower[:, :4] @ self.weights + self._idle(deepest_cut),
-            least_inverse=self.relaxations[deepest_cut].least_inverse(upper),
+            least_noise=self.relaxations[deepest_cut].least_noise(upper),
         )
         lower[:, SLOPE] = np.maximum(low / ROUNDING, lower[:, SLOPE])
         upper[:, SLOPE] = np.minimum(high * ROUNDING, upper[:, SLOPE])
         possible = np.flatnonzero(lower[:, SLOPE] <= upper[:, SLOPE])
-        return [replace(boxes[k], lower=lower[k], upper=upper[k]) for k in possible]
+        return [(popped[k][0], replace(popped[k][1], lower=lower[k], upper=upper[k])) for k in possible]
 
-    def _choose(
-        self, boxes: list[Box], deepest_cut: int, corners: tuple[Floats, Floats], lines: Lines
-    ) -> Choices:
+    def _choose(self, boxes: list[Box], deepest_cut: int, lines: Lines) -> Choices:
+        lower, upper = corners(boxes)
         forbidden = None
         if any(box.forbidden is not None for box in boxes):
             nothing = np.zeros((len(self.tables.fed_up_rate), deepest_cut), dtype=bool)
             forbidden = np.array([nothing if box.forbidden is None else box.forbidden for box in boxes])
         price = np.array([box.price for box in boxes])
         steps = max(box.steps for box in boxes)
-        return self.relaxations[deepest_cut].choose(corners, lines, price, steps=steps, forbidden=forbidden)
+        within = lower[:, :4], upper[:, :4]
+        return self.relaxations[deepest_cut].choose(within, lines, price, steps=steps, forbidden=forbidden)
 
-    def _with_slope(self, choice: Choice, value: float, deepest_cut: int, box: Box, seconds: float) -> Choice:
+    def _divide(self, test: Test, box: Box, choice: Choice, reached: float, proved: float) -> None:
+        """Cut off what cannot be better, then divide the box where it gives away most."""
+        choice = self._with_slope(test, choice, box)
+        missing = (float(test.lines.needed[0]) - reached) / test.per_second
+        chosen_in, reach = box, self._within_reach(box, choice, missing)
+        box = replace(box, upper=reach, price=choice.price, steps=STEPS)
+        width, others = float((box.upper[:2] - box.lower[:2]).sum()), self._others(box, choice)
+        given_away = width + float(others.sum())
+        if price_is_to_blame(choice, given_away, missing, test.point):
+            if self._split_by_device(test, box, choice, proved, chosen_in):
+                return
+            if np.isinf(choice.unpaid):
+                return  # the only choices there are exchange too much
+        if given_away <= test.point:
+            return  # a single plan, which has been considered
+        if others.max() > GRID_SHARE * width:
+            self._halve(test, box, int(others.argmax()), choice, proved)
+        else:
+            self._divide_by_cells(test, box, choice, proved)
+
+    def _within_reach(self, box: Box, choice: Choice, missing: float) -> Floats:
+        """The upper corner without what is further from the lower one than `missing` seconds."""
+        with np.errstate(divide="ignore"):
+            furthest = box.lower[:4] + missing / (self.weights * choice.unpriced)
+        return np.append(np.minimum(box.upper[:4], furthest), box.upper[SLOPE])
+
+    def _others(self, box: Box, choice: Choice) -> Floats:
+        """(5,) What the sides other than T₃ and T₄ give away, in seconds."""
+        widths = (box.upper[2:4] - box.lower[2:4]) * self.weights[2:]
+        return np.array([0.0, 0.0, *widths, SLOPE_WEIGHT * choice.slope_loss])
+
+    def _halve(self, test: Test, box: Box, side: int, choice: Choice, proved: float) -> None:
+        """Split one side in the middle; slopes at that of the choice, where both lines are then exact."""
+        lower, upper = box.lower.copy(), box.upper.copy()
+        middle = choice.slope if side == SLOPE else (lower[side] + upper[side]) / 2
+        lower[side] = upper[side] = middle
+        self._push(test.relaxation.deepest_cut, proved, replace(box, upper=upper))
+        self._push(test.relaxation.deepest_cut, proved, replace(box, lower=lower))
+
+    def _divide_by_cells(self, test: Test, box: Box, choice: Choice, proved: float) -> None:
+        """Bound a grid over T₃ and T₄, and go on with the rectangle around the cells that stay open."""
+        within = box.lower[:4], box.upper[:4]
+        cells = bounded_cells(test.relaxation, within, test.lines, choice.price, box.forbidden)
+        still_open = cells.bounds < test.needed
+        if not still_open.any():
+            return
+        least = float(cells.bounds.min())
+        missing = (float(test.lines.needed[0]) - least) / test.per_second
+        upper = self._within_reach(box, choice, missing)  # of T₅ and T₆: cells differ in T₃ and T₄
+        smaller = self._shrunk(replace(box, upper=upper), *cells.rectangle(still_open))
+        inside = self._choose_in_cell(test, smaller, *cells.best())
+        smaller = replace(smaller, price=choice.price if inside is None else inside.price)
+        proved = max(proved, self._proved(test, box, least))
+        others = self._others(smaller, choice)
+        given_away = cells.width + float(others.sum())
+        if (
+            inside is not None
+            and price_is_to_blame(inside, given_away, missing, test.point)
+            and self._split_by_device(test, smaller, inside, proved, smaller)
+        ):
+            return
+        if others.max() > cells.width:
+            self._halve(test, smaller, int(others.argmax()), choice, proved)
+        elif share_left(box, smaller) <= 0.5:
+            self._push(test.relaxation.deepest_cut, proved, smaller)
+        else:
+            side = int((smaller.upper[:2] - smaller.lower[:2]).argmax())
+            self._halve(test, smaller, side, choice, proved)
+
+    def _choose_in_cell(self, test: Test, box: Box, lower: Floats, upper: Floats) -> Choice | None:
+        """Choose in one cell and consider that plan; None if the cell holds no plan."""
+        cell = self._shrunk(box, lower, upper)
+        choices = self._choose([cell], test.relaxation.deepest_cut, test.lines)
+        if not np.isfinite(choices.least[0]):
+            return None
+        self.consider(choices.batch_sizes, choices.cuts)
+        return choices.of(0, test.per_second)
+
+    def _shrunk(self, box: Box, lower: Floats, upper: Floats) -> Box:
+        """The box with other ends of T₃ and T₄."""
+        return replace(box, lower=np.append(lower, box.lower[2:]), upper=np.append(upper, box.upper[2:]))
+
+    def _with_slope(self, test: Test, choice: Choice, box: Box) -> Choice:
         """A choice with its slope, and what the line for the box gives away there against the line for it.
 
         If its slope is not in the box, the middle is where to split.
         """
-        low, high = box.lower[SLOPE:], box.upper[SLOPE:]
+        low, high, J = box.lower[SLOPE:], box.upper[SLOPE:], test.relaxation.deepest_cut
         if low == high:
             return choice
         server = choice.batch_sizes @ self.tables.server_seconds[choice.cuts - 1]
-        at = np.array([seconds + server]), np.array([(1 / choice.batch_sizes).sum()])
-        own = self.model.slope(*at, np.array(deepest_cut))
+        seconds = np.array([float(box.lower[:4] @ self.weights) + server])
+        noise = self.law.noise.total(choice.batch_sizes[None], J)
+        own = self.law.slope(seconds, noise, J)
         slope = np.where((low < own) & (own < high), own, np.sqrt(low * high))
-        tight, loose = (self.model.lines(value, deepest_cut, *ends) for ends in ((slope, slope), (low, high)))
-        loss = (tight.excess(*at) - loose.excess(*at)) / loose.per_second
+        tight = self.law.lines(test.value, J, slope, slope)
+        loss = (tight.excess(seconds, noise) - test.lines.excess(seconds, noise)) / test.per_second
         return replace(choice, slope=float(slope[0]), slope_loss=max(float(loss[0]), 0.0))
 
-    def _split(self, deepest_cut: int, box: Box, choice: Choice, missing: float, proved: float) -> None:
-        """Cut off what cannot be better, then split the box where it gives away most."""
-        with np.errstate(divide="ignore"):
-            furthest = box.lower[:4] + missing / (self.weights * choice.unpriced)
-        upper = np.append(np.minimum(box.upper[:4], furthest), box.upper[SLOPE])
-        given_away = np.append((upper[:4] - box.lower[:4]) * self.weights, SLOPE_WEIGHT * choice.slope_loss)
-        if choice.price_gap > given_away.sum():
-            device = self._marginal_device(deepest_cut, box, choice)
-            if device is not None:
-                self._split_by_device(
-                    deepest_cut, replace(box, upper=upper, price=choice.price), device, proved
-                )
-                return
-            if np.isinf(choice.price_gap):
-                return  # the only choices there are exchange too much
-        if given_away.sum() <= ROUNDOFF * float(box.lower[:4] @ self.weights):
-            return  # a single plan, which has been considered
-        side = int(given_away.argmax())
-        lower_half, upper_half = upper.copy(), box.lower.copy()
-        middle = (box.lower[side] + upper[side]) / 2
-        lower_half[side] = upper_half[side] = choice.slope if side == SLOPE else middle
-        for lower, top in ((box.lower, lower_half), (upper_half, upper)):
-            self._push(deepest_cut, proved, Box(lower, top, choice.price, STEPS, box.forbidden))
-
-    def _marginal_device(self, deepest_cut: int, box: Box, choice: Choice) -> tuple[int, int] | None:
-        lines = self.model.lines(self.cutoff, deepest_cut, box.lower[SLOPE:], box.upper[SLOPE:])
-        return self.relaxations[deepest_cut].marginal_device(box.upper[:4], lines, choice, box.forbidden)
-
-    def _split_by_device(self, deepest_cut: int, box: Box, device: tuple[int, int], proved: float) -> None:
-        """What is left is due to the price on M: one device takes an earlier cut, or a later one."""
-        i, cut = device
+    def _split_by_device(self, test: Test, box: Box, choice: Choice, proved: float, chosen_in: Box) -> bool:
+        """One device takes an earlier cut, or a later one; False if no device has another cut to go to."""
+        upper = chosen_in.upper[:4]
+        device = test.relaxation.marginal_device(upper, test.lines, choice, box.forbidden)
+        if device is None:
+            return False
+        (i, cut), deepest_cut = device, test.relaxation.deepest_cut
         layer = np.arange(1, deepest_cut + 1)
         for excluded in (layer > cut, layer <= cut):
             forbidden = np.zeros((len(self.tables.fed_up_rate), deepest_cut), dtype=bool)
@@ -246,7 +338,4 @@ class Search:
                 forbidden |= box.forbidden
             forbidden[i] |= excluded
             self._push(deepest_cut, proved, replace(box, steps=DEVICE_STEPS, forbidden=forbidden))
-
-
-def _corners(boxes: list[Box]) -> tuple[Floats, Floats]:
-    return np.array([box.lower for box in boxes]), np.array([box.upper for box in boxes])
+        return True

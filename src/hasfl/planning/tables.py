@@ -6,13 +6,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hasfl.arrays import FloatL, FloatN, IntN
+from hasfl.arrays import FloatL, FloatN, IntL, IntN
 from hasfl.problem import Problem
 from hasfl.theory.rounds import Floats
 
 ENDLESS = 1e18  # samples: no memory is needed for them
 INSTANT = 1e-90  # seconds; what costs nothing costs this, so that every limit on time is a limit on samples
+ROUNDING = 1 + 1e-12  # limits are loosened by this much, so that rounding never excludes a plan
 FloatNL = NDArray[np.float64]  # device i, layer j
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -25,6 +28,7 @@ class CostTables:
     down_rate: FloatNL
     server_seconds: FloatL  # C_j = (ρ_L − ρ_j + ϖ_L − ϖ_j)/f_s, a sample
     largest_batch: FloatNL  # ⌊κ⌋ from C4, max_batch and |D_i|; below 1 where the cut does not fit
+    smallest_batch_upto: IntL  # the fewest samples that the private layers can train on, by deepest cut
     submodel_bits: FloatL  # δ_j, with what the optimiser keeps
     fed_up_rate: FloatN
     fed_down_rate: FloatN
@@ -46,6 +50,7 @@ class CostTables:
             largest_batch=np.minimum(
                 largest_batch_in_memory(problem, slice(None)), problem.largest_batch[:, None]
             ),
+            smallest_batch_upto=problem.smallest_batch_upto,
             submodel_bits=profile.submodel_bits_upto,
             fed_up_rate=fleet.fed_up_rate,
             fed_down_rate=fleet.fed_down_rate,

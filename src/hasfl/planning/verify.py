@@ -1,10 +1,12 @@
 """Is this plan feasible, and what is it worth? Independent of how it was found.
 
 Nothing here comes from a planner: constraints are checked one device at a time, in plain loops, and Θ is
-what `theory` says.
+what `theory` says, with the price of single samples.
 """
 
 import math
+
+import numpy as np
 
 from hasfl.plan import PlanReport
 from hasfl.problem import Problem
@@ -24,11 +26,13 @@ def _plan_faults(report: PlanReport, problem: Problem) -> list[str]:
     profile, layers = problem.profile, len(problem.profile)
     if len(report.plan) != len(problem.fleet):
         return [f"the plan is for {len(report.plan)} devices, the fleet has {len(problem.fleet)}"]
+    private = range(min(report.plan.deepest_cut, layers) if len(problem.fleet) > 1 else layers)
+    fewest = max(int(np.asarray(profile.smallest_batch_of)[j]) for j in private)
     for i, device in enumerate(problem.fleet):
         b, cut = int(report.plan.batch_sizes[i]), int(report.plan.cuts[i])
-        if not 1 <= b <= problem.largest_batch[i]:
+        if not fewest <= b <= problem.largest_batch[i]:
             most = f"{problem.largest_batch[i]:.0f}"
-            found.append(f"device {device.name}: batch size {b} is not between 1 and {most} (C5)")
+            found.append(f"device {device.name}: batch size {b} is not between {fewest} and {most} (C5)")
         if not 1 <= cut <= layers:
             found.append(f"device {device.name}: cut {cut} is not between 1 and {layers} (C2, C3)")
             continue

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
 from hasfl.networks.layered_model import LayeredModel
 from hasfl.networks.meta_values import meta_state
 from hasfl.profile import Layer
 
-SAMPLES = 2  # batch norm refuses a batch of one; everything counted here is linear in the batch
+SAMPLES = 2  # a batch norm may refuse a batch of one; everything counted here is linear in the batch
 
 
 def count_layers(model: LayeredModel) -> tuple[Layer, ...]:
@@ -54,8 +55,20 @@ def _count_layer(name: str, layer: nn.Module, x: Tensor) -> tuple[Layer, Tensor]
         parameters=sum(parameter.numel() for parameter in layer.parameters()),
         param_bits=_bits(layer.parameters()),
         buffer_bits=_bits(_travelling_buffers(layer)),
+        batch_norm=any(isinstance(module, _BatchNorm) for module in layer.modules()),
+        smallest_batch=1 if _takes_one_sample(layer, state, x, y) else SAMPLES,
     )
     return row, y.detach().requires_grad_(y.requires_grad)
+
+
+def _takes_one_sample(layer: nn.Module, state: dict[str, Tensor], x: Tensor, y: Tensor) -> bool:
+    """Whether a layer trains on a batch of one; a batch norm with one value a channel does not."""
+    try:
+        with torch.no_grad(), torch.device("meta"):
+            single = functional_call(layer, state, (x[:1],))
+    except (ValueError, RuntimeError):
+        return False
+    return bool(single.shape == y[:1].shape)
 
 
 def _count(work: Callable[[], Any]) -> tuple[float, Any]:

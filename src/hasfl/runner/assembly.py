@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from hasfl.arrays import IntN, count, quantity
 from hasfl.data import Dataset, partition
@@ -28,7 +27,7 @@ from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.networks import LayeredModel, layered
 from hasfl.plan import Plan
-from hasfl.profile import GradientStats, Layer, MeasuredStats, Profile
+from hasfl.profile import Layer, MeasuredStats, Profile, Stats
 from hasfl.profiling.costs import count_layers
 from hasfl.record import Goal
 from hasfl.seeds import Seeds
@@ -57,7 +56,7 @@ class Settings:
     target: float | None = None  # ε of the paper's constants; set from the bound's floor if not given
     constants: str | None = None  # measured, or paper; measured unless a target ε is given
     plans: str = "over time"  # or stay, once the first readings are in
-    stats: GradientStats | MeasuredStats | None = None  # learnt while training if not given
+    stats: Stats | None = None  # learnt while training if not given
     engine: str = "simulated"
     evaluate_every: int | None = None  # rounds; the interval if not given
     goal: Goal = UNTIL_CONVERGED
@@ -111,8 +110,7 @@ class Settings:
         if self.constants not in (None, *KINDS_OF_CONSTANTS):
             known = " or ".join(KINDS_OF_CONSTANTS)
             raise InputError(f"constants must be {known}, got {self.constants!r}")
-        kinds = {GradientStats: "paper", MeasuredStats: "measured"}
-        given = None if self.stats is None else kinds[type(self.stats)]
+        given = None if self.stats is None else self.stats.kind
         if given and self.constants not in (None, given):
             raise InputError(
                 f'constants = "{self.constants}" is not what [stats] holds: leave constants out, or set it '
@@ -127,11 +125,9 @@ class Settings:
     @property
     def kind_of_constants(self) -> str:
         """Which constants plans are made with."""
-        if isinstance(self.stats, GradientStats):
-            return "paper"
-        if self.constants is None and self.stats is None:
-            return "measured" if self.target is None else "paper"
-        return self.constants or "measured"
+        if self.stats is not None:
+            return self.stats.kind
+        return self.constants or ("measured" if self.target is None else "paper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +273,6 @@ def _observer(
         samples=engine.job.data.sizes,
         learning_rate=settings.learning_rate,
         max_batch=settings.max_batch,
-        min_batch=_smallest_batch(engine, chosen, settings),
         target=settings.target,
         constants=_constants(chosen, world, profile, settings),
         in_turns=chosen.paradigm.in_turns,
@@ -290,13 +285,6 @@ def _observer(
         )
     observer.learn(_order_for_probing(world), math.nan)
     return observer
-
-
-def _smallest_batch(engine: LocalEngine, chosen: Strategy, settings: Settings) -> int:
-    """A batch norm learns little from single samples, which the law of rounds does not know of."""
-    normalised = any(isinstance(module, _BatchNorm) for module in engine.job.model.modules())
-    measured = chosen.plans_with_statistics and settings.kind_of_constants == "measured"
-    return min(2, settings.max_batch) if normalised and measured and not chosen.of_the_paper else 1
 
 
 def _constants(chosen: Strategy, world: World, profile: Profile, settings: Settings) -> Constants:

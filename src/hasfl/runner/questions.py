@@ -1,17 +1,16 @@
 """From a file to the planning problem it asks about, and to the plan that answers it."""
 
 import importlib.util
-import math
 from pathlib import Path
 
 from hasfl.arrays import IntN
 from hasfl.documents import STANDARD_INPUT, read_json, read_toml
 from hasfl.errors import InputError, MissingExtra
 from hasfl.plan import Plan, PlanReport
-from hasfl.planning.joint import best_batches, best_cuts, best_plan
+from hasfl.planning.joint import GAP, TIME_LIMIT, best_batches, best_cuts, best_plan
 from hasfl.problem import Problem
 from hasfl.problem_file import ProblemFile
-from hasfl.profile import GradientStats, Layer, Profile
+from hasfl.profile import Layer, Profile
 from hasfl.profile_file import ProfileFile
 from hasfl.profiling.shipped import shipped_layers
 from hasfl.scenario import ModelSection, Scenario
@@ -44,17 +43,19 @@ def problem_of(scenario: Scenario, *, folder: Path) -> Problem:
             "or rounds, noise and drift_of"
         )
     stats = scenario.stats.stats()
-    if isinstance(stats, GradientStats) and scenario.training.target is None:
+    if stats.needs_target and scenario.training.target is None:
         raise InputError("training.target is missing: a plan needs the mean squared gradient ε to reach")
     layers = layers_of(scenario.model, scenario.model_name, folder=folder)
+    fleet = scenario.draw()
     return Problem(
-        fleet=scenario.draw(),
+        fleet=fleet,
         profile=Profile.of(layers, optimizer=scenario.training.optimizer),
         stats=stats,
         learning_rate=scenario.training.learning_rate,
         interval=scenario.training.interval,
         target=scenario.training.target,
         max_batch=scenario.training.max_batch,
+        samples=scenario.samples_held(len(fleet)),
     )
 
 
@@ -64,10 +65,14 @@ def solve(
     batch_sizes: IntN | None = None,
     cuts: IntN | None = None,
     solver: str = "exact",
-    gap: float = 1e-3,
-    time_limit: float = math.inf,
+    gap: float = GAP,
+    time_limit: float = TIME_LIMIT,
+    start: Plan | None = None,
 ) -> PlanReport:
-    """Find the best plan; what is given is kept, and a plan that is given whole is evaluated."""
+    """Find the best plan; what is given is kept, and a plan that is given whole is evaluated.
+
+    `start` is a plan to begin the search with.
+    """
     if solver not in ("exact", "bcd"):
         raise InputError(f"solver must be exact or bcd, got {solver!r}")
     if batch_sizes is not None and cuts is not None:
@@ -77,10 +82,10 @@ def solve(
             raise InputError("solver bcd finds batch sizes and cuts together: give both or neither of them")
         return _alternate(problem, time_limit)
     if batch_sizes is not None:
-        return best_cuts(problem, batch_sizes, gap=gap, time_limit=time_limit)
+        return best_cuts(problem, batch_sizes, gap=gap, time_limit=time_limit, start=start)
     if cuts is not None:
-        return best_batches(problem, cuts, gap=gap, time_limit=time_limit)
-    return best_plan(problem, gap=gap, time_limit=time_limit)
+        return best_batches(problem, cuts, gap=gap, time_limit=time_limit, start=start)
+    return best_plan(problem, gap=gap, time_limit=time_limit, start=start)
 
 
 def _alternate(problem: Problem, time_limit: float) -> PlanReport:

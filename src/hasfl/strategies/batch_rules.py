@@ -5,11 +5,12 @@ from functools import cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hasfl.arrays import FloatN, IntN
+from hasfl.arrays import IntN
 from hasfl.errors import Infeasible
 from hasfl.plan import Plan
 from hasfl.planning.joint import best_batches
 from hasfl.planning.tables import largest_batch_in_memory
+from hasfl.problem import Problem
 from hasfl.strategies.situation import Rule, Situation
 from hasfl.theory.objective import memory_needed
 
@@ -26,7 +27,7 @@ def random_batches(situation: Situation, cuts: IntN) -> IntN:
     """Uniform from 1 to max_batch, then as many of them as fit."""
     streams = (situation.seeds.stream("batch_size", situation.round, int(i)) for i in situation.devices)
     drawn = [stream.integers(1, situation.problem.max_batch, endpoint=True) for stream in streams]
-    return _at_most(largest_batches(situation, cuts), drawn)
+    return _that_fit(situation, cuts, drawn)
 
 
 @cache
@@ -34,7 +35,7 @@ def fixed_batch(batch_size: int) -> Rule:
     """The rule that gives every device this batch size, or as much of it as fits."""
 
     def fixed(situation: Situation, cuts: IntN) -> IntN:
-        return _at_most(largest_batches(situation, cuts), batch_size)
+        return _that_fit(situation, cuts, batch_size)
 
     return fixed
 
@@ -44,7 +45,7 @@ def server_batch(batch_size: int) -> Rule:
     """The rule for samples that the edge server works on alone: no device's memory bounds them."""
 
     def fixed(situation: Situation, cuts: IntN) -> IntN:
-        return _at_most(situation.problem.largest_batch, batch_size)
+        return np.minimum(situation.problem.largest_batch, batch_size).astype(np.int64)
 
     return fixed
 
@@ -54,15 +55,28 @@ def largest_batches(situation: Situation, cuts: IntN) -> IntN:
     problem = situation.problem
     problem.require_fits(Plan(np.ones_like(cuts), cuts))
     room = np.minimum(largest_batch_in_memory(problem, cuts - 1), problem.largest_batch)
-    if (stuck := np.flatnonzero(room < 1)).size:
-        i = int(stuck[0])
-        needed = memory_needed(Plan(np.ones_like(cuts), cuts), problem.profile)[i]
-        raise Infeasible(
-            f"device {problem.fleet.names[i]!r} has {problem.fleet.memory[i]:.4g} bit of memory, but cut "
-            f"{cuts[i]} needs {needed:.4g} bit with one sample: cut earlier, or leave the device out"
-        )
+    fewest = int(problem.smallest_batch_upto[cuts.max() - 1])
+    if (stuck := np.flatnonzero(room < fewest)).size:
+        raise Infeasible(_why_stuck(problem, cuts, int(stuck[0]), fewest))
     return room.astype(np.int64)
 
 
-def _at_most(most: FloatN | IntN, wanted: ArrayLike) -> IntN:
-    return np.asarray(np.minimum(most, wanted), dtype=np.int64)
+def _why_stuck(problem: Problem, cuts: IntN, i: int, fewest: int) -> str:
+    name, samples = problem.fleet.names[i], "one sample" if fewest == 1 else f"{fewest} samples"
+    if problem.largest_batch[i] < fewest:
+        return (
+            f"device {name!r} can take at most {problem.largest_batch[i]:.0f} sample in a round, but the "
+            f"layers down to cut {cuts.max()} need {samples} to train on (batch norm): cut earlier, or leave "
+            "the device out"
+        )
+    needed = memory_needed(Plan(np.full_like(cuts, fewest), cuts), problem.profile)[i]
+    return (
+        f"device {name!r} has {problem.fleet.memory[i]:.4g} bit of memory, but cut {cuts[i]} needs "
+        f"{needed:.4g} bit with {samples}: cut earlier, or leave the device out"
+    )
+
+
+def _that_fit(situation: Situation, cuts: IntN, wanted: ArrayLike) -> IntN:
+    """Wanted batch sizes, as far as each device and the private layers can take them."""
+    fewest = situation.problem.smallest_batch_upto[cuts.max() - 1]
+    return np.clip(np.asarray(wanted, dtype=np.int64), fewest, largest_batches(situation, cuts))

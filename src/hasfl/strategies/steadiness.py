@@ -7,7 +7,6 @@ from dataclasses import replace
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import MeasuredStats
 from hasfl.theory.latency import Arrangement, aggregation_bits, aggregation_latency, exchange_latency
 from hasfl.theory.objective import evaluate
 
@@ -53,9 +52,7 @@ def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
 def _a_standard_error_off(problem: Problem) -> Iterator[tuple[Problem, Problem]]:
     """For each constant that has an error, the problem with more of it and with less."""
     stats = problem.stats
-    if not isinstance(stats, MeasuredStats):
-        return
-    for name, error in (("noise", stats.noise_error), ("drift_of", stats.drift_error)):
+    for name, error in stats.log_errors.items():
         if error > 0:
             known, factor = getattr(stats, name), math.exp(error)
             more, less = (replace(stats, **{name: value}) for value in (known * factor, known / factor))

@@ -5,10 +5,9 @@ import numpy as np
 from hasfl.arrays import FloatN
 from hasfl.plan import Margins, Plan, PlanReport
 from hasfl.problem import Problem
-from hasfl.profile import MeasuredStats, Profile
-from hasfl.theory.bound import bound_floor, rounds_to_target
+from hasfl.profile import Profile
 from hasfl.theory.latency import aggregation_latency, mean_round_latency, split_training_latency
-from hasfl.theory.measured_rounds import rounds_model
+from hasfl.theory.laws import law_of
 
 
 def evaluate(plan: Plan, problem: Problem) -> PlanReport:
@@ -34,31 +33,19 @@ def evaluate(plan: Plan, problem: Problem) -> PlanReport:
 
 def rounds_needed(plan: Plan, problem: Problem) -> float:
     """R; where the paper's bound does not reach the target, a TargetUnreachable that says why."""
-    if isinstance(problem.stats, MeasuredStats):
-        noise = np.where(plan.batch_sizes == 1, problem.single_noise, 1 / plan.batch_sizes)
-        return float(rounds_model(problem).rounds(noise.sum(), np.array(plan.deepest_cut)))
-    stats, target = problem.bound_constants()
-    return rounds_to_target(
-        plan, stats, learning_rate=problem.learning_rate, interval=problem.interval, target=target
-    )
+    law = law_of(problem)
+    law.require_reachable(plan)
+    return float(law.rounds(plan.batch_sizes, plan.deepest_cut))
 
 
 def margins(plan: Plan, problem: Problem) -> Margins:
-    """What is left of C1, C4 and the largest batch size."""
+    """What is left of C1, C4, and the least and largest batch size."""
     return Margins(
-        target=_target_margin(plan, problem),
+        target=law_of(problem).target_margin(plan),  # C1
         memory=problem.fleet.memory - memory_needed(plan, problem.profile),  # C4
         max_batch=problem.largest_batch - plan.batch_sizes,
+        min_batch=(plan.batch_sizes - problem.smallest_batch_upto[plan.deepest_cut - 1]).astype(np.float64),
     )
-
-
-def _target_margin(plan: Plan, problem: Problem) -> float | None:
-    """C1: ε minus the floor of the bound; measured rounds have neither."""
-    if isinstance(problem.stats, MeasuredStats):
-        return None
-    stats, target = problem.bound_constants()
-    floor = bound_floor(plan, stats, learning_rate=problem.learning_rate, interval=problem.interval)
-    return target - floor.total
 
 
 def memory_needed(plan: Plan, profile: Profile) -> FloatN:

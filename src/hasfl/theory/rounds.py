@@ -1,25 +1,82 @@
-"""How many rounds a plan needs, in the form that an exact search can work with.
+"""How many rounds a plan needs: what every law of rounds must answer, and what a batch size costs in noise.
 
-A rounds model says R = g(S, J), where S = Σ_i 1/b_i and J is the deepest cut; R grows with both. What
-a search asks of it are *lines*: weights such that, for every plan whose deepest cut is at most J,
+A law says R = g(S, J). J is the deepest cut and S = Σ_i n(b_i) is the noise of all batches, where n(b) is
+about 1/b (`BatchNoise`). R grows with both. `laws.law_of` gives the law that goes with a problem.
 
-    per_second · (seconds a round) + per_inverse · S ≥ needed      implies      Θ ≥ value.
+An exact search asks a law for *lines*: weights such that, for every plan with J as its deepest cut,
+
+    per_second · (seconds a round) + per_noise · S ≥ needed      implies      Θ ≥ value.
 
 The left side is a sum over devices, so its least value is found device by device, and the search never
-learns where the weights come from. For some models one line says it for all plans. For others every plan
-has a slope, and a line says it for the plans whose slope lies in a range; the search then splits the range.
+learns where the weights come from. A search that fixes J also meets plans whose cuts are all less than J. For
+those the line overestimates Θ; the search of a smaller J covers them.
+
+For Corollary 1, one line is exact for all plans. For measured rounds, every plan has a *slope*, and a line
+holds for the plans whose slope lies in a range; the search then splits the range.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hasfl.arrays import FloatL
-from hasfl.problem import Problem
+from hasfl.arrays import FloatL, IntN
+from hasfl.plan import Plan
+from hasfl.profile import Profile
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchNoise:
+    """The noise n(b) of one device's gradient, where a sample's own noise is 1.
+
+        n(b) = 1/b,   except   n(1) = c_J
+
+    A batch norm over a single sample learns less than 1/b says. So c_J is the price of a single sample where
+    one of the private layers 1 to J has batch norm, and 1 elsewhere. n is convex for c ≥ 2/3, because
+    n(1) − n(2) = c − 1/2 must be at least n(2) − n(3) = 1/6. A price is at least 1.
+    """
+
+    single_upto: FloatL  # c_J, for each deepest cut J
+
+    @classmethod
+    def of(cls, profile: Profile, single_noise: float) -> Self:
+        """The noise of batches in a model, with this price for single samples under batch norm."""
+        return cls(np.where(profile.batch_norm_upto, single_noise, 1.0))
+
+    def each(self, batch_sizes: Floats, deepest_cut: int) -> Floats:
+        """n(b) of every entry, for one deepest cut."""
+        noise: Floats = 1 / batch_sizes
+        price = self.single_upto[deepest_cut - 1]
+        if price != 1:
+            noise = np.where(batch_sizes == 1, price, noise)
+        return noise
+
+    def total(self, batch_sizes: Floats | IntN, deepest_cut: IntN | int) -> Floats:
+        """S = Σ_i n(b_i) of plans (..., N) with deepest cuts (...)."""
+        singles = (batch_sizes == 1).sum(axis=-1)
+        extra = self.single_upto[np.asarray(deepest_cut) - 1] - 1
+        total: Floats = (1 / batch_sizes).sum(axis=-1) + extra * singles
+        return total
+
+    def saved_by_one_more(self, batch_sizes: Floats, deepest_cut: int) -> Floats:
+        """n(b) − n(b + 1)."""
+        saved: Floats = 1 / (batch_sizes * (batch_sizes + 1))
+        price = self.single_upto[deepest_cut - 1]
+        if price != 1:
+            saved = np.where(batch_sizes == 1, price - 0.5, saved)
+        return saved
+
+    def best_batch(self, x: Floats, y: Floats, deepest_cut: int) -> Floats:
+        """The whole b ≥ 1 that minimises b·x + y·n(b): the first whose next sample saves less than x."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(y > 0, y / x, 0.0)
+        without_price = np.maximum(np.ceil(np.sqrt(0.25 + ratio) - 0.5), 1.0)
+        price = self.single_upto[deepest_cut - 1]
+        return np.maximum(without_price, np.where(y * (price - 0.5) > x, 2.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,87 +84,67 @@ class Lines:
     """Weights of tests that prove Θ ≥ value, one test for each range of slopes."""
 
     per_second: Floats
-    per_inverse: Floats
+    per_noise: Floats
     needed: Floats
+    whole: Floats  # what both sides are differences of: rounding errors are relative to it
 
-    def excess(self, seconds: Floats, inverse_batches: Floats) -> Floats:
-        """How far above what is needed the left side lies."""
-        return self.per_second * seconds + self.per_inverse * inverse_batches - self.needed
+    def of(self, k: int) -> "Lines":
+        """The test for one range alone."""
+        return Lines(*(getattr(self, name)[k : k + 1] for name in self.__slots__))
+
+    def excess(self, seconds: Floats, noise: Floats) -> Floats:
+        """How far the left side lies above what is needed."""
+        return self.per_second * seconds + self.per_noise * noise - self.needed
 
 
-class RoundsModel(Protocol):
-    """What a search must know of the number of rounds."""
+class RoundsLaw(ABC):
+    """How many rounds a plan needs, for everything that plans, checks, explains or forecasts."""
 
-    def rounds(self, inverse_batches: Floats, deepest_cut: Floats) -> Floats:
-        """R for S = Σ_i 1/b_i; infinite where the target is out of reach."""
+    __slots__ = ()
 
-    def slope(self, seconds: Floats, inverse_batches: Floats, deepest_cut: Floats) -> Floats:
+    @property
+    @abstractmethod
+    def noise(self) -> BatchNoise:
+        """What a batch size costs in noise."""
+
+    def rounds(self, batch_sizes: Floats | IntN, deepest_cut: IntN | int) -> Floats:
+        """R of plans (..., N) with deepest cuts (...); infinite where the target is out of reach."""
+        return self.rounds_at(self.noise.total(batch_sizes, deepest_cut), deepest_cut)
+
+    @abstractmethod
+    def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
+        """R for S = Σ_i n(b_i); infinite where the target is out of reach."""
+
+    @abstractmethod
+    def slope(self, seconds: Floats, noise: Floats, deepest_cut: int) -> Floats:
         """The slope of a plan."""
 
+    @abstractmethod
     def slopes(
-        self, value: float, deepest_cut: int, *, least_seconds: Floats, least_inverse: Floats
+        self, value: float, deepest_cut: int, *, least_seconds: Floats, least_noise: Floats
     ) -> tuple[Floats, Floats]:
         """The ranges that hold the slopes of all plans with Θ below `value`, given their least T and S."""
 
+    @abstractmethod
     def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
-        """One line for each range of slopes, for plans with cuts of at most `deepest_cut`."""
+        """One line for each range of slopes, for plans with exactly this deepest cut."""
 
+    @abstractmethod
     def proved(self, value: float, lines: Lines, *, reached: Floats, least: Floats) -> Floats:
-        """What Θ is proved to be where the left side is `reached`, and `least` without its last term."""
+        """The Θ that is proved where the left side is at least `reached`, and `least` without per_noise."""
 
+    @abstractmethod
+    def target_margin(self, plan: Plan) -> float | None:
+        """C1: ε minus the floor of the bound under a plan; None for a law that every plan satisfies."""
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Corollary1:
-    """The paper's rounds, Eq. (27): R = (2ϑ/γ) / (ε − drift_J − w S), w = βγ Σ_j σ²_j / N²."""
+    @abstractmethod
+    def require_reachable(self, plan: Plan) -> None:
+        """Raise TargetUnreachable, with advice, if a plan needs infinitely many rounds."""
 
-    scale: float  # 2ϑ/γ
-    margin_upto: FloatL  # A in Proposition 1: ε − drift, for each deepest cut
-    per_inverse_batch: float  # B in Proposition 1: w
+    @abstractmethod
+    def explain(self, plan: Plan) -> str:
+        """One line for people: what the rounds of a plan consist of."""
 
-    @classmethod
-    def of(cls, problem: Problem) -> Self:
-        """The model with a problem's constants."""
-        stats, target = problem.bound_constants()
-        gamma, interval = problem.learning_rate, problem.interval
-        reach = stats.smoothness * gamma * interval
-        drift = 4 * reach * reach * stats.moment_upto if interval > 1 else 0.0
-        variance = float(stats.variance_of.sum())
-        return cls(
-            scale=2 * stats.initial_gap / gamma,
-            margin_upto=np.broadcast_to(target - drift, len(problem.profile)),
-            per_inverse_batch=stats.smoothness * gamma * variance / len(problem.fleet) ** 2,
-        )
-
-    def rounds(self, inverse_batches: Floats, deepest_cut: Floats) -> Floats:
-        """Eq. (27) as an equality."""
-        margin = self.margin_upto[np.asarray(deepest_cut) - 1] - self.per_inverse_batch * inverse_batches
-        with np.errstate(divide="ignore"):
-            return np.where(margin > 0, self.scale / margin, np.inf)
-
-    def slope(self, seconds: Floats, inverse_batches: Floats, deepest_cut: Floats) -> Floats:
-        """One line says it all."""
-        return np.ones_like(seconds)
-
-    def slopes(
-        self, value: float, deepest_cut: int, *, least_seconds: Floats, least_inverse: Floats
-    ) -> tuple[Floats, Floats]:
-        """One line says it all."""
-        return np.ones_like(least_seconds), np.ones_like(least_seconds)
-
-    def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
-        """Θ = scale · T / margin ≥ value  ⟺  scale · T + value · w · S ≥ value · (ε − drift)."""
-        margin = float(self.margin_upto[deepest_cut - 1])
-        return Lines(
-            np.full_like(low, self.scale),
-            np.full_like(low, value * self.per_inverse_batch),
-            np.full_like(low, value * margin),
-        )
-
-    def proved(self, value: float, lines: Lines, *, reached: Floats, least: Floats) -> Floats:
-        """Θ ≥ value where the line is reached, and less than that where it is not.
-
-        The least left side is concave in the value and `least` at 0, and what is needed is linear in it.
-        So the two meet no earlier than the chord from `least` to `reached` meets what is needed.
-        """
-        missing = np.maximum(lines.needed - reached, 0.0)
-        return value * least / (least + missing)
+    def doubts(self) -> list[str]:
+        """Reasons not to believe the law, one sentence each."""
+        return []
