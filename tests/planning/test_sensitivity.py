@@ -18,6 +18,7 @@ from hasfl.planning.sensitivity import (
     upgrades,
 )
 from hasfl.problem import Problem
+from hasfl.profile import MeasuredStats
 from hasfl.theory.objective import memory_needed
 from tests.planning.random_problems import measured, random_problem
 
@@ -111,9 +112,12 @@ def test_the_edge_server_sets_the_pace_where_its_link_is_slow() -> None:
 def test_memory_is_worth_something_only_where_it_binds() -> None:
     problem = random_problem(3001, devices=(8, 8), layers=(5, 5), max_batch=32)
     roomy = replace(problem, fleet=replace(problem.fleet, memory=np.full(8, 1e15)))
-    plan = best_plan(roomy).plan
     assert not any(each.tells for each in found(roomy).found if each.resource.startswith("memory"))
-    tight = replace(roomy, fleet=replace(roomy.fleet, memory=memory_needed(plan, roomy.profile) * 0.5))
+    alone = random_problem(3001, devices=(1, 1), layers=(1, 1), max_batch=64)
+    noisy = MeasuredStats(rounds=1.0, noise=1e4, drift_of=np.zeros(1))
+    twenty = memory_needed(Plan.uniform(1, batch_size=20, cut=1), alone.profile)
+    tight = replace(alone, fleet=replace(alone.fleet, memory=twenty), stats=noisy, target=None)
+    assert best_plan(tight).plan.batch_sizes.tolist() == [20]
     assert any(each.tells for each in found(tight).found if each.resource.startswith("memory"))
 
 
