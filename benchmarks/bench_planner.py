@@ -9,8 +9,8 @@ solver leave on the table?
 Writes benchmarks/planner_<hardware>_<date>.md with a plot beside it. VGG-16's profile and measured constants
 (examples/table1.toml), wide fleets: 0.1 to 2 TFLOPS, uplinks of 10 to 80 Mbps. The gradient noise σ² is
 scaled by N/20, so that batch sizes matter at every N. In the *grown* setting the edge server and its links
-grow with N too. The *hard* fleets are grown ones without drift: their plans mix cuts, and a thousand different
-devices stand at the edge of what pays.
+grow with N too. The *hard* fleets are grown ones without drift: their plans mix cuts, and a thousand devices
+stand at the edge of what pays.
 """
 
 import argparse

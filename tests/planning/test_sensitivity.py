@@ -116,7 +116,8 @@ def test_memory_is_worth_something_only_where_it_binds() -> None:
     alone = random_problem(3001, devices=(1, 1), layers=(1, 1), max_batch=64)
     noisy = MeasuredStats(rounds=1.0, noise=1e4, drift_of=np.zeros(1))
     twenty = memory_needed(Plan.uniform(1, batch_size=20, cut=1), alone.profile)
-    tight = replace(alone, fleet=replace(alone.fleet, memory=twenty), stats=noisy, target=None)
+    fleet = replace(alone.fleet, memory=twenty, fed_up_rate=np.full(1, 1e3))  # rounds are long anyway
+    tight = replace(alone, fleet=fleet, stats=noisy, target=None)
     assert best_plan(tight).plan.batch_sizes.tolist() == [20]
     assert any(each.tells for each in found(tight).found if each.resource.startswith("memory"))
 
