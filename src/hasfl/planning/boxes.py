@@ -26,7 +26,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Test:
+class ClosingTest:
     """The test that a box must pass to be closed: its line must reach what is needed."""
 
     value: float  # Θ ≥ value is what is to be proved

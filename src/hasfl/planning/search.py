@@ -24,7 +24,7 @@ import numpy as np
 
 from hasfl.plan import Plan
 from hasfl.planning.batch_grid import best_batches_on_grid
-from hasfl.planning.boxes import SLOPE, STEPS, Box, Test, corners, price_is_to_blame, share_left
+from hasfl.planning.boxes import SLOPE, STEPS, Box, ClosingTest, corners, price_is_to_blame, share_left
 from hasfl.planning.cells import bounded_cells
 from hasfl.planning.feasibility import Asked
 from hasfl.planning.fixed_cuts import FixedCuts
@@ -180,12 +180,12 @@ class Search:
         if (possible := np.isfinite(reached)).any():
             self.consider(choices.batch_sizes[possible], choices.cuts[possible])
         for k in np.flatnonzero(possible).tolist():
-            test = Test(cutoff, lines.of(k), self.relaxations[deepest_cut])
+            test = ClosingTest(cutoff, lines.of(k), self.relaxations[deepest_cut])
             if reached[k] < test.needed:
                 proved = max(popped[k][0], self._proved(test, boxes[k], float(reached[k])))
                 self._divide(test, boxes[k], choices.of(k, test.per_second), float(reached[k]), proved)
 
-    def _proved(self, test: Test, box: Box, reached: float) -> float:
+    def _proved(self, test: ClosingTest, box: Box, reached: float) -> float:
         """The Θ that is proved inside a box where its line reaches this much."""
         seconds = float(box.lower[:4] @ self.weights) + self._idle(test.relaxation.deepest_cut)
         least = test.lines.per_second * seconds
@@ -225,7 +225,7 @@ class Search:
         within = lower[:, :4], upper[:, :4]
         return self.relaxations[deepest_cut].choose(within, lines, price, steps=steps, forbidden=forbidden)
 
-    def _divide(self, test: Test, box: Box, choice: Choice, reached: float, proved: float) -> None:
+    def _divide(self, test: ClosingTest, box: Box, choice: Choice, reached: float, proved: float) -> None:
         """Cut off what cannot be better, then divide the box where it gives away most."""
         choice = self._with_slope(test, choice, box)
         missing = (float(test.lines.needed[0]) - reached) / test.per_second
@@ -256,7 +256,7 @@ class Search:
         widths = (box.upper[2:4] - box.lower[2:4]) * self.weights[2:]
         return np.array([0.0, 0.0, *widths, SLOPE_WEIGHT * choice.slope_loss])
 
-    def _halve(self, test: Test, box: Box, side: int, choice: Choice, proved: float) -> None:
+    def _halve(self, test: ClosingTest, box: Box, side: int, choice: Choice, proved: float) -> None:
         """Split one side in the middle; slopes at that of the choice, where both lines are then exact."""
         lower, upper = box.lower.copy(), box.upper.copy()
         middle = choice.slope if side == SLOPE else (lower[side] + upper[side]) / 2
@@ -264,7 +264,7 @@ class Search:
         self._push(test.relaxation.deepest_cut, proved, replace(box, upper=upper))
         self._push(test.relaxation.deepest_cut, proved, replace(box, lower=lower))
 
-    def _divide_by_cells(self, test: Test, box: Box, choice: Choice, proved: float) -> None:
+    def _divide_by_cells(self, test: ClosingTest, box: Box, choice: Choice, proved: float) -> None:
         """Bound a grid over T₃ and T₄, and go on with the rectangle around the cells that stay open."""
         within = box.lower[:4], box.upper[:4]
         cells = bounded_cells(test.relaxation, within, test.lines, choice.price, box.forbidden)
@@ -294,7 +294,7 @@ class Search:
             side = int((smaller.upper[:2] - smaller.lower[:2]).argmax())
             self._halve(test, smaller, side, choice, proved)
 
-    def _choose_in_cell(self, test: Test, box: Box, lower: Floats, upper: Floats) -> Choice | None:
+    def _choose_in_cell(self, test: ClosingTest, box: Box, lower: Floats, upper: Floats) -> Choice | None:
         """Choose in one cell and consider that plan; None if the cell holds no plan."""
         cell = self._shrunk(box, lower, upper)
         choices = self._choose([cell], test.relaxation.deepest_cut, test.lines)
@@ -307,7 +307,7 @@ class Search:
         """The box with other ends of T₃ and T₄."""
         return replace(box, lower=np.append(lower, box.lower[2:]), upper=np.append(upper, box.upper[2:]))
 
-    def _with_slope(self, test: Test, choice: Choice, box: Box) -> Choice:
+    def _with_slope(self, test: ClosingTest, choice: Choice, box: Box) -> Choice:
         """A choice with its slope, and what the line for the box gives away there against the line for it.
 
         If its slope is not in the box, the middle is where to split.
@@ -324,7 +324,9 @@ class Search:
         loss = (tight.excess(seconds, noise) - test.lines.excess(seconds, noise)) / test.per_second
         return replace(choice, slope=float(slope[0]), slope_loss=max(float(loss[0]), 0.0))
 
-    def _split_by_device(self, test: Test, box: Box, choice: Choice, proved: float, chosen_in: Box) -> bool:
+    def _split_by_device(
+        self, test: ClosingTest, box: Box, choice: Choice, proved: float, chosen_in: Box
+    ) -> bool:
         """One device takes an earlier cut, or a later one; False if no device has another cut to go to."""
         upper = chosen_in.upper[:4]
         device = test.relaxation.marginal_device(upper, test.lines, choice, box.forbidden)
