@@ -341,8 +341,6 @@ def main() -> None:
         *speed_table(sizes),
         "## Hard fleets",
         *hard_table(),
-        "## What half and double of the search's own constants cost (ratios)",
-        *constants_table(),
         "## Batch sizes alone, gap 0.1 %",
         *batches_table(sizes),
         f"## Growth at a gap of 1 %\n\n![seconds against N]({name}.png)\n",

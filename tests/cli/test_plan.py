@@ -288,6 +288,18 @@ def test_why(hasfl: Hasfl, tmp_path: Path) -> None:
     assert saved[0] > 0
 
 
+def test_a_search_that_runs_out_of_time_says_so(hasfl: Hasfl, tmp_path: Path) -> None:
+    scenario = tmp_path / "large.toml"
+    stats = "rounds = 100\nnoise = 20\ndrift_of = [" + ", ".join(["0.1"] * 16) + "]"
+    scenario.write_text(f"[fleet]\ndevices = 200\nup_rate = ['10 Mbps', '80 Mbps']\n[stats]\n{stats}\n")
+    shown = hasfl("plan", scenario, "--gap", "1e-9", "--time-limit", "0.1").out
+    assert "stopped at the time limit: no plan takes less than" in shown
+    assert "--time-limit goes on" in shown
+    printed = json.loads(hasfl("plan", scenario, "--gap", "1e-9", "--time-limit", "0.1", "--json").out)
+    assert printed["status"] == "limit"
+    assert 0 < printed["lower_bound"] < printed["objective"]
+
+
 def test_constants_measured_in_training(hasfl: Hasfl, tmp_path: Path) -> None:
     path = write(tmp_path, raw(stats=MEASURED, target=...))
     printed = json.loads(hasfl("plan", path, "--json").out)

@@ -27,7 +27,8 @@ from hasfl.strategies.steadiness import worth_changing
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT, Paradigm
 
 DEFAULT_BATCH = 16
-MOST_WORK = 1e6  # boxes times devices that a search may take: a few seconds
+# A box of a search takes as long as 50 devices and its own ones: this much work takes about five seconds.
+MOST_WORK, WORK_OF_A_BOX = 8e5, 50
 MOST_DIGITS = 9  # of a batch size or cut in a name
 
 
@@ -110,7 +111,7 @@ def _hasfl(situation: Situation) -> Plan:
         situation.problem,
         gap=FIRST_GAP if situation.start is None else GAP,
         time_limit=math.inf,  # a limit on boxes gives the same plan on every machine
-        box_limit=MOST_WORK / len(situation.devices),
+        box_limit=MOST_WORK / (WORK_OF_A_BOX + len(situation.devices)),
         start=situation.start,
     ).plan
 

@@ -1,6 +1,6 @@
 """How close training gets, and how many rounds it needs (Sec. IV, Theorem 1, Corollary 1). NumPy only."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -90,6 +90,10 @@ class Corollary1(RoundsLaw):
 
     bound: Theorem1
     target: float  # ε
+    margin_upto: FloatL = field(init=False)  # A in Proposition 1: ε − drift, for each deepest cut
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "margin_upto", self.target - self.bound.drift_upto)
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
@@ -112,11 +116,6 @@ class Corollary1(RoundsLaw):
     def noise(self) -> BatchNoise:
         """What a batch size costs in noise."""
         return self.bound.noise
-
-    @property
-    def margin_upto(self) -> FloatL:
-        """A in Proposition 1: ε − drift, for each deepest cut."""
-        return self.target - self.bound.drift_upto
 
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
         """Eq. (27)."""

@@ -16,7 +16,7 @@ holds for the plans whose slope lies in a range; the search then splits the rang
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -41,6 +41,10 @@ class BatchNoise:
     """
 
     single_upto: FloatL  # c_J, for each deepest cut J
+    has_price: bool = field(init=False)  # whether any c_J is not 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "has_price", bool((self.single_upto != 1).any()))
 
     @classmethod
     def of(cls, profile: Profile, single_noise: float) -> Self:
@@ -57,9 +61,10 @@ class BatchNoise:
 
     def total(self, batch_sizes: Floats | IntN, deepest_cut: IntN | int) -> Floats:
         """S = Σ_i n(b_i) of plans (..., N) with deepest cuts (...)."""
-        singles = (batch_sizes == 1).sum(axis=-1)
-        extra = self.single_upto[np.asarray(deepest_cut) - 1] - 1
-        total: Floats = (1 / batch_sizes).sum(axis=-1) + extra * singles
+        total: Floats = (1 / batch_sizes).sum(axis=-1)
+        if self.has_price:
+            extra = self.single_upto[np.asarray(deepest_cut) - 1] - 1
+            total = total + extra * (batch_sizes == 1).sum(axis=-1)
         return total
 
     def saved_by_one_more(self, batch_sizes: Floats, deepest_cut: int) -> Floats:
