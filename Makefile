@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 # The ground, the hall and the deciding wing: what a plan rests on.
-DECIDING := src/hasfl/*.py,src/hasfl/theory/*.py,src/hasfl/planning/*.py,src/hasfl/strategies/*.py,src/hasfl/world/*.py
+DECIDING := src/hasfl/*.py,src/hasfl/theory/*.py,src/hasfl/planning/*.py,src/hasfl/planning/*/*.py,src/hasfl/strategies/*.py,src/hasfl/world/*.py
 
 .PHONY: help demo test check lint types coverage bench bless clean
 

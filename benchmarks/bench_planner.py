@@ -33,8 +33,8 @@ import numpy as np
 
 from hasfl import FleetRanges, GradientStats, MeasuredStats, Plan, PlanReport, Problem, Seeds, draw_fleet
 from hasfl.errors import Infeasible
-from hasfl.planning import batch_grid, boxes, cells, search, tariff
-from hasfl.planning.joint import best_batches, best_plan
+from hasfl.planning.exact import batch_grid, boxes, cells, search, tariff
+from hasfl.planning.exact.planner import best_batches, best_plan
 from hasfl.planning.verify import faults
 from hasfl.runner.questions import read_problem
 from tests.planning.random_problems import measured as measured_problem
@@ -90,7 +90,7 @@ def measure(what: str, devices: int, seed: int, grown: bool, gap: float) -> Meas
     if what == "exact":
         report = best_plan(problem, gap=gap, time_limit=300)
     else:
-        from hasfl.planning.alternate import alternate
+        from hasfl.planning.paper.alternate import alternate
 
         report = alternate(problem, time_limit=BCD_SECONDS)
     seconds = time.perf_counter() - began
@@ -196,7 +196,7 @@ def constants_table() -> list[str]:
             setattr(module, name, changed)
             ratios.append(_seconds(problems) / base)
         setattr(module, name, value)
-        place = f"{module.__name__.removeprefix('hasfl.planning.')}.{name}"
+        place = f"{module.__name__.removeprefix('hasfl.planning.exact.')}.{name}"
         lines.append(f"| `{place}` | {value:g} | {ratios[0]:.2f} | {ratios[1]:.2f} |")
         print(lines[-1], flush=True)
     return lines
@@ -248,7 +248,7 @@ def timed(work: Callable[[], PlanReport]) -> tuple[float, PlanReport]:
 
 def ratios_table(problems: int) -> list[str]:
     """Θ(bcd)/Θ(exact) over random problems, from several starts."""
-    from hasfl.planning.alternate import alternate
+    from hasfl.planning.paper.alternate import alternate
 
     first, better, seed, solved = [], [], 100_000, 0
     while solved < problems:

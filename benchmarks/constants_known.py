@@ -33,7 +33,7 @@ from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.statistics import estimate_statistics
 from hasfl.engines.training_data import TrainingData
 from hasfl.networks import LayeredModel, network
-from hasfl.planning.joint import best_plan
+from hasfl.planning.exact.planner import best_plan
 from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
 from hasfl.reporting.figures import save_figure
 from hasfl.runner.assembly import Settings, simulate

@@ -13,9 +13,9 @@ from hasfl.fleet import FleetRanges as FleetRanges
 from hasfl.fleet import draw_fleet as draw_fleet
 from hasfl.plan import Plan as Plan
 from hasfl.plan import PlanReport as PlanReport
-from hasfl.planning.joint import best_batches as best_batches
-from hasfl.planning.joint import best_cuts as best_cuts
-from hasfl.planning.joint import best_plan as best_plan
+from hasfl.planning.exact.planner import best_batches as best_batches
+from hasfl.planning.exact.planner import best_cuts as best_cuts
+from hasfl.planning.exact.planner import best_plan as best_plan
 from hasfl.problem import Problem as Problem
 from hasfl.profile import GradientStats as GradientStats
 from hasfl.profile import Layer as Layer

@@ -12,11 +12,11 @@ from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan
-from hasfl.planning import cells
-from hasfl.planning.alternate import alternate
+from hasfl.planning.exact import cells
+from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
 from hasfl.planning.exhaustive import all_plans, best_of_all, objectives
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.joint import best_batches, best_cuts, best_plan
+from hasfl.planning.paper.alternate import alternate
 from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem

@@ -11,11 +11,11 @@ from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError
 from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan
-from hasfl.planning import batch_grid
-from hasfl.planning.alternate import alternate
+from hasfl.planning.exact import batch_grid
+from hasfl.planning.exact.fixed_cuts import FixedCuts
+from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
 from hasfl.planning.exhaustive import all_plans, best_of_all, objectives
-from hasfl.planning.fixed_cuts import FixedCuts
-from hasfl.planning.joint import best_batches, best_cuts, best_plan
+from hasfl.planning.paper.alternate import alternate
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.theory.bound import Corollary1

@@ -5,10 +5,10 @@ import pytest
 
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
+from hasfl.planning.exact.planner import best_plan
+from hasfl.planning.exact.relaxation import Relaxation
 from hasfl.planning.exhaustive import best_of_all
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.joint import best_plan
-from hasfl.planning.relaxation import Relaxation
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
 from hasfl.profile import GradientStats, Profile

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
-from hasfl.planning.alternate import alternate
-from hasfl.planning.joint import best_plan
+from hasfl.planning.exact.planner import best_plan
+from hasfl.planning.paper.alternate import alternate
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.planning.verify import faults
 from hasfl.strategies.batch_rules import GAP, fixed_batch, habs, largest_batches, random_batches

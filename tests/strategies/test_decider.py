@@ -9,7 +9,7 @@ import pytest
 
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
-from hasfl.planning.joint import best_plan
+from hasfl.planning.exact.planner import best_plan
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
 from hasfl.strategies.catalogue import Strategy, strategy

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
-from hasfl.planning.joint import best_plan
+from hasfl.planning.exact.planner import best_plan
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
 from hasfl.strategies.catalogue import strategy

@@ -21,8 +21,8 @@ from hasfl.errors import HasflError, InputError
 
 if TYPE_CHECKING:
     from hasfl.plan import Plan, PlanReport
-    from hasfl.planning.robustness import Mistake
-    from hasfl.planning.sensitivity import Upgrades
+    from hasfl.planning.advice.sensitivity import Mistake
+    from hasfl.planning.advice.why import Upgrades
     from hasfl.problem import Problem
 
 app = typer.Typer(
@@ -139,7 +139,7 @@ def plan(
 def _upgrades(
     report: "PlanReport", problem: "Problem", solve: "Callable[..., PlanReport]", seconds: float
 ) -> "Upgrades":
-    from hasfl.planning.sensitivity import GAP, TIME_LIMIT, upgrades
+    from hasfl.planning.advice.why import GAP, TIME_LIMIT, upgrades
 
     def ask(upgraded: "Problem", start: "Plan") -> "PlanReport":
         return solve(upgraded, gap=GAP, time_limit=min(TIME_LIMIT, seconds), start=start)
@@ -148,13 +148,13 @@ def _upgrades(
 
 
 def _advice(report: "PlanReport", problem: "Problem", saved: "Upgrades") -> dict[str, object]:
-    from hasfl.planning.sensitivity import pace_setters
+    from hasfl.planning.advice.why import pace_setters
 
     return {"set_by": pace_setters(report.plan, problem), "upgrades": [asdict(each) for each in saved.found]}
 
 
 def _mistakes(report: "PlanReport", problem: "Problem", gap: float, time_limit: float) -> "list[Mistake]":
-    from hasfl.planning.robustness import mistakes
+    from hasfl.planning.advice.sensitivity import mistakes
 
     return mistakes(report, problem, gap=gap, time_limit=time_limit)
 

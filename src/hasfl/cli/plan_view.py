@@ -11,8 +11,8 @@ from rich.text import Text
 from hasfl.arrays import FloatN, IntN
 from hasfl.cli.sensitivity_view import show_mistakes
 from hasfl.plan import PlanReport
-from hasfl.planning.robustness import Mistake
-from hasfl.planning.sensitivity import EDGE_SERVER, Upgrades, pace_setters
+from hasfl.planning.advice.sensitivity import Mistake
+from hasfl.planning.advice.why import EDGE_SERVER, Upgrades, pace_setters
 from hasfl.problem import Problem
 from hasfl.theory.latency import (
     AggregationLatency,

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hasfl.planning.robustness import Mistake, in_words, percent
+from hasfl.planning.advice.sensitivity import Mistake, in_words, percent
 from hasfl.units import format_seconds
 
 

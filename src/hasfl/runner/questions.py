@@ -7,7 +7,7 @@ from hasfl.arrays import IntN
 from hasfl.documents import STANDARD_INPUT, read_json, read_toml
 from hasfl.errors import InputError, MissingExtra
 from hasfl.plan import Plan, PlanReport
-from hasfl.planning.joint import GAP, TIME_LIMIT, best_batches, best_cuts, best_plan
+from hasfl.planning.exact.planner import GAP, TIME_LIMIT, best_batches, best_cuts, best_plan
 from hasfl.problem import Problem
 from hasfl.problem_file import ProblemFile
 from hasfl.profile import Layer, Profile
@@ -89,7 +89,7 @@ def solve(
 
 
 def _alternate(problem: Problem, time_limit: float) -> PlanReport:
-    from hasfl.planning.alternate import alternate  # brings SciPy, which takes half a second to import
+    from hasfl.planning.paper.alternate import alternate  # brings SciPy, which takes half a second to import
 
     return alternate(problem, time_limit=time_limit)
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from hasfl.arrays import IntN
 from hasfl.errors import Infeasible
 from hasfl.plan import Plan
-from hasfl.planning.joint import best_batches
+from hasfl.planning.exact.planner import best_batches
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.problem import Problem
 from hasfl.strategies.situation import Rule, Situation

@@ -10,9 +10,9 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
-from hasfl.planning.alternate import alternate
-from hasfl.planning.joint import GAP as FIRST_GAP
-from hasfl.planning.joint import best_plan
+from hasfl.planning.exact.planner import GAP as FIRST_GAP
+from hasfl.planning.exact.planner import best_plan
+from hasfl.planning.paper.alternate import alternate
 from hasfl.strategies.batch_rules import GAP, fixed_batch, habs, largest_batches, random_batches, server_batch
 from hasfl.strategies.cut_rules import (
     fixed_cut,

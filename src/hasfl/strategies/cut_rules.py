@@ -7,7 +7,7 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError
 from hasfl.plan import Plan
-from hasfl.planning.joint import best_cuts
+from hasfl.planning.exact.planner import best_cuts
 from hasfl.planning.tables import CostTables, largest_batch_in_memory
 from hasfl.strategies.batch_rules import GAP, largest_batches
 from hasfl.strategies.situation import Rule, Situation

@@ -9,10 +9,10 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError
 from hasfl.plan import Plan, PlanReport
-from hasfl.planning.batch_grid import best_batches_on_grid, first_batches
+from hasfl.planning.exact.batch_grid import best_batches_on_grid, first_batches
+from hasfl.planning.exact.fixed_cuts import FixedCuts
+from hasfl.planning.exact.search import Search
 from hasfl.planning.feasibility import Asked, why_infeasible
-from hasfl.planning.fixed_cuts import FixedCuts
-from hasfl.planning.search import Search
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.arrays import FloatN
-from hasfl.planning.fixed_cuts import FixedCuts
-from hasfl.planning.relaxation import ROUNDOFF
+from hasfl.planning.exact.fixed_cuts import FixedCuts
+from hasfl.planning.exact.relaxation import ROUNDOFF
 from hasfl.planning.tables import ROUNDING
 from hasfl.theory.rounds import Floats
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hasfl.planning.exact.tariff import Bracket, Tariff
 from hasfl.planning.feasibility import Asked
 from hasfl.planning.tables import ROUNDING, Bools, CostTables, Ints
-from hasfl.planning.tariff import Bracket, Tariff
 from hasfl.theory.rounds import BatchNoise, Floats, Lines
 
 ROUNDOFF = 1e-12  # of both sides of a line: a bound this close counts as reached, a smaller box is a point

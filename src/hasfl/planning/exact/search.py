@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hasfl.plan import Plan
-from hasfl.planning.batch_grid import best_batches_on_grid
-from hasfl.planning.boxes import SLOPE, STEPS, Box, ClosingTest, corners, price_is_to_blame, share_left
-from hasfl.planning.cells import bounded_cells
+from hasfl.planning.exact.batch_grid import best_batches_on_grid
+from hasfl.planning.exact.boxes import SLOPE, STEPS, Box, ClosingTest, corners, price_is_to_blame, share_left
+from hasfl.planning.exact.cells import bounded_cells
+from hasfl.planning.exact.fixed_cuts import FixedCuts
+from hasfl.planning.exact.relaxation import ROUNDOFF, Choice, Choices, Relaxation
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.fixed_cuts import FixedCuts
-from hasfl.planning.relaxation import ROUNDOFF, Choice, Choices, Relaxation
 from hasfl.planning.tables import ROUNDING, CostTables, Ints
 from hasfl.problem import Problem
 from hasfl.theory.laws import law_of

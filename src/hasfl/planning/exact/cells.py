@@ -16,9 +16,9 @@ from typing import Self
 
 import numpy as np
 
-from hasfl.planning.relaxation import Relaxation
+from hasfl.planning.exact.relaxation import Relaxation
+from hasfl.planning.exact.tariff import Tariff
 from hasfl.planning.tables import ROUNDING, Bools, Ints
-from hasfl.planning.tariff import Tariff
 from hasfl.theory.rounds import Floats, Lines
 
 CELLS = 576  # benchmarks/bench_planner.py --constants shows what fewer and more cost

@@ -13,9 +13,9 @@ import numpy as np
 from hasfl.arrays import FloatN, IntN
 from hasfl.errors import Infeasible
 from hasfl.plan import Plan, PlanReport
-from hasfl.planning.batches import BatchProblem, exhaustive_batches, proposition_1, stationary_batches
-from hasfl.planning.cuts import CutProgram
 from hasfl.planning.feasibility import Asked, why_infeasible
+from hasfl.planning.paper.batches import BatchProblem, exhaustive_batches, proposition_1, stationary_batches
+from hasfl.planning.paper.cuts import CutProgram
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
 from hasfl.theory.bound import Corollary1

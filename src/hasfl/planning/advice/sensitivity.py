@@ -11,7 +11,7 @@ import numpy as np
 
 from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.plan import PlanReport
-from hasfl.planning.joint import best_plan
+from hasfl.planning.exact.planner import best_plan
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
 

@@ -4,15 +4,9 @@ Dinkelbach turns the ratio into a few mixed-integer linear programs over μ and 
 C4 and R1 to R8. For batch sizes that are given, this is exact to the solver's gap.
 """
 
-import ctypes
 import math
-import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -20,31 +14,16 @@ from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
 
 from hasfl.arrays import FloatN, IntN
 from hasfl.errors import Infeasible
-from hasfl.planning.dinkelbach import RatioMinimum, minimise_ratio
+from hasfl.planning.paper.dinkelbach import RatioMinimum, minimise_ratio
+from hasfl.planning.paper.quiet_solver import quiet_solver
 from hasfl.planning.tables import CostTables
 from hasfl.theory.bound import Corollary1
 from hasfl.theory.rounds import Floats
 
 AUXILIARIES = 6  # T₁ to T₆
-STANDARD_OUTPUT = 1
 TIME_IS_UP = 1  # SciPy's status for a limit reached
 LONGEST = 1e6  # seconds; HiGHS wants a number
 LEAST_MARGIN = 1e-9  # of the most margin, that cuts must leave
-
-
-@contextmanager
-def quiet_solver() -> Iterator[None]:
-    """Keep standard output for our own words: HiGHS prints some of its doubts there, past Python."""
-    sys.stdout.flush()
-    libc, saved = ctypes.CDLL(None), os.dup(STANDARD_OUTPUT)
-    try:
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), STANDARD_OUTPUT)
-            yield
-            libc.fflush(None)
-    finally:
-        os.dup2(saved, STANDARD_OUTPUT)
-        os.close(saved)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hasfl.planning.relaxation import ROUNDOFF, Choice, Relaxation
+from hasfl.planning.exact.relaxation import ROUNDOFF, Choice, Relaxation
 from hasfl.planning.tables import Bools
 from hasfl.theory.rounds import Floats, Lines
 

@@ -1,0 +1,1 @@
+"""Advice about a plan: what an upgrade is worth (--why), what a wrong constant costs (--sensitivity)."""
