@@ -13,7 +13,9 @@ from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan
 from hasfl.planning.exact import cells
+from hasfl.planning.exact.boxes import price_is_to_blame
 from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
+from hasfl.planning.exact.relaxation import Choice
 from hasfl.planning.exhaustive import all_plans, best_of_all, objectives
 from hasfl.planning.feasibility import Asked
 from hasfl.planning.paper.alternate import alternate
@@ -343,3 +345,22 @@ def test_batches_alone_equal_enumeration_with_a_price() -> None:
             assert best_batches(problem, cuts, gap=1e-9).objective == pytest.approx(least, rel=1e-8), seed
             solved += 1
     assert solved >= 25
+
+
+@pytest.mark.parametrize(
+    ("unpaid", "device_worth", "given_away", "expected"),
+    [
+        (1.0, 0.0, 0.0, True),  # a point that holds several plans
+        (0.0, 0.0, 0.0, False),  # a point that holds one plan
+        (0.5, 9.0, 1.0, False),  # the choice stays below what is needed: narrower sides are needed
+        (2.0, 0.0, 0.1, True),  # narrow sides
+        (2.0, 0.0, 3.0, False),  # wide sides, and no single device matters
+        (2.0, 9.0, 3.0, True),  # wide sides, but one device matters more than what is missing
+    ],
+)
+def test_when_devices_are_split(
+    unpaid: float, device_worth: float, given_away: float, expected: bool
+) -> None:
+    ones = np.ones(1)
+    choice = Choice(ones.astype(np.int64), ones, 0.0, np.ones(4), unpaid=unpaid, device_worth=device_worth)
+    assert price_is_to_blame(choice, given_away, missing=1.0, point=1e-12) is expected
