@@ -203,7 +203,7 @@ def constants_table() -> list[str]:
 
 
 def _seconds(problems: list[Problem]) -> float:
-    """For a plan and then for the batches at its cuts; a search that takes over 20 s counts as 20 s."""
+    """Time a plan and the best batches at its cuts for every problem; a search stops after 20 s."""
     began = time.perf_counter()
     for problem in problems:
         try:

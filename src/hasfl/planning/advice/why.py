@@ -118,7 +118,7 @@ def _upgraded_fleets(plan: Plan, problem: Problem) -> Iterator[tuple[str, Fleet]
 
 
 def _waited_for(plan: Plan, problem: Problem) -> IntN:
-    """Devices, those first that come nearest to setting one of T₃ to T₆ or to filling their memory."""
+    """All devices, sorted: first those nearest to setting one of T₃ to T₆ or to filling their memory."""
     shares = [memory_needed(plan, problem.profile) / problem.fleet.memory]
     for by_device, by_server in _parts(plan, problem).values():
         longest = max(float(by_device.max()), by_server)

@@ -199,7 +199,7 @@ class Search:
     def _with_slopes_in_reach(
         self, value: float, deepest_cut: int, popped: list[tuple[float, Box]]
     ) -> list[tuple[float, Box]]:
-        """The boxes with the slopes that plans with Θ below `value` can have inside, if there are any."""
+        """Narrow each box to the slopes of plans with Θ below `value`; drop boxes without such slopes."""
         if all(box.lower[SLOPE] == box.upper[SLOPE] for _, box in popped):
             return popped
         lower, upper = corners([box for _, box in popped])

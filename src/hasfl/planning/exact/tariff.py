@@ -76,7 +76,7 @@ class Tariff:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bracket:
-    """Between which prices the best one lies, with the value and the slope of the bound at both.
+    """The two prices that enclose the best one, with the value and the slope of the bound at both.
 
     The bound is concave in the price, so it lies below its tangents at both ends.
     """
