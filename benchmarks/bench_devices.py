@@ -23,7 +23,8 @@ def train(devices: int) -> None:
     from hasfl.data import load_dataset, partition
     from hasfl.engines.memory import held_memory
     from hasfl.networks import network
-    from hasfl.runner.assembly import Settings, simulate
+    from hasfl.runner.simulation import simulate
+    from hasfl.settings import Settings
 
     data = load_dataset("digits")
     seeds = Seeds(0)

@@ -30,10 +30,11 @@ from torch import Tensor
 
 from hasfl.data import Dataset
 from hasfl.fleet import FleetRanges, draw_fleet
+from hasfl.goal import Goal
 from hasfl.networks import LayeredModel, network
-from hasfl.record import Goal
-from hasfl.runner.assembly import Settings, simulate
+from hasfl.runner.simulation import simulate
 from hasfl.seeds import Seeds
+from hasfl.settings import Settings
 
 CPUS = 2
 BATCH = 16

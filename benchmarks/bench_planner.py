@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from hasfl import FleetRanges, GradientStats, MeasuredStats, Plan, PlanReport, Problem, Seeds, draw_fleet
+from hasfl import BoundConstants, FleetRanges, MeasuredConstants, Plan, PlanReport, Problem, Seeds, draw_fleet
 from hasfl.errors import Infeasible
 from hasfl.planning.exact import batch_grid, boxes, cells, search, tariff
 from hasfl.planning.exact.planner import best_batches, best_plan
@@ -57,23 +57,23 @@ def wide_problem(devices: int, seed: int, *, grown: bool) -> Problem:
         server_fed_up_rate=(360e6 * server, 380e6 * server),
         server_fed_down_rate=(360e6 * server, 380e6 * server),
     )
-    assert isinstance(problem.stats, GradientStats)
-    stats = replace(problem.stats, variance_of=problem.stats.variance_of * factor)
-    return replace(problem, fleet=draw_fleet(ranges, Seeds(seed)), stats=stats, samples=None)
+    assert isinstance(problem.constants, BoundConstants)
+    constants = replace(problem.constants, variance_of=problem.constants.variance_of * factor)
+    return replace(problem, fleet=draw_fleet(ranges, Seeds(seed)), constants=constants, samples=None)
 
 
 def hard_problems(devices: int) -> dict[str, Problem]:
     """Grown fleets whose plans mix cuts, under both laws."""
     grown = wide_problem(devices, 0, grown=True)
-    assert isinstance(grown.stats, GradientStats)
-    calm = replace(grown.stats, moment_of=0 * grown.stats.moment_of)
+    assert isinstance(grown.constants, BoundConstants)
+    calm = replace(grown.constants, moment_of=0 * grown.constants.moment_of)
     noisy = replace(calm, variance_of=3 * calm.variance_of)
-    measured = MeasuredStats(rounds=100.0, noise=20.0, drift_of=np.zeros(len(grown.profile)))
+    measured = MeasuredConstants(rounds=100.0, noise=20.0, drift_of=np.zeros(len(grown.profile)))
     return {
-        "no drift": replace(grown, stats=calm),
-        "3 σ²": replace(grown, stats=noisy),
-        "3 σ², I = 50": replace(grown, stats=noisy, interval=50),
-        "measured law": replace(grown, stats=measured, target=None),
+        "no drift": replace(grown, constants=calm),
+        "3 σ²": replace(grown, constants=noisy),
+        "3 σ², I = 50": replace(grown, constants=noisy, interval=50),
+        "measured law": replace(grown, constants=measured, target=None),
     }
 
 

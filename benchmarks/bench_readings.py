@@ -17,26 +17,27 @@ from typing import Any, NamedTuple, SupportsFloat
 import torch
 
 from hasfl import FleetRanges, Goal, Seeds, draw_fleet
+from hasfl.constants import Constants
 from hasfl.data import Dataset, load_dataset
-from hasfl.engines.api import Order
-from hasfl.engines.constants import MeasuredConstants
 from hasfl.engines.local import LocalEngine
 from hasfl.networks import network
-from hasfl.profile import Stats
-from hasfl.runner.assembly import Settings, simulate
+from hasfl.plan import Order
+from hasfl.readings.sources import TrackedConstants
+from hasfl.runner.simulation import simulate
+from hasfl.settings import Settings
 
 DEVICES, INTERVAL, INTERVALS = 20, 15, 48
 
 
 @dataclass
 class Timed:
-    """Constants whose readings are timed."""
+    """ConstantsSource whose readings are timed."""
 
-    constants: MeasuredConstants
+    constants: TrackedConstants
     seconds: float = 0.0
 
-    def stats(self) -> Stats:
-        return self.constants.stats()
+    def constants(self) -> Constants:
+        return self.constants.constants()
 
     def learn(
         self, engine: LocalEngine, order: Order, nth: int, loss: SupportsFloat
@@ -74,7 +75,7 @@ def train(data: Dataset, model: str, batch_size: int, device: str, *, intervals:
     fleet = draw_fleet(FleetRanges(devices=DEVICES), Seeds(0))
     simulation = simulate(network(model), data, fleet, settings)
     training: Any = simulation.training
-    timed = Timed(MeasuredConstants.guessed(training.observer.profile, DEVICES, INTERVAL))
+    timed = Timed(TrackedConstants.guessed(training.observer.profile, DEVICES, INTERVAL))
     training.observer.constants = timed
     began = time.perf_counter()
     for record in training.rounds():

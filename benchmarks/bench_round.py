@@ -21,17 +21,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hasfl import FleetRanges, GradientStats, Problem, Profile, Seeds, best_cuts, draw_fleet
+from hasfl import BoundConstants, FleetRanges, Problem, Profile, Seeds, best_cuts, draw_fleet
 from hasfl.arrays import IntN
-from hasfl.engines.api import Order
-from hasfl.engines.local import Job, LocalEngine, cross_entropy
-from hasfl.engines.optimizers import Sgd
+from hasfl.engines.job import Job, cross_entropy
+from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
-from hasfl.engines.training_data import TrainingData
 from hasfl.networks import network
-from hasfl.plan import Plan
+from hasfl.plan import Order, Plan
 from hasfl.profiling.costs import count_layers
+from hasfl.state.optimizers import Sgd
+from hasfl.state.training_data import TrainingData
 
 INTERVAL = 15
 SAMPLES = 80  # that each device holds
@@ -72,7 +72,7 @@ def planned_cuts(devices: int) -> IntN:
     problem = Problem(
         fleet=draw_fleet(FleetRanges(devices=devices), Seeds(0)),
         profile=Profile.of(count_layers(network("vgg16"))),
-        stats=GradientStats(**given["stats"]),
+        constants=BoundConstants(**given["constants"]),
         learning_rate=given["training"]["learning_rate"],
         interval=INTERVAL,
         target=given["training"]["target"],

@@ -24,20 +24,21 @@ from benchmarks.hindsight_laws import laws_by_cut
 from benchmarks.hindsight_numbers import mean_rounds, read_results
 from hasfl import FleetRanges, Goal, Plan, Seeds, draw_fleet
 from hasfl.data import load_dataset, partition
-from hasfl.engines.api import Order
-from hasfl.engines.constants import MeasuredConstants
-from hasfl.engines.local import Job
-from hasfl.engines.measuring import take_reading
-from hasfl.engines.optimizers import Sgd
+from hasfl.engines.job import Job
 from hasfl.engines.reference import ReferenceEngine
-from hasfl.engines.statistics import estimate_statistics
-from hasfl.engines.training_data import TrainingData
 from hasfl.networks import LayeredModel, network
+from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan
+from hasfl.readings.paper_estimates import estimate_bound_constants
+from hasfl.readings.reading import take_reading
+from hasfl.readings.sources import TrackedConstants
 from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
 from hasfl.reporting.figures import save_figure
-from hasfl.runner.assembly import Settings, simulate
 from hasfl.runner.questions import read_problem
+from hasfl.runner.simulation import simulate
+from hasfl.settings import Settings
+from hasfl.state.optimizers import Sgd
+from hasfl.state.training_data import TrainingData
 from hasfl.theory.bound import Corollary1
 
 if TYPE_CHECKING:
@@ -112,9 +113,9 @@ def _draw_estimates(axes: "Axes") -> None:
     found: dict[str, list[tuple[float, float]]] = {"variance_of": [], "moment_of": []}
     for dimension in DIMENSIONS:
         engine, true = least_squares(dimension), dimension * NOISE**2
-        stats = [estimate_statistics(engine, order(t, 16)) for t in range(1, LOOKS + 1)]
+        constants = [estimate_bound_constants(engine, order(t, 16)) for t in range(1, LOOKS + 1)]
         for name, expected in (("variance_of", true), ("moment_of", true / 16)):
-            ratio = np.array([getattr(each, name)[0] for each in stats]) / expected
+            ratio = np.array([getattr(each, name)[0] for each in constants]) / expected
             found[name].append((float(ratio.mean()), float(ratio.std())))
     for k, (name, words) in enumerate((("variance_of", "σ²"), ("moment_of", "G²"))):
         mean, spread = np.array(found[name]).T
@@ -208,7 +209,7 @@ def _skew_read(strategy: str, seed: int) -> float:
     """The last k of two readings."""
     task = Task(setting="digits-shards", seed=seed, strategy=strategy, rounds=60, data="digits", both=True)
     training: Any = prepared(task).training
-    training.observer.constants = MeasuredConstants.guessed(training.observer.profile, DEVICES, 15)
+    training.observer.constants = TrackedConstants.guessed(training.observer.profile, DEVICES, 15)
     read = [record.constants["undone"] for record in training.rounds() if record.constants is not None]
     return float(read[-1])
 

@@ -1,4 +1,4 @@
-"""Which constants does the bound have on a real network? Prints a [stats] section for a scenario.
+"""Which constants does the bound have on a real network? Prints a [constants] section for a scenario.
 
     python benchmarks/gradient_constants.py cifar10.npz
 

@@ -28,7 +28,7 @@ from hasfl import FleetRanges
 if TYPE_CHECKING:
     from hasfl.engines.local import LocalEngine
     from hasfl.record import RoundRecord
-    from hasfl.runner.assembly import Simulation
+    from hasfl.runner.simulation import Simulation
 
 RESULTS = Path(__file__).parent / "hindsight_results"
 BATCHES = (2, 4, 8, 16, 32, 64)
@@ -164,7 +164,8 @@ def prepared(task: Task) -> "Simulation":
     from hasfl import Goal, Seeds, draw_fleet
     from hasfl.data import load_dataset, partition
     from hasfl.networks import network
-    from hasfl.runner.assembly import Settings, simulate
+    from hasfl.runner.simulation import simulate
+    from hasfl.settings import Settings
 
     torch.set_num_threads(1)
     setting, seeds = SETTINGS[task.setting], Seeds(task.seed)
@@ -190,7 +191,7 @@ def prepared(task: Task) -> "Simulation":
 
 def both_kinds(engine: "LocalEngine", record: "RoundRecord", serve: str) -> tuple[float, float | None]:
     """Accuracy of the last model as it is, and of the running mean."""
-    from hasfl.engines.serving import evaluate
+    from hasfl.serving.evaluation import evaluate
 
     assert record.accuracy is not None
     if serve == "last":

@@ -11,10 +11,10 @@ from scipy.stats import spearmanr
 
 from benchmarks.hindsight import DEVICES, SETTINGS
 from benchmarks.hindsight_numbers import Cell, Floats, Run, fleet_of, profile_of
+from hasfl.constants import BoundConstants, Constants, MeasuredConstants
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, MeasuredStats, Stats
 from hasfl.theory.laws import target_for_all
 from hasfl.theory.objective import rounds_needed
 
@@ -68,19 +68,19 @@ def laws_by_cut(rounds: Mapping[Cell, float]) -> dict[int, Law | None]:
 # ── forecasts ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def stats_of(reading: Mapping[str, Any]) -> Stats:
+def constants_of(reading: Mapping[str, Any]) -> Constants:
     """Constants as they were read."""
-    kind = MeasuredStats if "noise" in reading else GradientStats
+    kind = MeasuredConstants if "noise" in reading else BoundConstants
     return kind(**{name: reading[name] for name in reading if name in kind.__dataclass_fields__})
 
 
 def forecast(run: Run, reading: Mapping[str, Any], cells: Iterable[Cell]) -> dict[Cell, float]:
     """Rounds of fixed plans by the constants that a training read; ε by the rule of engines/observer.py."""
-    setting, stats = SETTINGS[run.setting], stats_of(reading)
+    setting, constants = SETTINGS[run.setting], constants_of(reading)
     how: dict[str, Any] = {"learning_rate": setting.learning_rate, "interval": setting.interval}
     fleet, profile = fleet_of(run.fleet, run.seed), profile_of(run.setting)
-    target = target_for_all(stats, profile, devices=DEVICES, **how)
-    problem = Problem(fleet=fleet, profile=profile, stats=stats, target=target, **how)
+    target = target_for_all(constants, profile, devices=DEVICES, **how)
+    problem = Problem(fleet=fleet, profile=profile, constants=constants, target=target, **how)
     return {cell: _rounds_or_never(cell, problem) for cell in cells}
 
 

@@ -11,11 +11,11 @@ from benchmarks.hindsight_laws import (
     NOISES,
     Judgement,
     Law,
+    constants_of,
     fitted_law,
     forecast,
     judged,
     laws_by_cut,
-    stats_of,
 )
 from benchmarks.hindsight_numbers import (
     COLUMN,
@@ -30,7 +30,7 @@ from benchmarks.hindsight_numbers import (
     rounds_of,
     seconds_of,
 )
-from hasfl.profile import MeasuredStats
+from hasfl.constants import MeasuredConstants
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -97,7 +97,10 @@ def grid_row(results: Results, cell: Cell, kind: str) -> list[str]:
 def law_table(results: Results) -> list[str]:
     """The law of rounds, fitted: for each cut alone, with a common R∞, and as it was measured."""
     setting = SETTINGS[results.setting]
-    ways: tuple[Callable[[MeasuredStats], Floats], ...] = (noise_upto, lambda stats: stats.skew_upto)
+    ways: tuple[Callable[[MeasuredConstants], Floats], ...] = (
+        noise_upto,
+        lambda constants: constants.skew_upto,
+    )
     measured = [measured_upto(results, fleet, way) for way in ways for fleet in FLEETS]
     head = ["served", "target", "cut", "R∞_J", "s_J", "misfit", "one R∞", "s_J", "misfit", "s_J / s_first"]
     head += [f"{words}, {fleet}" for words in ("measured noise (1 + drift_J)", "skew_J") for fleet in FLEETS]
@@ -131,21 +134,23 @@ def law_words(law: Law | None, cut: int) -> tuple[str, str, str, str]:
     return number(law.endless), noise, f"{law.misfit[cut]:.0%}", against
 
 
-def noise_upto(stats: MeasuredStats) -> Floats:
+def noise_upto(constants: MeasuredConstants) -> Floats:
     """noise (1 + drift_J) by cut."""
-    found: Floats = stats.noise * (1 + stats.drift_upto)
+    found: Floats = constants.noise * (1 + constants.drift_upto)
     return found
 
 
-def measured_upto(results: Results, fleet: str, what: Callable[[MeasuredStats], Floats]) -> dict[int, str]:
+def measured_upto(
+    results: Results, fleet: str, what: Callable[[MeasuredConstants], Floats]
+) -> dict[int, str]:
     """A constant by cut, as HASFL read it."""
     target, found = SETTINGS[results.setting].targets[1], []
     for run in own_runs(results, fleet):
         reading = run.reading_before(target, "mean")
         if reading is not None:
-            stats = stats_of(reading)
-            assert isinstance(stats, MeasuredStats)
-            found.append(what(stats))
+            constants = constants_of(reading)
+            assert isinstance(constants, MeasuredConstants)
+            found.append(what(constants))
     cuts = SETTINGS[results.setting].cuts
     return {J: spread(float(each[J - 1]) for each in found) for J in cuts} if found else {}
 

@@ -10,9 +10,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.bench_round import Case, job
-from hasfl.engines.api import Order
 from hasfl.engines.simulated import SimulatedEngine
-from hasfl.plan import Plan
+from hasfl.plan import Order, Plan
 
 WARM, PROFILED, SHOWN = 60, 4, 16
 

@@ -5,7 +5,8 @@ from torch import nn
 
 from hasfl import FleetRanges, Goal, Seeds, draw_fleet
 from hasfl.data import Dataset
-from hasfl.runner.assembly import Settings, simulate
+from hasfl.runner.simulation import simulate
+from hasfl.settings import Settings
 
 x = torch.randn(1200, 20)
 y = (x[:, :3].sum(dim=1) > 0).long()

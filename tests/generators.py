@@ -4,10 +4,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from hasfl.arrays import FloatN
+from hasfl.constants import BoundConstants
 from hasfl.fleet import PER_DEVICE, Fleet
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, Profile
+from hasfl.profile import Profile
 from hasfl.theory.bound import Theorem1
 
 
@@ -52,8 +53,8 @@ def profiles(draw: st.DrawFn, layers: int) -> Profile:
 
 
 @st.composite
-def gradient_stats(draw: st.DrawFn, layers: int) -> GradientStats:
-    return GradientStats(
+def bound_constants(draw: st.DrawFn, layers: int) -> BoundConstants:
+    return BoundConstants(
         smoothness=draw(st.floats(1e-3, 1e3)),
         initial_gap=draw(st.floats(1e-2, 1e2)),
         variance_of=draw(numbers(1e-3, 1e4, layers)),
@@ -72,15 +73,15 @@ def plans(draw: st.DrawFn, devices: int, layers: int, max_batch: int = 64) -> Pl
 def settings(draw: st.DrawFn) -> tuple[Problem, Plan]:
     """A problem and a plan for it whose target lies above the floor of the bound."""
     devices, layers = draw(st.integers(1, 6)), draw(st.integers(1, 6))
-    stats, plan = draw(gradient_stats(layers)), draw(plans(devices, layers))
+    constants, plan = draw(bound_constants(layers)), draw(plans(devices, layers))
     learning_rate, interval = draw(st.floats(1e-4, 1e-1)), draw(st.integers(1, 30))
     profile = draw(profiles(layers))
-    bound = Theorem1.of(stats, profile, devices=devices, learning_rate=learning_rate, interval=interval)
+    bound = Theorem1.of(constants, profile, devices=devices, learning_rate=learning_rate, interval=interval)
     floor = bound.floor(plan)
     problem = Problem(
         fleet=draw(fleets(devices)),
         profile=profile,
-        stats=stats,
+        constants=constants,
         learning_rate=learning_rate,
         interval=interval,
         target=floor.total * draw(st.floats(1.01, 100)) + draw(st.floats(1e-6, 1)),

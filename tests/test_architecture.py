@@ -10,7 +10,7 @@ import pytest
 import hasfl
 
 ROOT = Path(hasfl.__file__).parent
-GROUND = {"units", "seeds", "errors", "arrays", "documents"}
+GROUND = {"units", "seeds", "errors", "arrays", "callables"}
 NOUNS = {"fleet", "profile", "problem", "plan", "record", "world", "problem_file", "profile_file", "scenario"}
 HALL = GROUND | NOUNS
 MAY_IMPORT = {
@@ -82,8 +82,8 @@ def test_public_names() -> None:
         name for name, value in vars(hasfl).items() if not name.startswith("_") and not _is_module(value)
     }
     assert public == {
-        "Device", "Fleet", "FleetRanges", "Goal", "GradientStats", "HasflError", "Infeasible", "InputError",
-        "Layer", "MeasuredStats", "Plan", "PlanReport", "Problem", "Profile", "RoundRecord", "Seeds",
+        "Device", "Fleet", "FleetRanges", "Goal", "BoundConstants", "HasflError", "Infeasible", "InputError",
+        "Layer", "MeasuredConstants", "Plan", "PlanReport", "Problem", "Profile", "RoundRecord", "Seeds",
         "TargetUnreachable",
         "best_batches", "best_cuts", "best_plan", "draw_fleet", "evaluate", "read_problem",
     }  # fmt: skip

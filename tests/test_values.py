@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from hasfl.constants import MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import Layer, MeasuredStats, Profile
+from hasfl.profile import Layer, Profile
 from tests.generators import settings
 
 LAYERS = [
@@ -101,50 +102,50 @@ def test_problems_that_make_no_sense_are_refused(
 def test_constants_must_be_for_the_same_model(setting: tuple[Problem, Plan]) -> None:
     problem, _ = setting
     longer = replace(
-        problem.stats,
+        problem.constants,
         variance_of=np.ones(len(problem.profile) + 1),
         moment_of=np.ones(len(problem.profile) + 1),
     )
-    with pytest.raises(InputError, match=r"stats\.variance_of has .* entries but the profile has"):
-        replace(problem, stats=longer)
+    with pytest.raises(InputError, match=r"constants\.variance_of has .* entries but the profile has"):
+        replace(problem, constants=longer)
 
 
 MEASURED = {"rounds": 500.0, "noise": 20.0, "drift_of": [0.1, 0.0, 0.3]}
 
 
 def test_measured_constants_sum_their_drift() -> None:
-    stats = MeasuredStats(**MEASURED)
-    assert stats.drift_upto.tolist() == pytest.approx([0.1, 0.1, 0.4])
-    assert (len(stats), stats.noise_error, stats.drift_error) == (3, 0.0, 0.0)
-    unknown = MeasuredStats.unknown(3)
+    constants = MeasuredConstants(**MEASURED)
+    assert constants.drift_upto.tolist() == pytest.approx([0.1, 0.1, 0.4])
+    assert (len(constants), constants.noise_error, constants.drift_error) == (3, 0.0, 0.0)
+    unknown = MeasuredConstants.unknown(3)
     assert (unknown.rounds, unknown.noise, unknown.drift_of.tolist()) == (1.0, 0.0, [0.0] * 3)
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("rounds", 0.0, r"stats\.rounds must be a finite number above 0"),
-        ("noise", -1.0, r"stats\.noise must be a finite number at least 0"),
-        ("drift_of", [0.1, -0.1, 0.0], r"stats\.drift_of\[1\] must be a finite number at least 0"),
-        ("drift_of", [], r"stats\.drift_of must be a list of at least one number"),
-        ("noise_error", np.nan, r"stats\.noise_error must be a finite number at least 0"),
-        ("drift_error", -0.1, r"stats\.drift_error must be a finite number at least 0"),
+        ("rounds", 0.0, r"constants\.rounds must be a finite number above 0"),
+        ("noise", -1.0, r"constants\.noise must be a finite number at least 0"),
+        ("drift_of", [0.1, -0.1, 0.0], r"constants\.drift_of\[1\] must be a finite number at least 0"),
+        ("drift_of", [], r"constants\.drift_of must be a list of at least one number"),
+        ("noise_error", np.nan, r"constants\.noise_error must be a finite number at least 0"),
+        ("drift_error", -0.1, r"constants\.drift_error must be a finite number at least 0"),
     ],
 )
 def test_measured_constants_that_make_no_sense_are_refused(field: str, value: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        MeasuredStats(**{**MEASURED, field: value})
+        MeasuredConstants(**{**MEASURED, field: value})
 
 
 @given(settings())
 def test_a_target_belongs_to_the_papers_constants_alone(setting: tuple[Problem, Plan]) -> None:
     problem, _ = setting
-    stats = MeasuredStats.unknown(len(problem.profile))
+    constants = MeasuredConstants.unknown(len(problem.profile))
     with pytest.raises(InputError, match="target is missing: the paper's constants need ε"):
         replace(problem, target=None)
     with pytest.raises(InputError, match="target must be left out where the constants are measured"):
-        replace(problem, stats=stats)
-    assert replace(problem, stats=stats, target=None).target is None
-    longer = MeasuredStats.unknown(len(problem.profile) + 1)
-    with pytest.raises(InputError, match=r"stats\.drift_of has .* entries but the profile has"):
-        replace(problem, stats=longer, target=None)
+        replace(problem, constants=constants)
+    assert replace(problem, constants=constants, target=None).target is None
+    longer = MeasuredConstants.unknown(len(problem.profile) + 1)
+    with pytest.raises(InputError, match=r"constants\.drift_of has .* entries but the profile has"):
+        replace(problem, constants=longer, target=None)

@@ -1,8 +1,23 @@
-"""Split federated learning on fleets of unequal devices: which batch size and cut layer for each, and why.
+"""Split federated learning on fleets of unequal devices.
 
-Importing this package imports no torch; what trains lives in `hasfl.runner` and the rooms behind it.
+Plan: which batch size and cut layer each device should have, and how long training takes (`best_plan`).
+Train: `simulate` trains a torch model over a fleet in virtual time.
+
+    from hasfl import Dataset, FleetRanges, Seeds, draw_fleet, simulate
+
+    fleet = draw_fleet(FleetRanges(devices=8), Seeds(0))
+    for record in simulate(model, data, fleet, strategy="hasfl", learning_rate=0.1, rounds=30):
+        print(record.round, record.accuracy, record.clock)
+
+Importing this package imports NumPy and no torch. The names that need torch or pydantic are imported when
+they are first used.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hasfl.constants import BoundConstants as BoundConstants
+from hasfl.constants import MeasuredConstants as MeasuredConstants
 from hasfl.errors import HasflError as HasflError
 from hasfl.errors import Infeasible as Infeasible
 from hasfl.errors import InputError as InputError
@@ -11,26 +26,63 @@ from hasfl.fleet import Device as Device
 from hasfl.fleet import Fleet as Fleet
 from hasfl.fleet import FleetRanges as FleetRanges
 from hasfl.fleet import draw_fleet as draw_fleet
+from hasfl.goal import Goal as Goal
 from hasfl.plan import Plan as Plan
 from hasfl.plan import PlanReport as PlanReport
 from hasfl.planning.exact.planner import best_batches as best_batches
 from hasfl.planning.exact.planner import best_cuts as best_cuts
 from hasfl.planning.exact.planner import best_plan as best_plan
 from hasfl.problem import Problem as Problem
-from hasfl.profile import GradientStats as GradientStats
 from hasfl.profile import Layer as Layer
-from hasfl.profile import MeasuredStats as MeasuredStats
 from hasfl.profile import Profile as Profile
-from hasfl.record import Goal as Goal
 from hasfl.record import RoundRecord as RoundRecord
 from hasfl.seeds import Seeds as Seeds
+from hasfl.settings import Machine as Machine
+from hasfl.settings import Planning as Planning
+from hasfl.settings import Serving as Serving
+from hasfl.settings import Settings as Settings
+from hasfl.strategies.situation import Situation as Situation
 from hasfl.theory.objective import evaluate as evaluate
+from hasfl.world import World as World
+
+if TYPE_CHECKING:
+    from hasfl.data import Dataset as Dataset
+    from hasfl.data import load_dataset as load_dataset
+    from hasfl.data import partition as partition
+    from hasfl.networks import LayeredModel as LayeredModel
+    from hasfl.networks import layered as layered
+    from hasfl.networks import network as network
+    from hasfl.profiling.costs import count_layers as count_layers
+    from hasfl.runner.questions import read_problem as read_problem
+    from hasfl.runner.simulation import Simulation as Simulation
+    from hasfl.runner.simulation import simulate as simulate
 
 __version__ = "0.1.0"
 
+LAZY = {  # where each name is that needs torch or pydantic
+    "Dataset": "hasfl.data",
+    "LayeredModel": "hasfl.networks",
+    "Simulation": "hasfl.runner.simulation",
+    "count_layers": "hasfl.profiling.costs",
+    "layered": "hasfl.networks",
+    "load_dataset": "hasfl.data",
+    "network": "hasfl.networks",
+    "partition": "hasfl.data",
+    "read_problem": "hasfl.runner.questions",
+    "simulate": "hasfl.runner.simulation",
+}
 
-def read_problem(path: str) -> Problem:
-    """Read a raw problem (JSON; "-" is standard input) or a scenario (TOML)."""
-    from hasfl.runner.questions import read_problem as read  # brings pydantic, which only files need
 
-    return read(path)
+def __getattr__(name: str) -> Any:
+    if name not in LAZY:
+        raise AttributeError(f"module 'hasfl' has no attribute {name!r}")
+    try:
+        return getattr(import_module(LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        from hasfl.errors import MissingExtra
+
+        raise MissingExtra(f"hasfl.{name} needs {error.name}: pip install 'hasfl[train]'") from error
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *LAZY])

@@ -3,7 +3,8 @@
     HasflError
     ├── InputError              something the user gave is wrong; the command line exits with 2
     │   ├── UnitError           a quantity whose unit makes no sense
-    │   ├── ModelError          a model that cannot be found, cut or counted
+    │   ├── ModelError          a model that cannot be cut, counted or trained
+    │   │   └── OneValueError   a batch norm that was given one value a channel, which it cannot normalise
     │   ├── TargetUnreachable   a target ε below the floor of the convergence bound
     │   └── Infeasible          a problem that no plan solves
     ├── MissingExtra            a part of hasfl that is not installed
@@ -21,16 +22,26 @@ class HasflError(Exception):
     exit_code = 2
 
 
-class InputError(HasflError):
+class InputError(HasflError, ValueError):
     """Something the user gave is wrong: a field, a file, an option."""
 
 
-class UnitError(InputError, ValueError):
+class UnitError(InputError):
     """A quantity that cannot be read in the unit that its place asks for."""
 
 
 class ModelError(InputError):
-    """A model that cannot be found, cut or counted."""
+    """A model that cannot be cut, counted or trained."""
+
+
+class OneValueError(ModelError):
+    """A batch norm that was given one value a channel, which has no variance to normalise by."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a batch norm of this model sees one value a channel when a device trains on one sample: use "
+            "another norm there, or a strategy with larger batch sizes, such as b=16+hams"
+        )
 
 
 class TargetUnreachable(InputError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -51,6 +51,28 @@ class Plan:
     def deepest_cut(self) -> int:
         """L_c, the depth down to which layers differ between devices."""
         return int(self.cuts.max())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Order:
+    """A plan for one round, with the devices that carry it out."""
+
+    round: int  # t, from 1; 0 stands for the time before the first round
+    devices: IntN  # that take part, as indices into the fleet
+    plan: Plan  # of those devices, in the same order
+    drawn: IntN  # samples that each of those devices has used in earlier rounds
+
+    @property
+    def batch_sizes(self) -> IntN:
+        """b_i of the devices that take part."""
+        return self.plan.batch_sizes
+
+
+class Decision(NamedTuple):
+    """A plan that was decided on, and what a person should know about it."""
+
+    plan: Plan
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

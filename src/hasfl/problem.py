@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hasfl.arrays import FloatN, IntL, IntN, count, counts, frozen, quantity, same_length
+from hasfl.constants import Constants
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
-from hasfl.profile import Profile, Stats
+from hasfl.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -17,7 +18,7 @@ class Problem:
 
     fleet: Fleet
     profile: Profile
-    stats: Stats  # the paper's constants, or those measured in training
+    constants: Constants  # the paper's constants, or those measured in training
     learning_rate: float  # γ
     interval: int  # I, rounds between aggregations
     target: float | None = None  # ε, the mean squared gradient to reach: with the paper's constants alone
@@ -33,16 +34,16 @@ class Problem:
         if self.samples is not None:
             object.__setattr__(self, "samples", counts("samples", self.samples))
             same_length({"fleet.flops": self.fleet.flops, "samples": self.samples}, per="device")
-        if len(self.stats) != len(self.profile):
-            field = "variance_of" if self.stats.needs_target else "drift_of"
+        if len(self.constants) != len(self.profile):
+            field = "variance_of" if self.constants.needs_target else "drift_of"
             raise InputError(
-                f"stats.{field} has {len(self.stats)} entries but the profile has "
+                f"constants.{field} has {len(self.constants)} entries but the profile has "
                 f"{len(self.profile)} layers: give one per layer"
             )
 
     def _check_target(self) -> None:
         """A target belongs to the paper's constants, and to no others."""
-        if not self.stats.needs_target:
+        if not self.constants.needs_target:
             if self.target is not None:
                 raise InputError(
                     "target must be left out where the constants are measured in training: the mean squared "

@@ -1,7 +1,6 @@
-"""What happened in a round, and what a training is asked to reach."""
+"""What happened in a round."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -10,22 +9,29 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.plan import Plan
 
-PLATEAU_EVALUATIONS = 5
-PLATEAU_GAIN = 2e-4  # 0.02 % of accuracy
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """How good the served model is: on the test set for reports, on held-out samples for decisions."""
+
+    accuracy: float  # on the test set
+    test_loss: float
+    held_out_accuracy: float | None = None  # None where no samples are held out
+    held_out_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RoundRecord:
-    """One round: who took part, what they did, how it went, how long it took in virtual time.
+    """One round: who took part, what they did, what came of it, how long it took in virtual time.
 
-    Everything in it follows from the scenario and its seed: on one CPU a repeated run writes the same bytes.
+    Every field follows from the scenario and its seed. On one CPU, a repeated run writes the same bytes.
     """
 
     round: int  # t, from 1
     devices: IntN  # which devices took part, as indices into the fleet
     plan: Plan  # of those devices
     loss: float  # mean over devices of F_i
-    accuracy: float | None  # of the served model on the test set, if it was evaluated
+    accuracy: float | None  # of the served model on the test set; None where it was not evaluated
     test_loss: float | None
     seconds: float  # that this round took
     clock: float  # seconds since the start, this round included
@@ -33,12 +39,15 @@ class RoundRecord:
     aggregated: bool  # whether an aggregation ended the round
     phases: Mapping[str, float]  # seconds by step; they add up to `seconds`
     bits: Mapping[str, float]  # sent, by arrow
-    notes: tuple[str, ...] = field(default=())
-    mean_accuracy: float | None = None  # of the running mean, where it is watched beside the served model
-    constants: Mapping[str, Any] | None = None  # of the gradients, if they were read at the end of the round
+    notes: tuple[str, ...] = field(default=())  # what a person should know, such as a plan that was kept
+    held_out_accuracy: float | None = None  # of the served model on samples that devices hold out
+    held_out_loss: float | None = None
+    constants: Mapping[str, Any] | None = (
+        None  # of the law of rounds, if they were read at the end of the round
+    )
 
     def as_json(self) -> dict[str, Any]:
-        """The record as plain numbers and lists."""
+        """The record as plain numbers and lists, as `rounds.jsonl` holds it."""
         row = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "plan"}
         return row | {
             "devices": self.devices.tolist(),
@@ -56,45 +65,3 @@ class RoundRecord:
         other["devices"] = np.array(row["devices"], dtype=np.int64)
         other["notes"] = tuple(row["notes"])
         return cls(**other, plan=Plan(row["batch_sizes"], row["cuts"]))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """When training ends: whichever of these comes first. Nothing given means never."""
-
-    rounds: int | None = None
-    samples: int | None = None  # E, the budget of Algorithm 1
-    seconds: float | None = None  # of virtual time
-    accuracy: float | None = None  # of an evaluation
-    loss: float | None = None  # on the test set, likewise
-    converged: bool = False  # the paper's rule
-
-    def allows(self, samples: int, last: RoundRecord | None) -> bool:
-        """Whether another round that uses `samples` samples fits the budgets."""
-        done, used, clock = (last.round, last.samples, last.clock) if last else (0, 0, 0.0)
-        return (
-            (self.rounds is None or done < self.rounds)
-            and (self.samples is None or used + samples <= self.samples)
-            and (self.seconds is None or clock < self.seconds)
-        )
-
-    def reached(self, accuracies: Sequence[float], test_loss: float = math.inf) -> bool:
-        """Whether the evaluations so far are good enough, or will not get better; the loss is the last."""
-        if not accuracies:
-            return False
-        good_enough = (self.accuracy is not None and accuracies[-1] >= self.accuracy) or (
-            self.loss is not None and test_loss <= self.loss
-        )
-        return good_enough or (self.converged and plateau(accuracies) is not None)
-
-
-def plateau(accuracies: Sequence[float]) -> int | None:
-    """The first evaluation at which accuracy has converged, as the paper has it.
-
-    The best accuracy so far gained less than 0.02 % over five consecutive evaluations. The best, because
-    single evaluations also fall.
-    """
-    best = np.maximum.accumulate(np.asarray(accuracies, dtype=np.float64))
-    gains = best[PLATEAU_EVALUATIONS:] - best[:-PLATEAU_EVALUATIONS]
-    (small,) = np.nonzero(gains < PLATEAU_GAIN)
-    return int(small[0]) + PLATEAU_EVALUATIONS if small.size else None

@@ -90,7 +90,7 @@ def test_a_large_fleet_is_shown_by_its_slowest(hasfl: Hasfl, tmp_path: Path) -> 
 
 
 def test_a_learning_rate_beyond_the_theorem_is_told(hasfl: Hasfl, tmp_path: Path) -> None:
-    path = write(tmp_path, raw(**{"stats.smoothness": 21.0, "target": 1e6}))
+    path = write(tmp_path, raw(**{"constants.smoothness": 21.0, "target": 1e6}))
     assert (
         "the bound does not hold: γβ = 1.05 is above 1" in hasfl("plan", path, "--batch", 1, "--cut", 1).out
     )
@@ -100,7 +100,7 @@ MEASURED = {"rounds": 500.0, "noise": 20.0, "drift_of": [0.05] * 5, "noise_error
 
 WRONG: dict[str, tuple[dict[str, object], str]] = {
     # field: value (... is "missing"), what the sentence must say
-    "missing section": ({"stats": ...}, "stats is missing"),
+    "missing section": ({"constants": ...}, "constants is missing"),
     "missing field": ({"fleet.up_rate": ...}, "fleet.up_rate is missing"),
     "missing number": ({"interval": ...}, "interval is missing"),
     "unknown field": ({"fleet.uprate": [1]}, "fleet.uprate is not a known field: did you mean up_rate?"),
@@ -109,11 +109,17 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
         {"fleet.flops": [1e12, -1.0, 1e12]},
         "fleet.flops[1] must be a finite number above 0 (and at most 1e+60), got -1.0",
     ),
-    "nan": ({"stats.variance_of": [1, 2, float("nan"), 4, 5]}, "stats.variance_of[2] must be a finite"),
+    "nan": (
+        {"constants.variance_of": [1, 2, float("nan"), 4, 5]},
+        "constants.variance_of[2] must be a finite",
+    ),
     "infinite": ({"fleet.server_flops": float("inf")}, "fleet.server_flops must be a finite number"),
     "length": ({"fleet.memory": [1e9]}, "fleet.memory has 1 entries but fleet.flops has 3"),
     "layers": ({"profile.gradient_bits_at": [1.0]}, "profile.gradient_bits_at has 1 entries"),
-    "stats": ({"stats.moment_of": [1.0]}, "stats.moment_of has 1 entries but stats.variance_of has 5"),
+    "constants": (
+        {"constants.moment_of": [1.0]},
+        "constants.moment_of has 1 entries but constants.variance_of has 5",
+    ),
     "text": ({"learning_rate": "fast"}, "learning_rate must be a valid number, got 'fast'"),
     "text in a list": ({"fleet.flops": ["1 TFLOPS", 1, 1]}, "fleet.flops[0] must be a valid number"),
     "fraction": ({"interval": 2.5}, "interval must be a valid integer"),
@@ -126,22 +132,28 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     ),
     "target": ({"target": 1.0}, "target 1 does not lie above the floor"),
     "no target": ({"target": ...}, "target is missing: the paper's constants need ε"),
-    "constant": ({"stats.moment_of": ...}, "stats: moment_of is missing: expected smoothness, initial_gap"),
-    "no constants": ({"stats": {}}, "stats: smoothness is missing"),
-    "two kinds": ({"stats.noise": 3.0}, "not both: got initial_gap and noise"),
+    "constant": (
+        {"constants.moment_of": ...},
+        "constants: moment_of is missing: expected smoothness, initial_gap",
+    ),
+    "no constants": ({"constants": {}}, "constants: smoothness is missing"),
+    "two kinds": ({"constants.noise": 3.0}, "not both: got initial_gap and noise"),
     "measured and a target": (
-        {"stats": MEASURED},
+        {"constants": MEASURED},
         "target must be left out where the constants are measured",
     ),
     "measured, too few": (
-        {"stats": {"noise": 3.0, "drift_of": [0.1] * 5}, "target": ...},
-        "stats: rounds is missing: expected rounds, noise, drift_of",
+        {"constants": {"noise": 3.0, "drift_of": [0.1] * 5}, "target": ...},
+        "constants: rounds is missing: expected rounds, noise, drift_of",
     ),
     "measured, length": (
-        {"stats": {**MEASURED, "drift_of": [0.1]}, "target": ...},
-        "stats.drift_of has 1 entries but the profile has 5 layers",
+        {"constants": {**MEASURED, "drift_of": [0.1]}, "target": ...},
+        "constants.drift_of has 1 entries but the profile has 5 layers",
     ),
-    "measured, typo": ({"stats.drift": 1.0}, "stats.drift is not a known field: did you mean drift_of?"),
+    "measured, typo": (
+        {"constants.drift": 1.0},
+        "constants.drift is not a known field: did you mean drift_of?",
+    ),
 }
 
 
@@ -290,8 +302,10 @@ def test_why(hasfl: Hasfl, tmp_path: Path) -> None:
 
 def test_a_search_that_runs_out_of_time_says_so(hasfl: Hasfl, tmp_path: Path) -> None:
     scenario = tmp_path / "large.toml"
-    stats = "rounds = 100\nnoise = 20\ndrift_of = [" + ", ".join(["0.1"] * 16) + "]"
-    scenario.write_text(f"[fleet]\ndevices = 200\nup_rate = ['10 Mbps', '80 Mbps']\n[stats]\n{stats}\n")
+    constants = "rounds = 100\nnoise = 20\ndrift_of = [" + ", ".join(["0.1"] * 16) + "]"
+    scenario.write_text(
+        f"[fleet]\ndevices = 200\nup_rate = ['10 Mbps', '80 Mbps']\n[constants]\n{constants}\n"
+    )
     shown = hasfl("plan", scenario, "--gap", "1e-9", "--time-limit", "0.1").out
     assert "stopped at the time limit: no plan takes less than" in shown
     assert "--time-limit goes on" in shown
@@ -301,7 +315,7 @@ def test_a_search_that_runs_out_of_time_says_so(hasfl: Hasfl, tmp_path: Path) ->
 
 
 def test_constants_measured_in_training(hasfl: Hasfl, tmp_path: Path) -> None:
-    path = write(tmp_path, raw(stats=MEASURED, target=...))
+    path = write(tmp_path, raw(constants=MEASURED, target=...))
     printed = json.loads(hasfl("plan", path, "--json").out)
     assert (printed["status"], "C1" in printed["margins"], printed["feasible"]) == ("optimal", False, True)
     inverse = np.mean([1 / b for b in printed["batch_sizes"]])
@@ -313,7 +327,7 @@ def test_constants_measured_in_training(hasfl: Hasfl, tmp_path: Path) -> None:
     assert (refused.code, "expected the paper's constants" in refused.err) == (2, True)
 
 
-@pytest.mark.parametrize("changes", [{}, {"stats": MEASURED, "target": ...}], ids=["paper", "measured"])
+@pytest.mark.parametrize("changes", [{}, {"constants": MEASURED, "target": ...}], ids=["paper", "measured"])
 def test_sensitivity(hasfl: Hasfl, tmp_path: Path, changes: dict[str, object]) -> None:
     path = write(tmp_path, raw(**changes))
     printed = json.loads(hasfl("plan", path, "--sensitivity", "--json").out)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.documents import read_json
-from hasfl.profile_file import ProfileFile
+from hasfl.documents.document import read_json
+from hasfl.documents.profile_file import ProfileFile
 from hasfl.profiling.shipped import shipped_layers
 from tests.cli.conftest import Hasfl
 

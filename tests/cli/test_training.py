@@ -23,7 +23,7 @@ from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl, Outcome
 from tests.engines.simulations import simulation, unequal_fleet
-from tests.runner.scenarios import PIS, STATISTICS, files, kept, rounds, sentence, write
+from tests.runner.scenarios import CONSTANTS, PIS, files, kept, rounds, sentence, write
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ WORLDS: dict[str, tuple[dict[str, str], str]] = {
     "dirichlet": ({"data.partition": '"dirichlet"', "data.alpha": "0.05"}, ""),
     "samples": ({"data.samples": "20"}, ""),
     "overlapping samples": ({"data.samples": "900"}, ""),
-    "statistics": ({}, STATISTICS),
+    "statistics": ({}, CONSTANTS),
     "listed": ({"fleet.devices": ""}, PIS),
     "one device": ({"fleet.devices": "1"}, ""),
     "reference": ({"training.engine": '"reference"'}, ""),
@@ -190,10 +190,14 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "profile": ({"model.profile": '"costs.json"'}, "", "training needs the model: set model.name"),
     "classes": ({"model.classes": "5"}, "", "10 classes"),
-    "stats": ({}, STATISTICS.replace("20, ", ""), "stats.moment_of has 5 entries but stats.variance_of"),
+    "constants": (
+        {},
+        CONSTANTS.replace("20, ", ""),
+        "constants.moment_of has 5 entries but constants.variance_of",
+    ),
     "layers": (
         {},
-        STATISTICS.replace("20, ", "").replace("1, ", ""),
+        CONSTANTS.replace("20, ", "").replace("1, ", ""),
         "has 1 layers but small-cnn has 5",
     ),
     "target": ({"training.target": "0.0"}, "", "target"),
@@ -308,7 +312,7 @@ def test_training_goes_on_when_a_device_leaves(
 ) -> None:
     """Even if those who stay could not reach the target by themselves."""
     away = f'[[absence]]\ndevice = "2"\nfirst_round = {round}\nlast_round = {round}\n' if round else ""
-    done = train({"training.target": "0.21"}, tables=away + STATISTICS)
+    done = train({"training.target": "0.21"}, tables=away + CONSTANTS)
     assert (done.code, len(rounds(tmp_path / "run"))) == (0, 4), done.err
 
 

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hasfl.engines.api import Order
-from hasfl.engines.local import Job
-from hasfl.engines.optimizers import Adam, Momentum, Optimizer
+from hasfl.engines.job import Job
 from hasfl.networks import LayeredModel
+from hasfl.plan import Order
 from hasfl.record import RoundRecord
+from hasfl.state.optimizers import Adam, Momentum, Optimizer
 
 Weights = dict[str, Tensor]
 

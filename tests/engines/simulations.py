@@ -1,5 +1,6 @@
 """Whole trainings, made through the door that users take, on data and models that need no time."""
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -7,10 +8,12 @@ from torch import nn
 
 from hasfl.data import Dataset
 from hasfl.fleet import Fleet, FleetRanges, draw_fleet
+from hasfl.goal import Goal
 from hasfl.networks import LayeredModel
-from hasfl.record import Goal, RoundRecord
-from hasfl.runner.assembly import Settings, Simulation, simulate
+from hasfl.record import RoundRecord
+from hasfl.runner.simulation import Simulation, simulate
 from hasfl.seeds import Seeds
+from hasfl.settings import Machine, Planning, Serving
 from hasfl.world import RandomDropout, RandomWalk, Schedule, World
 from tests.engines.models import AsDouble
 
@@ -93,11 +96,21 @@ def simulation(
         small_model() if model is None else model,
         images() if data is None else data,
         changing_world() if world is None else world,
-        Settings(strategy=strategy, **chosen),
+        strategy=strategy,
         shares=shares,
+        **grouped(chosen),
     )
+
+
+def grouped(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by name, as a scenario lists them, in the groups that `simulate` takes."""
+    loose, groups = dict(settings), {"planning": Planning, "serving": Serving, "machine": Machine}
+    for name, group in groups.items():
+        own = {field.name: loose.pop(field.name) for field in fields(group) if field.name in loose}
+        loose |= {name: group(**own)} if own else {}
+    return loose
 
 
 def run(*given: Any, **settings: Any) -> list[RoundRecord]:
     """The records of such a training."""
-    return list(simulation(*given, **settings).training.rounds())
+    return list(simulation(*given, **settings))

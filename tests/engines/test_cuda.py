@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hasfl.engines.local import Job, LocalEngine
+from hasfl.engines.job import Job
+from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from tests.engines.models import model

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from hasfl.engines.local import LocalEngine
-from hasfl.engines.optimizers import Adam, Momentum, Optimizer, Sgd
 from hasfl.plan import Plan
+from hasfl.state.optimizers import Adam, Momentum, Optimizer, Sgd
 from tests.engines.models import model
 from tests.engines.oracles import (
     Weights,

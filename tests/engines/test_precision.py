@@ -7,10 +7,11 @@ import torch
 from hasfl.data import load_dataset
 from hasfl.errors import InputError
 from hasfl.fleet import FleetRanges, draw_fleet
+from hasfl.goal import Goal
 from hasfl.networks import network
-from hasfl.record import Goal
-from hasfl.runner.assembly import Settings, Simulation, simulate
+from hasfl.runner.simulation import Simulation, simulate
 from hasfl.seeds import Seeds
+from hasfl.settings import Settings
 
 
 def trained(engine: str, precision: str) -> tuple[Simulation, list[float]]:

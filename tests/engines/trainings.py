@@ -8,21 +8,23 @@ import torch
 from torch import Tensor
 
 from hasfl.arrays import IntN
-from hasfl.engines.api import Order
-from hasfl.engines.local import Job, LocalEngine, SampleLoss, cross_entropy
-from hasfl.engines.optimizers import Adam, Momentum, Optimizer, Sgd
+from hasfl.engines.job import Job, SampleLoss, cross_entropy
+from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
-from hasfl.engines.serving import RUNNING_MEAN, Serving
 from hasfl.engines.simulated import SimulatedEngine
-from hasfl.engines.training_data import TrainingData
 from hasfl.networks import LayeredModel
-from hasfl.plan import Plan
+from hasfl.plan import Order, Plan
+from hasfl.readings.probe import Probe
 from hasfl.seeds import Seeds
+from hasfl.settings import Serving
+from hasfl.state.optimizers import Adam, Momentum, Optimizer, Sgd
+from hasfl.state.training_data import TrainingData
 from tests.engines.models import CLASSES, WORDS
 
 ENGINES: tuple[type[ReferenceEngine], type[SimulatedEngine]] = (ReferenceEngine, SimulatedEngine)
 OPTIMIZERS: dict[str, Optimizer] = {"sgd": Sgd(0.1), "momentum": Momentum(0.05), "adam": Adam(0.01)}
-LAST = Serving("last")  # as the paper has it: what comes out is what was trained
+MEAN = Serving()
+LAST = Serving(serve="last")  # as in the paper: the served model is the one that was trained
 SHARES = (11, 9, 14, 8)  # samples that each device holds: short epochs, all unequal
 
 
@@ -44,7 +46,7 @@ def job(
     shares: Sequence[int] = SHARES,
     sample_loss: SampleLoss = cross_entropy,
     seed: int = 5,
-    serving: Serving = RUNNING_MEAN,
+    serving: Serving = MEAN,
 ) -> Job:
     """A model, random samples for it, and so many of them on each device."""
     x, y = samples(model, sum(shares))
@@ -133,3 +135,15 @@ def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> floa
             gap = float((tensor.detach().double() - other[name].detach().double()).abs().max())
             worst = max(worst, gap if np.isfinite(gap) else np.inf)
     return worst
+
+
+def probe_of(engine: LocalEngine) -> Probe:
+    """What a reading may see of an engine."""
+    job = engine.job
+    return Probe(
+        layers=engine.layers,
+        state=engine.state,
+        data=job.data,
+        optimizer=job.optimizer,
+        sample_loss=job.sample_loss,
+    )

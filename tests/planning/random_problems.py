@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.fleet import PER_DEVICE, Fleet
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import PER_LAYER_COSTS, GradientStats, MeasuredStats, Profile
+from hasfl.profile import PER_LAYER_COSTS, Profile
 from hasfl.theory.bound import Theorem1
 
 
@@ -43,7 +44,7 @@ def random_problem(
         server_fed_up_rate=float(spread(1e7, 4e8, 1)[0]),
         server_fed_down_rate=float(spread(1e7, 4e8, 1)[0]),
     )
-    stats = GradientStats(
+    constants = BoundConstants(
         smoothness=float(spread(0.3, 30, 1)[0]),
         initial_gap=2.3,
         variance_of=spread(1, 1e3, L) * N,
@@ -51,11 +52,11 @@ def random_problem(
     )
     interval = int(rng.choice([1, 2, 15]))
     reference = Plan(rng.integers(1, max_batch + 1, N), rng.integers(1, L + 1, N))
-    bound = Theorem1.of(stats, profile, devices=N, learning_rate=0.05, interval=interval)
+    bound = Theorem1.of(constants, profile, devices=N, learning_rate=0.05, interval=interval)
     return Problem(
         fleet=fleet,
         profile=profile,
-        stats=stats,
+        constants=constants,
         learning_rate=0.05,
         interval=interval,
         target=bound.floor(reference).total * float(spread(0.3, 8, 1)[0]),
@@ -67,13 +68,13 @@ def measured(problem: Problem, seed: int) -> Problem:
     """The same problem with rounds as if measured; sometimes without noise, drift or skew."""
     rng = np.random.default_rng(seed)
     layers = len(problem.profile)
-    stats = MeasuredStats(
+    constants = MeasuredConstants(
         rounds=float(10 ** rng.uniform(-3, 5)),
         noise=float(10 ** rng.uniform(-2, 3)) * (rng.random() < 0.9),
         drift_of=10 ** rng.uniform(-3, 1, layers) * (rng.random(layers) < 0.7),
         skew_of=10 ** rng.uniform(-3, 0.5, layers) * (rng.random(layers) < 0.5),
     )
-    return replace(problem, stats=stats, target=None)
+    return replace(problem, constants=constants, target=None)
 
 
 def odd_problem(seed: int) -> Problem:
@@ -82,7 +83,7 @@ def odd_problem(seed: int) -> Problem:
     """  # fmt: skip
     rng = np.random.default_rng(seed)
     problem = random_problem(seed, devices=(1, 3), max_batch=int(rng.integers(1, 9)))
-    profile, fleet, stats = problem.profile, problem.fleet, problem.stats
+    profile, fleet, constants = problem.profile, problem.fleet, problem.constants
     if rng.random() < 0.6:
         free = {}
         for field in PER_LAYER_COSTS:
@@ -98,13 +99,15 @@ def odd_problem(seed: int) -> Problem:
     target = problem.target
     if rng.random() < 0.3:
         most = Plan.uniform(len(fleet), batch_size=problem.max_batch, cut=1)
-        bound = Theorem1.of(stats, profile, devices=len(fleet), learning_rate=0.05, interval=problem.interval)
+        bound = Theorem1.of(
+            constants, profile, devices=len(fleet), learning_rate=0.05, interval=problem.interval
+        )
         target = bound.floor(most).total * (1 + 10 ** rng.uniform(-8, 1))
     scale = 10.0 ** rng.choice([-9, 0, 9])
-    stats = replace(
-        stats,
-        initial_gap=stats.initial_gap * scale,
-        variance_of=stats.variance_of * scale,
-        moment_of=stats.moment_of * scale,
+    constants = replace(
+        constants,
+        initial_gap=constants.initial_gap * scale,
+        variance_of=constants.variance_of * scale,
+        moment_of=constants.moment_of * scale,
     )
-    return replace(problem, profile=profile, fleet=fleet, stats=stats, target=target * scale)
+    return replace(problem, profile=profile, fleet=fleet, constants=constants, target=target * scale)

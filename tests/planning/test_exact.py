@@ -294,7 +294,7 @@ def test_identical_devices_are_planned_alike_where_nothing_couples_them() -> Non
 
 def test_when_one_sample_is_the_answer_it_is_the_answer() -> None:
     problem = random_problem(3001, devices=(6, 6), layers=(4, 4), max_batch=32)
-    weightless = replace(problem, stats=replace(problem.stats, variance_of=np.zeros(4)), target=1e9)
+    weightless = replace(problem, constants=replace(problem.constants, variance_of=np.zeros(4)), target=1e9)
     assert best_plan(weightless).plan.batch_sizes.tolist() == [1] * 6
     assert best_batches(weightless, np.full(6, 2)).plan.batch_sizes.tolist() == [1] * 6
     assert (

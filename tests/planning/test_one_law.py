@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.arrays import IntN
+from hasfl.constants import MeasuredConstants
 from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan
@@ -22,7 +23,6 @@ from hasfl.planning.paper.alternate import alternate
 from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
-from hasfl.profile import MeasuredStats
 from hasfl.runner.questions import read_problem
 from hasfl.theory.laws import law_of
 from hasfl.theory.objective import evaluate
@@ -41,36 +41,38 @@ def priced(seed: int, price: float) -> Problem:
     norms = rng.random(layers) < 0.6
     refuse = norms & (rng.random(layers) < 0.2)
     profile = replace(problem.profile, batch_norm_of=norms, smallest_batch_of=np.where(refuse, 2, 1))
-    return replace(problem, profile=profile, stats=replace(problem.stats, single_noise=price))
+    return replace(problem, profile=profile, constants=replace(problem.constants, single_noise=price))
 
 
 def naive_objective(problem: Problem, plan: Plan) -> float:
     """Θ with the price, by plain loops; infinite where a constraint is broken."""
-    stats, deepest = problem.stats, int(plan.cuts.max())
+    constants, deepest = problem.constants, int(plan.cuts.max())
     norms = any(np.asarray(problem.profile.batch_norm_of)[j] for j in range(deepest))
     seen = range(deepest) if len(plan) > 1 else range(len(problem.profile))
     if min(plan.batch_sizes) < max(np.asarray(problem.profile.smallest_batch_of)[j] for j in seen):
         return np.inf
-    noise = sum(stats.single_noise if b == 1 and norms else 1 / b for b in plan.batch_sizes)
+    noise = sum(constants.single_noise if b == 1 and norms else 1 / b for b in plan.batch_sizes)
     apart = problem.interval > 1
-    if isinstance(stats, MeasuredStats):
+    if isinstance(constants, MeasuredConstants):
         drift, skew = (
             sum(each[j] for j in range(deepest)) * apart
-            for each in (stats.drift_of, np.asarray(stats.skew_of))
+            for each in (constants.drift_of, np.asarray(constants.skew_of))
         )
-        rounds = stats.rounds * (1 + skew + stats.noise * noise / len(plan) * (1 + drift))
+        rounds = constants.rounds * (1 + skew + constants.noise * noise / len(plan) * (1 + drift))
     else:
-        steep = stats.smoothness * problem.learning_rate
-        drift = 4 * steep**2 * problem.interval**2 * sum(stats.moment_of[j] for j in range(deepest)) * apart
-        margin = problem.target - drift - steep * sum(stats.variance_of) * noise / len(plan) ** 2
+        steep = constants.smoothness * problem.learning_rate
+        drift = (
+            4 * steep**2 * problem.interval**2 * sum(constants.moment_of[j] for j in range(deepest)) * apart
+        )
+        margin = problem.target - drift - steep * sum(constants.variance_of) * noise / len(plan) ** 2
         if margin <= 0:
             return np.inf
-        rounds = 2 * stats.initial_gap / (problem.learning_rate * margin)
+        rounds = 2 * constants.initial_gap / (problem.learning_rate * margin)
     return float(rounds * evaluate_seconds(problem, plan))
 
 
 def evaluate_seconds(problem: Problem, plan: Plan) -> float:
-    free = replace(problem, stats=MeasuredStats.unknown(len(problem.profile)), target=None)
+    free = replace(problem, constants=MeasuredConstants.unknown(len(problem.profile)), target=None)
     return evaluate(plan, free).round_seconds
 
 
@@ -106,12 +108,12 @@ def test_single_samples_are_left_where_they_cost_too_much() -> None:
         problem.fleet, names=(), **{field: getattr(problem.fleet, field)[:3] for field in PER_DEVICE}
     )
     layers = len(problem.profile)
-    stats = MeasuredStats(rounds=1.0, noise=0.5, drift_of=np.zeros(layers), single_noise=100.0)
-    costly = replace(problem, fleet=fleet, stats=stats, target=None, samples=None)
+    constants = MeasuredConstants(rounds=1.0, noise=0.5, drift_of=np.zeros(layers), single_noise=100.0)
+    costly = replace(problem, fleet=fleet, constants=constants, target=None, samples=None)
     report = best_plan(costly)
     assert (report.plan.batch_sizes >= 2).all()
     assert report.objective < evaluate(Plan(np.ones(3, int), report.plan.cuts), costly).objective / 3
-    cheap = replace(costly, stats=replace(stats, single_noise=1.0))
+    cheap = replace(costly, constants=replace(constants, single_noise=1.0))
     assert (best_plan(cheap).plan.batch_sizes == 1).all()
 
 
@@ -124,7 +126,7 @@ def test_a_value_that_leaves_the_price_out_is_refused() -> None:
         problem, profile=profile, fleet=replace(problem.fleet, memory=problem.fleet.memory * 1e3)
     )
     singles = Plan.uniform(len(problem.fleet), batch_size=1, cut=1)
-    told = evaluate(singles, replace(problem, stats=replace(problem.stats, single_noise=1.0)))
+    told = evaluate(singles, replace(problem, constants=replace(problem.constants, single_noise=1.0)))
     assert any("objective" in fault for fault in faults(told, problem))
     assert not faults(evaluate(singles, problem), problem)
 
@@ -171,7 +173,7 @@ def test_noise_adds_up(price: float, batch_sizes: list[int]) -> None:
 
 def test_a_price_below_one_is_refused() -> None:
     with pytest.raises(InputError, match="single_noise must be at least 1"):
-        replace(random_problem(1).stats, single_noise=0.5)
+        replace(random_problem(1).constants, single_noise=0.5)
 
 
 def test_algorithm_2_asks_the_same_law() -> None:
@@ -240,9 +242,9 @@ def test_a_gap_of_one_asks_for_no_proof(of_training: bool) -> None:
 
 def test_the_grid_keeps_to_the_time_limit() -> None:
     problem = measured(random_problem(3001, devices=(3, 3), layers=(4, 4)), 2)
-    stats = replace(problem.stats, noise=3e5)
+    constants = replace(problem.constants, noise=3e5)
     endless = replace(
-        problem, stats=stats, max_batch=50_000, fleet=replace(problem.fleet, memory=np.full(3, 1e30))
+        problem, constants=constants, max_batch=50_000, fleet=replace(problem.fleet, memory=np.full(3, 1e30))
     )
     began = time.monotonic()
     report = best_batches(endless, np.array([1, 2, 3]), gap=1e-9, time_limit=0.3)

@@ -164,7 +164,7 @@ def test_a_start_that_keeps_no_constraint_is_not_taken() -> None:
     replaced = alternate(problem, start=Plan.uniform(6, batch_size=33, cut=1))
     assert replaced.path[0] == alternate(problem).path[0]
     hopeless = replace(
-        problem, stats=replace(problem.stats, moment_of=np.array([0.0, 0.0, 0.0, 1e9])), interval=2
+        problem, constants=replace(problem.constants, moment_of=np.array([0.0, 0.0, 0.0, 1e9])), interval=2
     )
     report = alternate(hopeless, start=Plan.uniform(6, batch_size=4, cut=4))
     assert not faults(report, hopeless)

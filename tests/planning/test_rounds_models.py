@@ -32,12 +32,12 @@ def tiny(seed: int) -> Problem:
 
 def naive_rounds(problem: Problem, plan: Plan) -> float:
     """R, device by device and layer by layer."""
-    stats, private, skew = problem.stats, 1.0, 0.0
+    constants, private, skew = problem.constants, 1.0, 0.0
     for j in range(max(plan.cuts)):
-        private += stats.drift_of[j] if problem.interval > 1 else 0.0
-        skew += np.asarray(stats.skew_of)[j] if problem.interval > 1 else 0.0
+        private += constants.drift_of[j] if problem.interval > 1 else 0.0
+        skew += np.asarray(constants.skew_of)[j] if problem.interval > 1 else 0.0
     inverse = sum(1 / b for b in plan.batch_sizes) / len(plan)
-    return stats.rounds * (1 + skew + stats.noise * inverse * private)
+    return constants.rounds * (1 + skew + constants.noise * inverse * private)
 
 
 @pytest.mark.parametrize("part", range(3))
@@ -165,7 +165,7 @@ def test_rounds_fall_with_batches_and_rise_with_the_deepest_cut(
     more = plan.batch_sizes.copy()
     more[i] += 1
     rounds = evaluate(plan, problem).rounds
-    noisy = problem.stats.noise > 0
+    noisy = problem.constants.noise > 0
     larger = evaluate(Plan(more, plan.cuts), problem).rounds
     assert larger < rounds if noisy else larger == rounds
     deepest = Plan(plan.batch_sizes, np.full(len(plan), len(problem.profile)))
@@ -194,13 +194,15 @@ def test_laws_of_the_optimum() -> None:
             best = best_plan(problem, gap=1e-9)
         except Infeasible:
             continue
-        more_rounds = replace(problem, stats=replace(problem.stats, rounds=problem.stats.rounds * 7))
+        more_rounds = replace(
+            problem, constants=replace(problem.constants, rounds=problem.constants.rounds * 7)
+        )
         scaled = best_plan(more_rounds, gap=1e-9)
         assert scaled.plan == best.plan, seed
         assert scaled.objective == pytest.approx(7 * best.objective, rel=1e-9)
-        noisier = replace(problem, stats=replace(problem.stats, noise=problem.stats.noise * 3))
+        noisier = replace(problem, constants=replace(problem.constants, noise=problem.constants.noise * 3))
         assert best_plan(noisier, gap=1e-9).objective >= best.objective * (1 - 1e-8)
-        silent = replace(problem, stats=replace(problem.stats, noise=0.0))
+        silent = replace(problem, constants=replace(problem.constants, noise=0.0))
         quickest = best_plan(silent, gap=1e-9)
         assert quickest.round_seconds <= best.round_seconds * (1 + 1e-8)
         assert set(quickest.plan.batch_sizes) == {1}

@@ -21,7 +21,7 @@ def paper() -> Problem:
 
 def of_training() -> Problem:
     problem = measured(replace(paper(), interval=15), 2)
-    return replace(problem, stats=replace(problem.stats, noise=30.0, drift_of=np.full(5, 0.4)))
+    return replace(problem, constants=replace(problem.constants, noise=30.0, drift_of=np.full(5, 0.4)))
 
 
 def replaced(problem: Problem, constant: str, factor: float) -> Problem:
@@ -33,8 +33,8 @@ def replaced(problem: Problem, constant: str, factor: float) -> Problem:
         "noise": "noise", "drift": "drift_of", "rounds": "rounds", "skew": "skew_of",
     }  # fmt: skip
     field = fields[constant]
-    changed = {field: np.asarray(getattr(problem.stats, field)) * factor}
-    return replace(problem, stats=replace(problem.stats, **changed))
+    changed = {field: np.asarray(getattr(problem.constants, field)) * factor}
+    return replace(problem, constants=replace(problem.constants, **changed))
 
 
 def found(problem: Problem) -> list[Mistake]:

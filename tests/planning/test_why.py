@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hasfl.constants import MeasuredConstants
 from hasfl.errors import Infeasible
 from hasfl.fleet import PER_DEVICE, PER_SERVER, Fleet
 from hasfl.plan import Plan, PlanReport
@@ -18,7 +19,6 @@ from hasfl.planning.advice.why import (
 )
 from hasfl.planning.exact.planner import best_plan
 from hasfl.problem import Problem
-from hasfl.profile import MeasuredStats
 from hasfl.theory.objective import memory_needed
 from tests.planning.random_problems import measured, random_problem
 
@@ -114,10 +114,10 @@ def test_memory_is_worth_something_only_where_it_binds() -> None:
     roomy = replace(problem, fleet=replace(problem.fleet, memory=np.full(8, 1e15)))
     assert not any(each.tells for each in found(roomy).found if each.resource.startswith("memory"))
     alone = random_problem(3001, devices=(1, 1), layers=(1, 1), max_batch=64)
-    noisy = MeasuredStats(rounds=1.0, noise=1e4, drift_of=np.zeros(1))
+    noisy = MeasuredConstants(rounds=1.0, noise=1e4, drift_of=np.zeros(1))
     twenty = memory_needed(Plan.uniform(1, batch_size=20, cut=1), alone.profile)
     fleet = replace(alone.fleet, memory=twenty, fed_up_rate=np.full(1, 1e3))  # rounds are long anyway
-    tight = replace(alone, fleet=fleet, stats=noisy, target=None)
+    tight = replace(alone, fleet=fleet, constants=noisy, target=None)
     assert best_plan(tight).plan.batch_sizes.tolist() == [20]
     assert any(each.tells for each in found(tight).found if each.resource.startswith("memory"))
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hasfl.constants import BoundConstants
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_plan
@@ -11,7 +12,7 @@ from hasfl.planning.exhaustive import best_of_all
 from hasfl.planning.feasibility import Asked
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, Profile
+from hasfl.profile import Profile
 from hasfl.theory.laws import law_of
 from hasfl.theory.objective import evaluate
 
@@ -43,7 +44,7 @@ def problem() -> Problem:
             param_bits_upto=np.array([1e6, 5e6]),
             optimizer_bits_upto=np.zeros(2),
         ),
-        stats=GradientStats(
+        constants=BoundConstants(
             smoothness=1.0, initial_gap=0.5, variance_of=np.array([2.0, 2.0]), moment_of=np.zeros(2)
         ),
         learning_rate=1.0,

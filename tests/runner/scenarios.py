@@ -22,8 +22,8 @@ MOVING = {  # random batch sizes, cuts that follow estimates, slots, rates that 
     "world.leave": "0.15",
     "world.rates": '"walk"',
 }
-STATISTICS = """
-[stats]
+CONSTANTS = """
+[constants]
 smoothness = 1.0
 initial_gap = 2.0
 variance_of = [20, 20, 20, 20, 20]

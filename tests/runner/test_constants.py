@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from hasfl.cli.training_view import TrainingView
+from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.engines import constants as constants_module
 from hasfl.errors import InputError
-from hasfl.profile import GradientStats, MeasuredStats
-from hasfl.record import Goal, RoundRecord
-from hasfl.runner.assembly import Settings
+from hasfl.goal import Goal
+from hasfl.record import RoundRecord
+from hasfl.settings import Settings
 from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.strategies.ending import Ending
 from tests.cli.conftest import Hasfl, Outcome
@@ -184,7 +185,7 @@ def test_a_budget_ends_with_the_largest_batches(
     assert sizes.index(max(sizes)) + sizes.count(max(sizes)) == len(sizes)  # from then on
 
 
-STATS = GradientStats(smoothness=1.0, initial_gap=1.0, variance_of=[1.0], moment_of=[1.0])
+CONSTANTS = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=[1.0], moment_of=[1.0])
 
 
 @pytest.mark.parametrize(
@@ -195,9 +196,9 @@ STATS = GradientStats(smoothness=1.0, initial_gap=1.0, variance_of=[1.0], moment
         ({"constants": "paper"}, "paper"),
         ({"target": 1.0}, "paper"),
         ({"target": 1.0, "constants": "paper"}, "paper"),
-        ({"stats": STATS}, "paper"),
-        ({"stats": STATS, "target": 1.0}, "paper"),
-        ({"stats": MeasuredStats.unknown(1)}, "measured"),
+        ({"known_constants": CONSTANTS}, "paper"),
+        ({"known_constants": CONSTANTS, "target": 1.0}, "paper"),
+        ({"known_constants": MeasuredConstants.unknown(1)}, "measured"),
     ],
     ids=str,
 )
@@ -215,11 +216,14 @@ def test_which_constants_are_meant(given: dict[str, Any], kind: str) -> None:
             "target ε belongs to the paper's constants: .* constants = ",
         ),
         (
-            {"stats": MeasuredStats.unknown(1), "target": 1.0},
+            {"known_constants": MeasuredConstants.unknown(1), "target": 1.0},
             "target ε belongs to the paper's constants: .* the bound's",
         ),
-        ({"stats": STATS, "constants": "measured"}, 'leave constants out, or set it to "paper"'),
-        ({"stats": MeasuredStats.unknown(1), "constants": "paper"}, 'set it to "measured"'),
+        (
+            {"known_constants": CONSTANTS, "constants": "measured"},
+            'leave constants out, or set it to "paper"',
+        ),
+        ({"known_constants": MeasuredConstants.unknown(1), "constants": "paper"}, 'set it to "measured"'),
     ],
     ids=str,
 )
@@ -248,7 +252,7 @@ def test_measured_constants_that_are_given_are_used(hasfl: Hasfl, tmp_path: Path
     """They stay as they are, and noise that is large asks for larger batches."""
     sizes = []
     for noise in (0, 1000):
-        tables = f"\n[stats]\nrounds = 100\nnoise = {noise}\ndrift_of = [0, 0, 0, 0, 0]\n"
+        tables = f"\n[constants]\nrounds = 100\nnoise = {noise}\ndrift_of = [0, 0, 0, 0, 0]\n"
         name = f"noise-{noise}"
         scenario = write(tmp_path, tables=tables, name=name)
         assert hasfl("train", scenario, "--out", tmp_path, "--run", name).code == 0
@@ -259,7 +263,7 @@ def test_measured_constants_that_are_given_are_used(hasfl: Hasfl, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "stats",
+    "constants",
     [
         "rounds = 100\nnoise = 2\ndrift_of = [0, 0, 0, 0, 0]",
         "rounds = 100\nnoise = 2\ndrift_of = [0, 0, 0, 0, 0]\nsingle_noise = 1",
@@ -267,7 +271,9 @@ def test_measured_constants_that_are_given_are_used(hasfl: Hasfl, tmp_path: Path
         "smoothness = 1\ninitial_gap = 2\nvariance_of = [20, 20, 20, 20, 20]\nmoment_of = [1, 1, 1, 1, 1]",
     ],
 )
-def test_the_first_plan_of_training_is_that_of_hasfl_plan(hasfl: Hasfl, tmp_path: Path, stats: str) -> None:
+def test_the_first_plan_of_training_is_that_of_hasfl_plan(
+    hasfl: Hasfl, tmp_path: Path, constants: str
+) -> None:
     """Also where a device holds fewer samples than max_batch, and where single samples have a price."""
     changes = {
         "fleet.devices": "40",
@@ -275,9 +281,9 @@ def test_the_first_plan_of_training_is_that_of_hasfl_plan(hasfl: Hasfl, tmp_path
         "training.interval": "15",
         "stop.rounds": "1",
     }
-    if "smoothness" in stats:
+    if "smoothness" in constants:
         changes["training.target"] = "30.0"
-    scenario = write(tmp_path, changes, f"\n[stats]\n{stats}\n")
+    scenario = write(tmp_path, changes, f"\n[constants]\n{constants}\n")
     planned = json.loads(hasfl("plan", scenario, "--json").out)
     assert hasfl("train", scenario, "--out", tmp_path, "--run", "run").code == 0
     (first,) = rounds(tmp_path / "run")

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from hasfl import FleetRanges, InputError, Seeds, draw_fleet
 from hasfl.data import Dataset
+from hasfl.goal import Goal
 from hasfl.networks import layered
-from hasfl.record import Goal
-from hasfl.runner.assembly import Settings, Simulation, simulate
+from hasfl.runner.simulation import Simulation, simulate
+from hasfl.settings import Settings
 
 FLEET = draw_fleet(FleetRanges(devices=4), Seeds(0))
 QUICK = Settings(strategy="b=8+cut=1", learning_rate=0.5, interval=2, goal=Goal(rounds=30))

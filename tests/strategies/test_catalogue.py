@@ -110,7 +110,7 @@ def test_the_table_says_what_each_name_is() -> None:
     paradigms = {name: strategy(name).paradigm for name in STRATEGIES}
     assert [paradigms.pop(name) for name in ("fl", "sl", "cl")] == [FEDERATED, SEQUENTIAL, CENTRALISED]
     assert set(paradigms.values()) == {SPLIT}
-    reading = {name for name in (*STRATEGIES, *MIXTURES) if strategy(name).plans_with_statistics}
+    reading = {name for name in (*STRATEGIES, *MIXTURES) if strategy(name).uses_constants}
     assert reading == {
         "hasfl", "hasfl-bcd", "rbs+hams", "habs+rms", "habs+rhams", "habs+cut=1", "b=4+hams",
     }  # fmt: skip

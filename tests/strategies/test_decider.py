@@ -12,9 +12,10 @@ from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_plan
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
-from hasfl.strategies.catalogue import Strategy, strategy
+from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.decider import StrategyDecider
 from hasfl.strategies.situation import Situation
+from hasfl.strategies.strategy import Strategy
 from hasfl.theory.objective import evaluate
 from tests.planning.random_problems import measured
 from tests.strategies.situations import roomy

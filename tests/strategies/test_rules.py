@@ -10,11 +10,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from hasfl.arrays import IntN
+from hasfl.constants import MeasuredConstants
 from hasfl.errors import Infeasible, InputError
 from hasfl.plan import Plan
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.problem import Problem
-from hasfl.profile import MeasuredStats
 from hasfl.strategies.batch_rules import (
     GAP,
     fixed_batch,
@@ -243,9 +243,9 @@ def test_devices_are_counted() -> None:
 
 def with_batch_norm(problem: Problem, price: float) -> Problem:
     layers = len(problem.profile)
-    stats = MeasuredStats(rounds=1.0, noise=1e-4, drift_of=np.zeros(layers), single_noise=price)
+    constants = MeasuredConstants(rounds=1.0, noise=1e-4, drift_of=np.zeros(layers), single_noise=price)
     profile = replace(problem.profile, batch_norm_of=np.ones(layers, dtype=bool))
-    return replace(problem, profile=profile, stats=stats, target=None)
+    return replace(problem, profile=profile, constants=constants, target=None)
 
 
 def test_a_device_that_leaves_does_not_drive_the_others_from_single_samples() -> None:

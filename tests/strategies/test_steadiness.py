@@ -39,14 +39,14 @@ def case(seed: int, noise_error: float = 0.0, drift_error: float = 0.0) -> tuple
     rng = np.random.default_rng(seed)
     given = measured(random_problem(seed, devices=(1, 4)), seed)
     fleet = replace(given.fleet, memory=np.full(len(given.fleet), 1e15))
-    stats = replace(given.stats, noise_error=noise_error, drift_error=drift_error)
-    problem = replace(given, fleet=fleet, stats=stats)
+    constants = replace(given.constants, noise_error=noise_error, drift_error=drift_error)
+    problem = replace(given, fleet=fleet, constants=constants)
     old, other = random_plan(problem, rng), random_plan(problem, rng)
     return old, best_plan(problem, gap=1e-2).plan if rng.random() < 0.5 else other, problem
 
 
 def with_errors(problem: Problem, noise: float, drift: float) -> Problem:
-    return replace(problem, stats=replace(problem.stats, noise_error=noise, drift_error=drift))
+    return replace(problem, constants=replace(problem.constants, noise_error=noise, drift_error=drift))
 
 
 def moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
@@ -75,10 +75,10 @@ def saved_seconds(old: Plan, new: Plan, problem: Problem) -> float:
 
 def off(problem: Problem, up: int, down: int) -> Problem:
     """So many standard errors of noise and of drift away."""
-    stats = problem.stats
-    noise = stats.noise * math.exp(up * stats.noise_error)
-    drift = stats.drift_of * math.exp(down * stats.drift_error)
-    return replace(problem, stats=replace(stats, noise=noise, drift_of=drift))
+    constants = problem.constants
+    noise = constants.noise * math.exp(up * constants.noise_error)
+    drift = constants.drift_of * math.exp(down * constants.drift_error)
+    return replace(problem, constants=replace(constants, noise=noise, drift_of=drift))
 
 
 def naive(old: Plan, new: Plan, problem: Problem, rounds: int) -> tuple[bool, float]:
@@ -112,9 +112,9 @@ def close_calls(noise_error: float, drift_error: float) -> Iterator[tuple[Plan, 
             for b, cut in ((problem.max_batch, len(problem.profile)), (1, 1))
         )
         for noise in 10.0 ** np.arange(-2, 3, 0.1):
-            stats = replace(problem.stats, noise=noise, skew_of=np.zeros(len(problem.profile)))
-            yield small, deep, replace(problem, stats=stats)
-            yield deep, small, replace(problem, stats=stats)
+            constants = replace(problem.constants, noise=noise, skew_of=np.zeros(len(problem.profile)))
+            yield small, deep, replace(problem, constants=constants)
+            yield deep, small, replace(problem, constants=constants)
 
 
 @pytest.mark.parametrize("errors", [(1.0, 0.0), (0.0, 1.0)], ids=["noise", "drift"])
@@ -232,9 +232,9 @@ def jittering(seed: int, error: float) -> tuple[Problem, list[Problem]]:
     rng, seen = np.random.default_rng(seed), []
     for _ in range(50):
         noise, drift = np.exp(error * rng.uniform(-1, 1, 2))
-        stats = problem.stats
-        off = replace(stats, noise=float(stats.noise * noise), drift_of=stats.drift_of * drift)
-        seen.append(replace(problem, stats=off))
+        constants = problem.constants
+        off = replace(constants, noise=float(constants.noise * noise), drift_of=constants.drift_of * drift)
+        seen.append(replace(problem, constants=off))
     return problem, seen
 
 

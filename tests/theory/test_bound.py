@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hasfl.constants import BoundConstants
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, Profile
+from hasfl.profile import Profile
 from hasfl.theory.bound import Corollary1, Theorem1
 from hasfl.theory.objective import rounds_needed
 from tests.generators import settings
@@ -65,7 +66,7 @@ def test_corollary_1_inverts_theorem_1(setting: tuple[Problem, Plan]) -> None:
     assert bound == pytest.approx(problem.target, rel=1e-9)
 
 
-STATS = GradientStats(
+CONSTANTS = BoundConstants(
     smoothness=2.0, initial_gap=3.0, variance_of=np.array([4.0, 6.0]), moment_of=np.array([1.0, 5.0])
 )
 PLAN = Plan(np.array([2, 4]), np.array([1, 2]))
@@ -73,7 +74,7 @@ PROFILE = Profile(
     **dict.fromkeys(("activation_bits_at", "gradient_bits_at", "optimizer_bits_upto"), np.ones(2)),
     **dict.fromkeys(("forward_flops_upto", "backward_flops_upto", "param_bits_upto"), np.ones(2)),
 )
-BOUND = Theorem1.of(STATS, PROFILE, devices=2, learning_rate=0.1, interval=3)
+BOUND = Theorem1.of(CONSTANTS, PROFILE, devices=2, learning_rate=0.1, interval=3)
 
 
 def test_by_hand() -> None:
@@ -105,8 +106,8 @@ def test_a_target_at_the_floor_up_to_rounding_is_out_of_reach() -> None:
 def test_a_single_sample_has_its_price_where_a_private_layer_has_batch_norm() -> None:
     # layer 2 has batch norm: cuts of 1 leave it common, and 1/b counts; a deepest cut of 2 makes it private
     normed = replace(PROFILE, batch_norm_of=np.array([False, True]))
-    stats = replace(STATS, single_noise=3.0)
-    bound = Theorem1.of(stats, normed, devices=2, learning_rate=0.1, interval=3)
+    constants = replace(CONSTANTS, single_noise=3.0)
+    bound = Theorem1.of(constants, normed, devices=2, learning_rate=0.1, interval=3)
     singles = np.array([1, 4])
     # sampling = 2·0.1/4 · 10 · (1 + 1/4), or (3 + 1/4)
     assert bound.floor(Plan(singles, np.array([1, 1]))).sampling == pytest.approx(0.625)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from hasfl.constants import BoundConstants
 from hasfl.errors import InputError, TargetUnreachable
 from hasfl.fleet import PER_DEVICE, PER_SERVER, Fleet
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, Profile
+from hasfl.profile import Profile
 from hasfl.theory.objective import evaluate, margins
 from tests.generators import settings
 from tests.theory.test_latency import naive_aggregation_seconds, naive_split_seconds
@@ -18,16 +19,16 @@ from tests.theory.test_latency import naive_aggregation_seconds, naive_split_sec
 
 def direct_objective(problem: Problem, plan: Plan) -> float:
     """Eq. (43) in one expression."""
-    stats, gamma, interval = problem.stats, problem.learning_rate, problem.interval
-    sampling = sum(variance / b for b in plan.batch_sizes for variance in stats.variance_of)
-    moments = sum(stats.moment_of[j] for j in range(max(plan.cuts)))
+    constants, gamma, interval = problem.constants, problem.learning_rate, problem.interval
+    sampling = sum(variance / b for b in plan.batch_sizes for variance in constants.variance_of)
+    moments = sum(constants.moment_of[j] for j in range(max(plan.cuts)))
     denominator = gamma * (
         problem.target
-        - stats.smoothness * gamma * sampling / len(plan) ** 2
-        - (interval > 1) * 4 * stats.smoothness**2 * gamma**2 * interval**2 * moments
+        - constants.smoothness * gamma * sampling / len(plan) ** 2
+        - (interval > 1) * 4 * constants.smoothness**2 * gamma**2 * interval**2 * moments
     )
     seconds = naive_split_seconds(problem, plan) + naive_aggregation_seconds(problem, plan) / interval
-    return float(2 * stats.initial_gap * seconds / denominator)
+    return float(2 * constants.initial_gap * seconds / denominator)
 
 
 @given(settings())
@@ -79,7 +80,7 @@ def test_a_batch_above_the_largest_is_not_feasible(setting: tuple[Problem, Plan]
 def test_the_target_margin_is_what_the_rounds_divide_by(setting: tuple[Problem, Plan]) -> None:
     problem, plan = setting
     report = evaluate(plan, problem)
-    descended = 2 * problem.stats.initial_gap / (problem.learning_rate * report.rounds)
+    descended = 2 * problem.constants.initial_gap / (problem.learning_rate * report.rounds)
     assert report.margins.target == pytest.approx(descended, rel=1e-9)
     unreachable = replace(problem, target=(problem.target - report.margins.target) * (1 - 1e-9))
     with pytest.raises(TargetUnreachable):
@@ -108,12 +109,12 @@ def test_c4_may_be_touched() -> None:
     ones = np.ones(1)
     rates = {field: ones for field in PER_DEVICE if field != "memory"}
     server = dict.fromkeys(PER_SERVER, 1.0)
-    stats = GradientStats(smoothness=1.0, initial_gap=1.0, variance_of=ones, moment_of=ones)
+    constants = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=ones, moment_of=ones)
 
     def feasible(memory: float) -> bool:
         fleet = Fleet(**rates, memory=np.array([memory]), **server)
         problem = Problem(
-            fleet=fleet, profile=profile, stats=stats, learning_rate=0.1, interval=1, target=1.0
+            fleet=fleet, profile=profile, constants=constants, learning_rate=0.1, interval=1, target=1.0
         )
         return evaluate(Plan.uniform(1, batch_size=4, cut=1), problem).feasible
 

@@ -188,10 +188,10 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Show what each layer of a model costs, for one sample."""
-    from hasfl.documents import checked
-    from hasfl.profile_file import ProfileFile
+    from hasfl.documents.document import checked
+    from hasfl.documents.profile_file import ProfileFile
+    from hasfl.documents.scenario import ModelSection
     from hasfl.runner.questions import layers_of
-    from hasfl.scenario import ModelSection
 
     given = {"name": model, "classes": classes, "norm": norm, "input": _shape(shape)}
     options = {option: value for option, value in given.items() if value is not None}

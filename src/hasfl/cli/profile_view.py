@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hasfl.profile_file import LayerRow, ProfileFile
+from hasfl.documents.profile_file import LayerRow, ProfileFile
 from hasfl.units import format_quantity
 
 WIDE = 100  # columns of a terminal that has room for everything

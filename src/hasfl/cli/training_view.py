@@ -13,12 +13,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hasfl.record import Goal, RoundRecord
+from hasfl.goal import Goal
+from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import Outcome, Spread, outcome, speed_ups
-from hasfl.runner.assembly import Simulation
 from hasfl.runner.comparison import Contest
 from hasfl.runner.dry_run import Forecast
 from hasfl.runner.runs import RunRequest
+from hasfl.runner.simulation import Simulation
 from hasfl.units import format_seconds
 
 DEVICES_SHOWN = 40

@@ -1,1 +1,1 @@
-"""Algorithm 1: one loop, and engines that do a round in different ways with the same result."""
+"""How a round is computed on this machine: device by device, or for all devices at once."""

@@ -1,102 +1,88 @@
-"""What engines that run on this machine have in common: the state, the data, and how a model is read out."""
+"""What both engines on this machine have in common: the state, aggregation, and the served model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hasfl.arrays import IntN
-from hasfl.engines.api import Order
-from hasfl.engines.calibration import Calibration
-from hasfl.engines.layer_state import LayerState, cloned
-from hasfl.engines.optimizers import Optimizer
-from hasfl.engines.serving import RUNNING_MEAN, RunningMean, Serving, evaluate, without_slots
-from hasfl.engines.split_state import SplitState, Weights, whole_model
-from hasfl.engines.training_data import TrainingData
+from hasfl.engines.job import Job
 from hasfl.errors import InputError, ModelError
 from hasfl.networks import LayeredModel
+from hasfl.plan import Order
+from hasfl.record import Evaluation
+from hasfl.serving.calibration import Calibration
+from hasfl.serving.evaluation import evaluate
+from hasfl.serving.running_mean import RunningMean, without_slots
+from hasfl.settings import Serving
+from hasfl.state.layer_state import LayerState, cloned
+from hasfl.state.precision import tensor_cores
+from hasfl.state.split_state import SplitState, Weights, whole_model
 
-MEAN = ".mean."  # before the names of the running mean's tensors; no layer's name is empty
-SampleLoss = Callable[[Tensor, Tensor], Tensor]
-
-
-def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The loss of each sample."""
-    return F.cross_entropy(outputs, labels, reduction="none")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
-    """What is trained, on what, how."""
-
-    model: LayeredModel  # where training starts
-    data: TrainingData
-    test: tuple[Tensor, Tensor]
-    optimizer: Optimizer
-    sample_loss: SampleLoss = cross_entropy  # (outputs, labels) → one number per sample
-    half: bool = False  # whether layers work in bfloat16 where that is safe
-    serving: Serving = RUNNING_MEAN
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """While it is on, layers work in the precision that was asked for; weights stay as they are."""
-        return torch.autocast(self.data.x.device.type, torch.bfloat16, enabled=self.half)
+MEAN = ".mean."  # stands before the names of the running mean's tensors; no layer has an empty name
 
 
 class LocalEngine(ABC):
-    """An engine on this machine; subclasses say how a round is done."""
+    """An engine on this machine; a subclass says how a round is computed."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.layers = list(job.model.layers.values())
         _require_weights_of_their_own(job.model)
         self.state = SplitState.of(job.model, job.optimizer.slots)
-        self.dtype = next((weight.dtype for weight in job.model.parameters()), torch.float32)
         job.model.train()
         self.running = RunningMean()
         self.calibration = Calibration(job.model, job.data) if job.serving.calibrates else None
 
-    @abstractmethod
-    def split_train(self, order: Order) -> Tensor:
-        """One round of split training; the mean over devices of F_i."""
-
     def split(self, depth: int, devices: IntN) -> None:
-        """Begin an interval."""
+        """Begin an interval: each device gets its own copy of the first `depth` layers."""
         self.state.split(depth, devices)
 
+    def split_train(self, order: Order) -> Tensor:
+        """One round of split training, a1 to a5; the mean over devices of F_i."""
+        self.state.keep(order.devices)
+        with tensor_cores(self.job.data.x.device):
+            return self._train(order)
+
+    @abstractmethod
+    def _train(self, order: Order) -> Tensor:
+        """Forward, backward and step for the devices of the round."""
+
     def aggregate(self) -> None:
-        """End an interval."""
+        """End an interval: average the replicas, b1 to b3, and move the running mean."""
         self.state.aggregate()
         if self.job.serving.averages:
             self.running.take(self.state.shared)
 
     def served(self) -> list[LayerState]:
-        """The model that is read out: the running mean; without one, the virtual mean of all parts."""
-        mean = self.running.states if self.job.serving.serve == "mean" else []
-        return self._read_out(mean or self.state.mean())
+        """The model that is read out: the running mean, or the mean of all replicas at this moment.
 
-    def _read_out(self, states: list[LayerState]) -> list[LayerState]:
+        The running mean begins with the first aggregation.
+        """
+        mean = self.running.states if self.job.serving.averages else []
+        states = mean or self.state.mean()
         return states if self.calibration is None else self.calibration.measured(states)
 
     def model(self) -> Weights:
         """A copy of the weights and buffers of the served model."""
         return cloned(whole_model(self.state.names, self.served()))
 
-    def evaluate(self) -> tuple[float, float]:
-        """Accuracy and loss of the served model on the test set."""
-        return evaluate(self.job.model, self.served(), self.job.test, self.job.sample_loss)
+    def evaluate(self) -> Evaluation:
+        """How good the served model is on the test set, and on held-out samples where there are any."""
+        with tensor_cores(self.job.data.x.device):
+            states = self.served()
+            accuracy, loss = self._scores(states, self.job.test)
+            held_out = self.job.data.held_out_samples()
+            judged = (None, None) if held_out is None else self._scores(states, held_out)
+        return Evaluation(
+            accuracy=accuracy, test_loss=loss, held_out_accuracy=judged[0], held_out_loss=judged[1]
+        )
 
-    def mean_accuracy(self) -> float | None:
-        """Accuracy of a running mean that is watched and not served."""
-        if not (self.job.serving.watches and self.running.states):
-            return None
-        states = self._read_out(self.running.states)
-        return evaluate(self.job.model, states, self.job.test, self.job.sample_loss)[0]
+    def _scores(self, states: list[LayerState], samples: tuple[Tensor, Tensor]) -> tuple[float, float]:
+        return evaluate(self.job.model, states, samples, self.job.sample_loss)
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Every tensor as an array, and how the layers are split and served."""
@@ -142,9 +128,3 @@ def _require_weights_of_their_own(model: LayeredModel) -> None:
                     f"layers {seen[id(weight)]!r} and {name!r} share a weight: make them one layer, as "
                     "layered() does"
                 )
-
-
-def trainable(state: LayerState) -> LayerState:
-    """The same tensors, with weights that ask for gradients."""
-    weights = {name: weight.detach().requires_grad_() for name, weight in state.weights.items()}
-    return LayerState(weights, state.buffers, state.slots)

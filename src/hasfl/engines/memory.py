@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from hasfl.engines.layer_state import LayerState, forward
-from hasfl.engines.local import Job, trainable
-from hasfl.engines.split_state import SplitState
+from hasfl.engines.job import Job
 from hasfl.networks import LayeredModel
+from hasfl.state.layer_state import LayerState, forward, trainable
+from hasfl.state.split_state import SplitState
 
 RUSAGE_UNIT = 1 if sys.platform == "darwin" else 1024
 

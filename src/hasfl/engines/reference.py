@@ -5,80 +5,90 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hasfl.engines.api import Order
-from hasfl.engines.layer_state import LayerState, applied, cloned
-from hasfl.engines.local import LocalEngine, trainable
-from hasfl.engines.randomness import EVERYBODY, drawn_for
+from hasfl.engines.job import Job
+from hasfl.engines.local import LocalEngine
+from hasfl.plan import Order
+from hasfl.state.layer_state import LayerState, applied, cloned, trainable
+from hasfl.state.randomness import EVERYBODY, drawn_for
+from hasfl.state.split_state import SplitState
 
 
 class ReferenceEngine(LocalEngine):
-    """Every device's client part, middle part and the common part, in plain loops."""
+    """Trains one device after the other in plain loops."""
 
-    def split_train(self, order: Order) -> Tensor:
-        """a1 to a5 of one round."""
-        self.state.keep(order.devices)
-        x, y = self.job.data.batch(order)
-        sizes = order.batch_sizes.tolist()
-        replicas = [self._replica(i) for i in range(len(sizes))]
-        common = [trainable(state) for state in self.state.common]
+    def _train(self, order: Order) -> Tensor:
+        return train_device_by_device(self.job, self.state, order)
 
-        with self.job.autocast():
-            clients, outputs = self._forward_all(x.split(sizes), replicas, common, order)
-        outputs = outputs.to(self.dtype)
-        losses = [F_i.mean() for F_i in self.job.sample_loss(outputs, y).split(sizes)]
-        torch.stack(losses).sum().backward()
-        for activations, received in clients:
-            if activations.requires_grad:
-                activations.backward(received.grad)  # a4, a5, Eq. (6)
 
-        for i, replica in enumerate(replicas):  # Eqs. (5), (6): each on its own gradient
-            self._step(replica, 1)
-            self._keep_buffers(i, replica)
-        self._step(common, len(sizes))  # Eq. (4): on the mean gradient
-        return torch.stack(losses).mean().detach()
+def train_device_by_device(job: Job, state: SplitState, order: Order) -> Tensor:
+    """Steps a1 to a5 of one round; returns the mean over devices of F_i."""
+    x, y = job.data.batch(order)
+    sizes = order.batch_sizes.tolist()
+    replicas = [_replica(state, i) for i in range(len(sizes))]
+    common = [trainable(layer) for layer in state.common]
 
-    def _forward_all(
-        self,
-        samples: Sequence[Tensor],
-        replicas: Sequence[list[LayerState]],
-        common: list[LayerState],
-        order: Order,
-    ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-        """a1 to the first half of a3: each device's activations, as sent and as received, and the outputs."""
-        clients, middles = [], []
-        for own, replica, cut, device in zip(
-            samples, replicas, order.plan.cuts.tolist(), order.devices.tolist(), strict=True
-        ):
-            activations = self._forward(own, replica[:cut], 0, order.round, device + 1)  # a1, Eq. (2)
-            received = activations.detach().requires_grad_(activations.requires_grad)  # a2
-            forged = self._forward(received.clone(), replica[cut:], cut, order.round, device + 1)
-            clients.append((activations, received))
-            middles.append(forged)
+    with job.autocast():
+        clients, outputs = _forward_all(job, x.split(sizes), replicas, common, order)
+    losses = [F_i.mean() for F_i in job.sample_loss(outputs.to(job.dtype), y).split(sizes)]
+    torch.stack(losses).sum().backward()  # a3, second half: Eqs. (4), (5)
+    for activations, received in clients:
+        if activations.requires_grad:
+            activations.backward(received.grad)  # a4, a5: Eq. (6)
 
-        together = torch.cat(middles)  # a3: the common part sees all devices' samples at once
-        return clients, self._forward(together, common, self.state.depth, order.round, EVERYBODY)
+    for i, replica in enumerate(replicas):  # each device's layers step on its own gradient
+        _step(job, replica, devices=1)
+        _keep_buffers(state, i, replica)
+    _step(job, common, devices=len(sizes))  # the common layers step on the mean gradient
+    return torch.stack(losses).mean().detach()
 
-    def _replica(self, i: int) -> list[LayerState]:
-        """One device's layers: its weights in their place, its buffers copied, since layers change them."""
-        rows = [state.row(i) for state in self.state.private]
-        copies = [LayerState(row.weights, cloned(row.buffers), row.slots) for row in rows]
-        return [trainable(state) for state in copies]
 
-    def _keep_buffers(self, i: int, replica: list[LayerState]) -> None:
-        for state, changed in zip(self.state.private, replica, strict=True):
-            for name, buffer in changed.buffers.items():
-                state.buffers[name][i] = buffer
+def _forward_all(
+    job: Job,
+    samples: Sequence[Tensor],
+    replicas: Sequence[list[LayerState]],
+    common: list[LayerState],
+    order: Order,
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """a1 to the first half of a3: each device's activations, as sent and as received, and the outputs."""
+    clients, middles = [], []
+    rows = zip(samples, replicas, order.plan.cuts.tolist(), order.devices.tolist(), strict=True)
+    for own, replica, cut, device in rows:
+        activations = _forward(job, own, replica[:cut], 0, order.round, device + 1)  # a1: Eq. (2)
+        received = activations.detach().requires_grad_(activations.requires_grad)  # a2
+        middle = _forward(job, received.clone(), replica[cut:], cut, order.round, device + 1)  # a3: Eq. (3)
+        clients.append((activations, received))
+        middles.append(middle)
 
-    def _forward(self, x: Tensor, states: list[LayerState], first: int, round: int, device: int) -> Tensor:
-        for j, state in enumerate(states, start=first):
-            with drawn_for(self.job.data.seeds, round, j, device):
-                x = applied(self.layers[j], state.weights | state.buffers, x)
-        return x
+    together = torch.cat(middles)  # the common layers see the samples of all devices at once
+    return clients, _forward(job, together, common, len(replicas[0]), order.round, EVERYBODY)
 
-    def _step(self, states: list[LayerState], devices: int) -> None:
-        for state in states:
-            gradients = {
-                name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
-                for name, weight in state.weights.items()
-            }
-            self.job.optimizer.step(state, gradients)
+
+def _forward(job: Job, x: Tensor, states: list[LayerState], first: int, round: int, device: int) -> Tensor:
+    """Pass samples through layers `first`, `first` + 1, …; what layers draw depends on the device."""
+    layers = list(job.model.layers.values())
+    for j, state in enumerate(states, start=first):
+        with drawn_for(job.data.seeds, round, j, device):
+            x = applied(layers[j], state.weights | state.buffers, x)
+    return x
+
+
+def _replica(state: SplitState, i: int) -> list[LayerState]:
+    """One device's layers: its weights in their place, its buffers copied, since layers change them."""
+    rows = [layer.row(i) for layer in state.private]
+    return [trainable(LayerState(row.weights, cloned(row.buffers), row.slots)) for row in rows]
+
+
+def _keep_buffers(state: SplitState, i: int, replica: list[LayerState]) -> None:
+    for layer, changed in zip(state.private, replica, strict=True):
+        for name, buffer in changed.buffers.items():
+            layer.buffers[name][i] = buffer
+
+
+def _step(job: Job, states: list[LayerState], *, devices: int) -> None:
+    """One optimiser step on the gradient over `devices`; a weight that no sample touched has gradient 0."""
+    for state in states:
+        gradients = {
+            name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
+            for name, weight in state.weights.items()
+        }
+        job.optimizer.step(state, gradients)

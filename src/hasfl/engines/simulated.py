@@ -1,39 +1,43 @@
 """The simulated engine: all devices at once, close to the speed of one centralised step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hasfl.engines.api import Order
-from hasfl.engines.graphs import RoundGraphs
-from hasfl.engines.layer_state import ONE_SAMPLE, LayerState, applied, applied_by, cloned
-from hasfl.engines.layouts import Layout, Layouts
-from hasfl.engines.local import Job, trainable
-from hasfl.engines.probing import SIZES, LayerKind, try_layers
-from hasfl.engines.ragged import NotRagged, Ragged, SharedNorm
-from hasfl.engines.randomness import EVERYBODY, drawn_for
-from hasfl.engines.reference import ReferenceEngine
-from hasfl.engines.round_inputs import RoundInputs
-from hasfl.engines.rows import Rows
-from hasfl.errors import ModelError
+from hasfl.engines.job import Job
+from hasfl.engines.local import LocalEngine
+from hasfl.engines.reference import train_device_by_device
+from hasfl.errors import ModelError, OneValueError
+from hasfl.plan import Order
+from hasfl.state.layer_state import LayerState, applied, applied_by, cloned, trainable
+from hasfl.state.randomness import EVERYBODY, drawn_for
+from hasfl.together.graphs import RoundGraphs
+from hasfl.together.layouts import Layout, Layouts
+from hasfl.together.probing import SIZES, LayerKind, try_layers
+from hasfl.together.ragged import Ragged, SharedNorm
+from hasfl.together.round_inputs import RoundInputs
+from hasfl.together.rows import Rows
+from hasfl.together.rowwise import NotRowwise
 
-# Above this much work for a device and a layer, a processor is best off with one device after the other,
-# whose activations then stay in its cache; below it, calls cost more than what they do.
+# Above this much work for a device and a layer, a processor is faster with one device after the other, whose
+# activations then stay in its cache. Below it, calls cost more than the work. Chosen on two cores
+# (docs/decisions/0009).
 LARGE_LAYER = 1.5e8  # FLOP, forward and backward
 
 
-class SimulatedEngine(ReferenceEngine):
+class SimulatedEngine(LocalEngine):
     """Private layers run on the samples of all devices in one batch, common layers on the same batch.
 
-    Where that is no faster, it falls back on the reference's way, which is the same but for rounding.
+    The numbers are those of the reference engine but for rounding.
     """
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         tried = try_layers(job.model, job.data.x[: sum(SIZES)])
         self.kinds = [layer.kind for layer in tried]
+        self.reasons = [layer.reason for layer in tried]
         self.take_one = [layer.takes_one for layer in tried]
         self.work = np.array([0.0, *(layer.work for layer in tried)]).cumsum()
         graphed = job.data.x.is_cuda and all(kind is LayerKind.RAGGED for kind in self.kinds)
@@ -41,16 +45,19 @@ class SimulatedEngine(ReferenceEngine):
         self.layouts = Layouts(reuse=graphed)
         self.rows: dict[tuple[int, ...], Rows] = {}
 
-    def split_train(self, order: Order) -> Tensor:
-        """One round: the same numbers as the reference engine, in another order."""
+    @property
+    def looped_layers(self) -> Mapping[str, str]:
+        """The layers that run for one device after the other, each with the reason."""
+        return {name: reason for name, reason in zip(self.state.names, self.reasons, strict=True) if reason}
+
+    def _train(self, order: Order) -> Tensor:
         if self._large(order):
-            return super().split_train(order)
+            return train_device_by_device(self.job, self.state, order)
         if order.batch_sizes.min() == 1 and not all(self.take_one[: self.state.depth]):
-            raise ModelError(ONE_SAMPLE)
-        self.state.keep(order.devices)
+            raise OneValueError
         layout = self.layouts.choose(order.batch_sizes.tolist())
         data = self.job.data
-        inputs = RoundInputs.of(data.draw(order), layout, data.x.device, self.dtype)
+        inputs = RoundInputs.of(data.draw(order), layout, data.x.device, self.job.dtype)
         if self.graphs is None:
             return self._round(inputs, layout, order)
         key = (self.state.moved, self.state.depth, layout)
@@ -76,7 +83,7 @@ class SimulatedEngine(ReferenceEngine):
                 y = y.index_select(0, inputs.together)
             for j, state in enumerate(common, start=len(own)):
                 x = self._common(x, j, state, together, order)
-        loss = torch.dot(self.job.sample_loss(x.to(self.dtype), y), inputs.weights)  # Σ_i F_i
+        loss = torch.dot(self.job.sample_loss(x.to(self.job.dtype), y), inputs.weights)  # Σ_i F_i
         self._step_all(own, common, _gradients(loss, [*own, *common]), inputs, layout)
         return loss.detach() / len(layout.places)
 
@@ -118,13 +125,13 @@ class SimulatedEngine(ReferenceEngine):
             try:
                 with Ragged(tensors.values(), rows):
                     return applied(self.layers[j], tensors, x)
-            except NotRagged as error:  # it does other things with these samples than when it was tried
+            except NotRowwise as error:  # it does other things with these samples than when it was tried
                 if self.graphs is not None:
                     raise ModelError(
                         f"layer {self.state.names[j]!r} treats samples in ways that cannot be captured on a "
                         f"GPU ({error}): train on cpu, or with the reference engine"
                     ) from None
-                self.kinds[j] = LayerKind.LOOPED
+                self.kinds[j], self.reasons[j] = LayerKind.LOOPED, f"it gives its weights to {error}"
                 for name, buffer in before.items():
                     state.buffers[name].copy_(buffer)
         outputs = []

@@ -1,13 +1,11 @@
 """Models by name: the three that come with hasfl, or `package.module:callable` for your own."""
 
-import importlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from hasfl.callables import call, find
 from hasfl.errors import ModelError
 from hasfl.networks.chain import layered
 from hasfl.networks.layered_model import LayeredModel
@@ -56,28 +54,15 @@ def _refuse(name: str, **options: object) -> None:
 
 
 def _made_by(name: str) -> object:
-    """Find `package.module:callable`, looking in the working folder as `python -m` does, and call it.
-
-    Whatever goes wrong inside is the user's own code speaking: it is told in a sentence.
-    """
-    module_name, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:
-        raise ModelError(f"cannot find model {name!r}: {type(error).__name__}: {error}") from error
-    if isinstance(found, nn.Module):
-        return found
-    if not callable(found):
+    """What `package.module:callable` returns; a module may also be named itself."""
+    named = find(name, "model")
+    if isinstance(named, nn.Module):
+        return named
+    if not callable(named):
         raise ModelError(
-            f"model {name!r} must be a callable that returns a module, got {type(found).__name__}"
+            f"model {name!r} must be a callable that returns a module, got {type(named).__name__}"
         )
-    try:
-        return found()
-    except (Exception, SystemExit) as error:
-        raise ModelError(f"calling model {name!r} failed: {type(error).__name__}: {error}") from error
+    return call(named, name, "model")
 
 
 def _as_layered(name: str, made: object, input_shape: tuple[int, ...] | None) -> LayeredModel:

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from hasfl.documents import read_json
+from hasfl.documents.document import read_json
+from hasfl.documents.profile_file import ProfileFile
 from hasfl.profile import Layer
-from hasfl.profile_file import ProfileFile
 
 FOLDER = Path(__file__).parent / "tables"
 # The paper's two pairs of model and data set, and the small model for digits.

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.errors import InputError
-from hasfl.record import RoundRecord, plateau
+from hasfl.goal import plateau
+from hasfl.record import RoundRecord
 
 Curve = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 Records = Sequence[RoundRecord]

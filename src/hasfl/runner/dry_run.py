@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from hasfl.engines.memory import MemoryNeed, available_memory, predict_memory
 from hasfl.runner.runs import RunRequest
 from hasfl.runner.scenarios import simulation_of
-from hasfl.strategies.batch_rules import random_batches
 from hasfl.strategies.catalogue import strategy
-from hasfl.strategies.cut_rules import random_cuts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +29,7 @@ def forecast(request: RunRequest) -> Forecast:
     training, job = simulation.training, simulation.engine.job
     order, chosen = training.begin().order, strategy(request.strategy)
     problem = training.observer.problem(1, order.devices)
-    most = problem.largest_batch if chosen.batch_rule is random_batches else order.batch_sizes
-    drawn = chosen.cut_rule is random_cuts
-    samples = int(most.sum())
-    depth = len(problem.profile) if drawn else training.clock.depth(order.plan)
+    samples = int((problem.largest_batch if chosen.draws_batches else order.batch_sizes).sum())
+    depth = len(problem.profile) if chosen.draws_cuts else training.clock.depth(order.plan)
     need = predict_memory(job, depth=depth, devices=len(order.devices), samples=samples)
     return Forecast(samples=samples, depth=depth, need=need, available=available_memory(job.data.x.device))

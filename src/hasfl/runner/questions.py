@@ -4,16 +4,16 @@ import importlib.util
 from pathlib import Path
 
 from hasfl.arrays import IntN
-from hasfl.documents import STANDARD_INPUT, read_json, read_toml
+from hasfl.documents.document import STANDARD_INPUT, read_json, read_toml
+from hasfl.documents.problem_file import ProblemFile
+from hasfl.documents.profile_file import ProfileFile
+from hasfl.documents.scenario import ModelSection, Scenario
 from hasfl.errors import InputError, MissingExtra
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.exact.planner import GAP, TIME_LIMIT, best_batches, best_cuts, best_plan
 from hasfl.problem import Problem
-from hasfl.problem_file import ProblemFile
 from hasfl.profile import Layer, Profile
-from hasfl.profile_file import ProfileFile
 from hasfl.profiling.shipped import shipped_layers
-from hasfl.scenario import ModelSection, Scenario
 from hasfl.theory.objective import evaluate
 
 
@@ -37,25 +37,25 @@ def read_problem(path: str) -> Problem:
 
 def problem_of(scenario: Scenario, *, folder: Path) -> Problem:
     """The planning problem of a scenario; paths in it are relative to its folder."""
-    if scenario.stats is None:
+    if scenario.constants is None:
         raise InputError(
-            "[stats] is missing: a plan needs smoothness, initial_gap, variance_of and moment_of, "
+            "[constants] is missing: a plan needs smoothness, initial_gap, variance_of and moment_of, "
             "or rounds, noise and drift_of"
         )
-    stats = scenario.stats.stats()
-    if stats.needs_target and scenario.training.target is None:
+    constants = scenario.constants.value()
+    if constants.needs_target and scenario.training.target is None:
         raise InputError("training.target is missing: a plan needs the mean squared gradient ε to reach")
     layers = layers_of(scenario.model, scenario.model_name, folder=folder)
     fleet = scenario.draw()
     return Problem(
         fleet=fleet,
         profile=Profile.of(layers, optimizer=scenario.training.optimizer),
-        stats=stats,
+        constants=constants,
         learning_rate=scenario.training.learning_rate,
         interval=scenario.training.interval,
         target=scenario.training.target,
         max_batch=scenario.training.max_batch,
-        samples=scenario.samples_held(len(fleet)),
+        samples=scenario.training_samples(len(fleet)),
     )
 
 

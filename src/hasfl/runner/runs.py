@@ -2,24 +2,24 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from hasfl.engines.checkpoint import restore, saved
+from hasfl.documents.scenario import Scenario
 from hasfl.engines.memory import held_memory
 from hasfl.errors import InputError
 from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import Outcome, outcome
 from hasfl.reporting.store import RunFolder
-from hasfl.runner.assembly import Simulation
 from hasfl.runner.environment import environment
 from hasfl.runner.interruption import Interruption
 from hasfl.runner.scenarios import read_scenario, simulation_of
-from hasfl.scenario import Scenario
+from hasfl.runner.simulation import Simulation
 from hasfl.strategies.catalogue import strategy
+from hasfl.training.checkpoint import restore, saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,12 @@ class RunRequest:
 
     def scenario(self) -> Scenario:
         """The scenario with this strategy and seed."""
-        given = read_scenario(self.scenario_file)
-        changes = {"strategy": self.strategy, "device": self.device or given.training.device}
-        training = given.training.model_copy(update=changes)
-        return given.model_copy(update={"training": training, "seed": self.seed})
+        scenario = read_scenario(self.scenario_file)
+        chosen: dict[str, Any] = {"strategy": self.strategy}
+        if self.device is not None:
+            chosen["device"] = self.device
+        training = replace(scenario.training, **chosen)
+        return scenario.model_copy(update={"training": training, "seed": self.seed})
 
     def settings(self) -> Mapping[str, Any]:
         """What was chosen beside the scenario file."""
@@ -121,7 +123,7 @@ def _back_to_checkpoint(folder: RunFolder, simulation: Simulation) -> RoundRecor
     arrays, values = found
     try:
         records = folder.records()[: values["rounds"]]
-        restore(simulation.training, simulation.engine, arrays, values, records)
+        restore(simulation.training, arrays, values, records)
     except (InputError, IndexError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"the checkpoint of {folder.path} is not one of this training ({error}): restore it from a copy, "
@@ -144,7 +146,7 @@ def _train(
             settled = training.progress is not None and record.round == training.progress.order.round - 1
             late = time.monotonic() - last_checkpoint >= scenario.training.checkpoint_seconds
             if settled and (interruption.wanted or (record.aggregated and late)):
-                folder.save_checkpoint(*saved(training, simulation.engine))
+                folder.save_checkpoint(*saved(training))
                 last_checkpoint = time.monotonic()
                 interruption.act()
     return _finish(folder, request, simulation)

@@ -7,15 +7,16 @@ import torch
 
 from hasfl.arrays import IntN
 from hasfl.data import Dataset, load_dataset, partition
-from hasfl.documents import STANDARD_INPUT, read_toml
+from hasfl.documents.document import STANDARD_INPUT, read_toml
+from hasfl.documents.scenario import Scenario
+from hasfl.documents.trace_file import read_trace
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.networks import LayeredModel, network
 from hasfl.networks.catalogue import ANY_SHAPE
-from hasfl.runner.assembly import Settings, Simulation, simulate
-from hasfl.scenario import Scenario
+from hasfl.runner.simulation import Simulation, simulation
 from hasfl.seeds import Seeds
-from hasfl.world import AlwaysThere, Fixed, RandomDropout, RandomWalk, Redrawn, Schedule, World, read_trace
+from hasfl.world import AlwaysThere, Fixed, RandomDropout, RandomWalk, Redrawn, Schedule, World
 from hasfl.world.absences import Absences
 from hasfl.world.rates import Rates
 
@@ -34,39 +35,14 @@ def simulation_of(scenario: Scenario, *, folder: Path) -> Simulation:
     fleet = scenario.draw()
     data, shares = shared_data(scenario, len(fleet), folder=folder)
     model = model_of(scenario, data)
-    settings = settings_of(scenario)
-    if settings.stats is not None and len(settings.stats) != len(model):
+    settings = scenario.settings()
+    if settings.known_constants is not None and len(settings.known_constants) != len(model):
         raise InputError(
-            f"[stats] has {len(settings.stats)} layers but {scenario.model_name} has "
-            f"{len(model)}: give one entry per layer, or leave [stats] out to have them estimated"
+            f"[constants] has {len(settings.known_constants)} layers but {scenario.model_name} has "
+            f"{len(model)}: give one entry per layer, or leave [constants] out to have them estimated"
         )
-    return simulate(model, data, world_of(scenario, fleet, folder=folder), settings, shares=shares)
-
-
-def settings_of(scenario: Scenario) -> Settings:
-    """How a scenario says to train."""
-    training = scenario.training
-    return Settings(
-        strategy=training.strategy,
-        learning_rate=training.learning_rate,
-        interval=training.interval,
-        optimizer=training.optimizer,
-        max_batch=training.max_batch,
-        target=training.target,
-        constants=training.constants,
-        plans=training.plans,
-        stats=None if scenario.stats is None else scenario.stats.stats(),
-        engine=training.engine,
-        device=training.device,
-        precision=training.precision,
-        report_every=training.report_every,
-        evaluate_every=training.evaluate_every,
-        goal=scenario.stop.goal(),
-        seed=scenario.seed,
-        serve=training.serve,
-        calibrate=training.calibrate,
-        augment=scenario.data.augment,
-    )
+    world = world_of(scenario, fleet, folder=folder)
+    return simulation(model, data, world, settings, shares=shares)
 
 
 def shared_data(scenario: Scenario, devices: int, *, folder: Path) -> tuple[Dataset, tuple[IntN, ...]]:

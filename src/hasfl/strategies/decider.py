@@ -1,4 +1,4 @@
-"""A strategy at work: it remembers what it was last asked, and does not answer the same question twice."""
+"""A strategy at work in a training: when it is asked for a plan, and when the plan in use is kept."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,110 +7,98 @@ from typing import Any
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.plan import Plan
+from hasfl.errors import Infeasible, TargetUnreachable
+from hasfl.plan import Decision, Plan
 from hasfl.problem import Problem
-from hasfl.record import RoundRecord
 from hasfl.seeds import Seeds
-from hasfl.strategies.batch_rules import largest_batches, random_batches
-from hasfl.strategies.catalogue import Strategy
-from hasfl.strategies.ending import Ending
+from hasfl.strategies.batch_rules import largest_batches
 from hasfl.strategies.situation import Situation
+from hasfl.strategies.steadiness import worth_changing
+from hasfl.strategies.strategy import Strategy
 from hasfl.theory.objective import margins
 
 
 @dataclass(slots=True)
 class StrategyDecider:
-    """Chooses plans for a training by a strategy."""
+    """Asks a strategy for plans, and does not ask about the same problem twice."""
 
     strategy: Strategy
     seeds: Seeds
-    ending: Ending | None = None  # if the last interval may have larger batches
-    stays_after: int | None = None  # the last round that may have a new plan, if plans shall stay
-    answered: Problem | None = None  # the problem of the last plan
-    found: Plan | None = None  # its best plan, whether or not it was taken
-    before_ending: Plan | None = None  # the plan whose batches were enlarged, while they are
+    stays_after: int | None = None  # the last round that may begin with a new plan, where plans stay
+    asked: Problem | None = None  # the problem that the strategy was last asked about
+    answer: Plan | None = None  # the strategy's plan for that problem, whether or not it was taken
 
-    def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Plan:
-        """A plan for the interval that begins with this round."""
-        usual = previous if self.before_ending is None or previous is None else self.before_ending
-        situation = self._situation(problem, devices, round, usual)
-        if problem is not self.answered:
-            self.answered, self.found = problem, None  # also where no plan is found
-        plan = self._usual_plan(situation)
-        last = plan if self.ending is None else self.ending.ended(situation, plan)
-        self.before_ending = None if last is plan else plan
-        return last
+    def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Decision:
+        """The plan of the interval that begins with `round`; `previous` is for the same devices.
 
-    def _usual_plan(self, situation: Situation) -> Plan:
-        """The best plan, or the last one if that is hardly worse, or shall stay."""
-        if not self.strategy.is_steady:
-            return self.strategy.plan(situation)
-        if situation.start is not None and self._stays(situation.start, situation):
-            return situation.start
-        if self.found is None:
-            self.found = self.strategy.plan(situation)
-        if self.strategy.keeps(situation, self.found):
-            assert situation.start is not None
-            return situation.start
-        return self.found
-
-    def whatever_fits(self, problem: Problem, devices: IntN, round: int) -> Plan:
-        """The first cut, and as many samples as fit: nothing has less noise."""
-        first = np.ones(len(devices), dtype=np.int64)
-        return Plan(largest_batches(self._situation(problem, devices, round, None), first), first)
-
-    def answer(self, problem: Problem) -> None:
-        """Take the present plan for an answer to this problem, because it was one before a pause."""
-        self.answered = problem
-
-    def rebatch(self, problem: Problem, devices: IntN, round: int, plan: Plan) -> Plan:
-        """The plan for a round within an interval; only chance changes an answer to the same problem.
-
-        Batches that were enlarged stay so, as far as they fit.
+        Where the strategy finds no plan, the previous one is kept. Where there is none, every device takes
+        the first cut and as many samples as fit, which has the least noise and drift of all plans.
         """
-        if problem is self.answered and self.strategy.batch_rule is not random_batches:
-            return plan
-        self.answered, self.found = problem, None
+        situation = self._situation(problem, devices, round, previous)
+        if problem is not self.asked:
+            self.asked, self.answer = problem, None
+        try:
+            return Decision(self._best_or_kept(situation))
+        except (Infeasible, TargetUnreachable) as error:
+            if round == 1:
+                raise
+            if previous is not None:
+                return Decision(previous, (f"the plan is kept: {error}",))
+            first_cut = np.ones(len(devices), dtype=np.int64)
+            plan = Plan(largest_batches(situation, first_cut), first_cut)
+            return Decision(plan, (f"no good plan: {error}",))
+
+    def rebatch(self, problem: Problem, devices: IntN, round: int, plan: Plan) -> Decision:
+        """The plan of a round within an interval: the same cuts; other batch sizes if the problem changed.
+
+        Random batch sizes are drawn anew in every round.
+        """
+        if problem is self.asked and not self.strategy.draws_batches:
+            return Decision(plan)
+        self.asked, self.answer = problem, None
         situation = self._situation(problem, devices, round, plan)
-        if self._stays(plan, situation):
-            return plan
-        if self.before_ending is not None:
-            return Plan(np.minimum(plan.batch_sizes, largest_batches(situation, plan.cuts)), plan.cuts)
-        return self.strategy.rebatch(situation, plan)
-
-    def tries(self, round: int) -> bool:
-        """Whether something is tried in this round that should be looked at after its interval."""
-        return self.ending is not None and self.ending.tries(round)
-
-    def hear(self, record: RoundRecord) -> None:
-        """Learn how a round went."""
-        if self.ending is not None:
-            self.ending.hear(record)
+        if self._too_late(plan, situation):
+            return Decision(plan)
+        try:
+            return Decision(self.strategy.rebatch(situation, plan))
+        except (Infeasible, TargetUnreachable) as error:
+            return Decision(plan, (f"the plan is kept: {error}",))
 
     def saved(self) -> Mapping[str, Any]:
-        """What is remembered, as plain values."""
-        return {
-            "found": _plain(self.found),
-            "before_ending": _plain(self.before_ending),
-            "ending": None if self.ending is None else self.ending.saved(),
-        }
+        """The strategy's last answer, as plain values."""
+        plan = self.answer
+        return {"answer": None if plan is None else [plan.batch_sizes.tolist(), plan.cuts.tolist()]}
 
-    def restore(self, values: Mapping[str, Any]) -> None:
-        """Take back what `saved` gave."""
-        self.found, self.before_ending = (
-            None if values[name] is None else Plan(*values[name]) for name in ("found", "before_ending")
-        )
-        if self.ending is not None:
-            self.ending.restore(values["ending"])
+    def restore(self, values: Mapping[str, Any], problem: Problem) -> None:
+        """Take back what `saved` returned. After a resume, do not plan `problem` again."""
+        self.asked = problem
+        self.answer = None if values["answer"] is None else Plan(*values["answer"])
 
-    def _stays(self, plan: Plan, situation: Situation) -> bool:
-        """Whether it is too late to change a plan that still fits."""
+    def _best_or_kept(self, situation: Situation) -> Plan:
+        """The strategy's plan, or the previous one where it is hardly worse or must stay."""
+        if not self.strategy.is_steady:
+            return self.strategy.plan(situation)
+        previous = situation.start
+        if previous is not None and self._too_late(previous, situation):
+            return previous
+        if self.answer is None:
+            self.answer = self.strategy.plan(situation)
+        if previous is not None and not self._pays(previous, self.answer, situation):
+            return previous
+        return self.answer
+
+    def _pays(self, old: Plan, new: Plan, situation: Situation) -> bool:
+        """Whether a change to the new plan pays.
+
+        Nobody knows how many rounds are to come, so as many are assumed as there have been.
+        """
+        rounds = max(situation.round - 1, situation.problem.interval)
+        return worth_changing(old, new, situation.problem, rounds=rounds)
+
+    def _too_late(self, plan: Plan, situation: Situation) -> bool:
+        """Whether plans stay by now, and this one still fits."""
         late = self.stays_after is not None and situation.round > self.stays_after
         return late and self.strategy.is_steady and margins(plan, situation.problem).kept
 
     def _situation(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Situation:
         return Situation(problem=problem, devices=devices, round=round, seeds=self.seeds, previous=previous)
-
-
-def _plain(plan: Plan | None) -> list[list[int]] | None:
-    return None if plan is None else [plan.batch_sizes.tolist(), plan.cuts.tolist()]

@@ -7,8 +7,9 @@ from dataclasses import replace
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.theory.latency import Arrangement, aggregation_bits, aggregation_latency, exchange_latency
+from hasfl.theory.latency import aggregation_latency, exchange_latency
 from hasfl.theory.objective import evaluate
+from hasfl.theory.traffic import Arrangement, aggregation_bits
 
 LEAST_SAVING = 1e-3  # of a round: no plan is worth a change for less
 
@@ -51,9 +52,9 @@ def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
 
 def _a_standard_error_off(problem: Problem) -> Iterator[tuple[Problem, Problem]]:
     """For each constant that has an error, the problem with more of it and with less."""
-    stats = problem.stats
-    for name, error in stats.log_errors.items():
+    constants = problem.constants
+    for name, error in constants.log_errors.items():
         if error > 0:
-            known, factor = getattr(stats, name), math.exp(error)
-            more, less = (replace(stats, **{name: value}) for value in (known * factor, known / factor))
-            yield replace(problem, stats=more), replace(problem, stats=less)
+            known, factor = getattr(constants, name), math.exp(error)
+            more, less = (replace(constants, **{name: value}) for value in (known * factor, known / factor))
+            yield replace(problem, constants=more), replace(problem, constants=less)

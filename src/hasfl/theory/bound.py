@@ -6,10 +6,11 @@ from typing import Self
 import numpy as np
 
 from hasfl.arrays import FloatL, IntN
+from hasfl.constants import BoundConstants
 from hasfl.errors import InputError, TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import GradientStats, Profile
+from hasfl.profile import Profile
 from hasfl.theory.rounds import BatchNoise, Floats, Lines, RoundsLaw
 
 LEAST_MARGIN = 1e-12  # of ε: a margin below this is rounding, and the target counts as out of reach
@@ -47,18 +48,22 @@ class Theorem1:
 
     @classmethod
     def of(
-        cls, stats: GradientStats, profile: Profile, *, devices: int, learning_rate: float, interval: int
+        cls, constants: BoundConstants, profile: Profile, *, devices: int, learning_rate: float, interval: int
     ) -> Self:
         """The bound with these constants."""
-        steepness = stats.smoothness * learning_rate
-        drift = 4 * (steepness * interval) ** 2 * stats.moment_upto if interval > 1 else np.zeros(len(stats))
+        steepness = constants.smoothness * learning_rate
+        drift = (
+            4 * (steepness * interval) ** 2 * constants.moment_upto
+            if interval > 1
+            else np.zeros(len(constants))
+        )
         return cls(
-            scale=2 * stats.initial_gap / learning_rate,
-            per_noise=steepness * float(stats.variance_of.sum()) / devices**2,
+            scale=2 * constants.initial_gap / learning_rate,
+            per_noise=steepness * float(constants.variance_of.sum()) / devices**2,
             drift_upto=drift,
             steepness=steepness,
             learning_rate=learning_rate,
-            noise=BatchNoise.of(profile, stats.single_noise),
+            noise=BatchNoise.of(profile, constants.single_noise),
         )
 
     def floor(self, plan: Plan) -> BoundFloor:
@@ -98,13 +103,13 @@ class Corollary1(RoundsLaw):
     @classmethod
     def of(cls, problem: Problem) -> Self:
         """The law with a problem's constants."""
-        if not isinstance(problem.stats, GradientStats) or problem.target is None:
+        if not isinstance(problem.constants, BoundConstants) or problem.target is None:
             raise InputError(
                 "expected the paper's constants (smoothness, initial_gap, variance_of, moment_of), got "
                 "constants measured in training: use the exact solver, or give the paper's and a target"
             )
         bound = Theorem1.of(
-            problem.stats,
+            problem.constants,
             problem.profile,
             devices=len(problem.fleet),
             learning_rate=problem.learning_rate,

@@ -2,14 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Self
-
-import numpy as np
 
 from hasfl.arrays import FloatN
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
+from hasfl.theory.traffic import AggregationBits, Arrangement, aggregation_bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,30 +82,6 @@ def split_training_latency(plan: Plan, fleet: Fleet, profile: Profile) -> SplitT
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Arrangement:
-    """Who holds which layers during an interval."""
-
-    plan: Plan
-    fleet: Fleet
-    depth: int  # layers that devices hold apart: the deepest cut, even once the device that had it is gone
-
-    @classmethod
-    def of(cls, plan: Plan, fleet: Fleet) -> Self:
-        """What a plan says."""
-        return cls(plan, fleet, plan.deepest_cut)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AggregationBits:
-    """What each arrow of an aggregation carries."""
-
-    submodel_upload: FloatN  # Λ_{c,i}
-    server_submodel_upload: float  # Λ_s
-    submodel_download: FloatN
-    server_submodel_download: float
-
-
 def aggregation_latency(plan: Plan, fleet: Fleet, profile: Profile) -> AggregationLatency:
     """Latency of one aggregation of the forged sub-models. Batch sizes play no part in it.
 
@@ -124,30 +98,6 @@ def exchange_latency(bits: AggregationBits, before: Fleet, after: Fleet) -> Aggr
         server_submodel_upload=bits.server_submodel_upload / before.server_fed_up_rate,  # (35)
         submodel_download=bits.submodel_download / after.fed_down_rate,  # (36)
         server_submodel_download=bits.server_submodel_download / after.server_fed_down_rate,  # (37)
-    )
-
-
-def aggregation_bits(
-    before: Arrangement, after: Arrangement, profile: Profile, *, with_mean: bool = False
-) -> AggregationBits:
-    """Sub-models go up as they were cut and come down as they will be.
-
-    The edge server exchanges what each device lacks of the deepest sub-model: N max_i δ − Σ_i δ. Layers
-    that were common and become private go up from it once; those that become common come down to it once.
-    With them goes the running mean of their weights, if the servers keep one.
-    """
-    delta = np.concatenate([[0.0], profile.submodel_bits_upto])  # of 0 to L layers
-    client, next_client = delta[before.plan.cuts], delta[after.plan.cuts]
-    middle, next_middle = delta[before.depth] - client, delta[after.depth] - next_client
-    moved = float(delta[after.depth] - delta[before.depth])
-    if with_mean:
-        weights = np.concatenate([[0.0], profile.param_bits_upto])
-        moved += float(weights[after.depth] - weights[before.depth])
-    return AggregationBits(
-        submodel_upload=client,
-        server_submodel_upload=float(middle.sum()) + max(moved, 0.0),
-        submodel_download=next_client,
-        server_submodel_download=float(next_middle.sum()) + max(-moved, 0.0),
     )
 
 

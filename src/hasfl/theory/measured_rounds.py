@@ -17,10 +17,10 @@ from typing import Self
 import numpy as np
 
 from hasfl.arrays import FloatL, IntN
+from hasfl.constants import MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.profile import MeasuredStats
 from hasfl.theory.rounds import BatchNoise, Floats, Lines, RoundsLaw
 
 
@@ -37,19 +37,19 @@ class MeasuredRounds(RoundsLaw):
     @classmethod
     def of(cls, problem: Problem) -> Self:
         """The law with a problem's constants; with I = 1 no layer is private for longer than a round."""
-        stats = problem.stats
-        if not isinstance(stats, MeasuredStats):
+        constants = problem.constants
+        if not isinstance(constants, MeasuredConstants):
             raise InputError(
                 "expected constants measured in training (rounds, noise, drift_of), got the paper's"
             )
         apart = 1.0 if problem.interval > 1 else 0.0
-        sampling = stats.noise / len(problem.fleet)
+        sampling = constants.noise / len(problem.fleet)
         return cls(
-            endless=stats.rounds,
-            fixed_upto=1 + apart * stats.skew_upto,
-            per_noise_upto=sampling * (1 + apart * stats.drift_upto),
+            endless=constants.rounds,
+            fixed_upto=1 + apart * constants.skew_upto,
+            per_noise_upto=sampling * (1 + apart * constants.drift_upto),
             sampling=sampling,
-            noise=BatchNoise.of(problem.profile, stats.single_noise),
+            noise=BatchNoise.of(problem.profile, constants.single_noise),
         )
 
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:

@@ -12,5 +12,4 @@ from hasfl.world.rates import Fixed as Fixed
 from hasfl.world.rates import RandomWalk as RandomWalk
 from hasfl.world.rates import Redrawn as Redrawn
 from hasfl.world.rates import Trace as Trace
-from hasfl.world.trace_file import read_trace as read_trace
 from hasfl.world.world import World as World

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
+
 from hasfl.arrays import IntN, count
 from hasfl.fleet import Fleet
 from hasfl.seeds import Seeds
@@ -31,6 +33,11 @@ class World:
         """The sorted indices of the devices that take part in a round; never empty."""
         t = count("round", round)
         return self.absences.present(t, len(self.fleet), self.seeds, self.interval)
+
+    def present_so_far(self, round: int) -> IntN:
+        """The sorted indices of the devices that have taken part in any round up to this one."""
+        first_rounds = range(1, count("round", round) + 1, self.interval)  # devices join with an interval
+        return np.unique(np.concatenate([self.present(t) for t in first_rounds]))
 
 
 @lru_cache(maxsize=64)

@@ -42,11 +42,11 @@ def mistakes(best: PlanReport, problem: Problem, *, gap: float, time_limit: floa
 
 def wrong_problems(problem: Problem) -> Iterator[tuple[str, float, Problem]]:
     """Every constant in use, multiplied by every factor; a constant of 0 stays what it is."""
-    for field, constant in problem.stats.symbols.items():
-        value = getattr(problem.stats, field)
+    for field, constant in problem.constants.symbols.items():
+        value = getattr(problem.constants, field)
         for factor in FACTORS if np.any(value) else ():
             changed = {field: value * factor}
-            yield constant, factor, replace(problem, stats=replace(problem.stats, **changed))
+            yield constant, factor, replace(problem, constants=replace(problem.constants, **changed))
     if problem.target is not None:
         for factor in FACTORS:
             yield "ε", factor, replace(problem, target=problem.target * factor)

@@ -1,0 +1,42 @@
+"""Models and strategies of a user's own, named as `package.module:callable`."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from hasfl.errors import InputError
+
+Result = TypeVar("Result")
+
+
+@contextmanager
+def _working_folder_first() -> Iterator[None]:
+    """Let modules of the working folder be imported, as `python -m` does; then put sys.path back."""
+    before = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def find(name: str, what: str) -> object:
+    """The object that `package.module:attribute` names; `what` says in an error what it was wanted for."""
+    module, _, attribute = name.partition(":")
+    try:
+        with _working_folder_first():
+            return getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:
+        raise InputError(f"cannot find {what} {name!r}: {type(error).__name__}: {error}") from error
+
+
+def call(function: Callable[[], Result], name: str, what: str) -> Result:
+    """The result of a user's function; an exception inside it becomes one sentence."""
+    try:
+        with _working_folder_first():
+            return function()
+    except (Exception, SystemExit) as error:
+        raise InputError(f"calling {what} {name!r} failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,112 @@
+"""A problem as raw numbers in JSON, so that any program can ask for a plan.
+
+SI units; one entry per device or layer.
+"""
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from hasfl.constants import BoundConstants, Constants, MeasuredConstants
+from hasfl.documents.document import Document
+from hasfl.fleet import Fleet
+from hasfl.problem import Problem
+from hasfl.profile import Profile
+
+
+class FleetSection(Document):
+    """FLOP/s, bit/s and bit: see `hasfl.fleet.Fleet`."""
+
+    flops: list[float]
+    up_rate: list[float]
+    down_rate: list[float]
+    fed_up_rate: list[float]
+    fed_down_rate: list[float]
+    memory: list[float]
+    server_flops: float
+    server_fed_up_rate: float
+    server_fed_down_rate: float
+    names: list[str] = Field(default_factory=list)
+
+
+class ProfileSection(Document):
+    """FLOP and bit, per sample where they grow with the batch: see `hasfl.profile.Profile`."""
+
+    forward_flops_upto: list[float]
+    backward_flops_upto: list[float]
+    activation_bits_at: list[float]
+    gradient_bits_at: list[float]
+    param_bits_upto: list[float]
+    optimizer_bits_upto: list[float]
+    batch_norm_of: list[bool] | None = None
+    smallest_batch_of: list[int] | None = None
+    names: list[str] = Field(default_factory=list)
+
+
+class ConstantsSection(Document):
+    """What the rounds depend on: the constants of the paper's bound, or those measured in training.
+
+    See `hasfl.profile.BoundConstants` and `hasfl.profile.MeasuredConstants`.
+    """
+
+    smoothness: float | None = None
+    initial_gap: float | None = None
+    variance_of: list[float] | None = None
+    moment_of: list[float] | None = None
+
+    rounds: float | None = None
+    noise: float | None = None
+    drift_of: list[float] | None = None
+    skew_of: list[float] | None = None
+    noise_error: float = 0.0
+    drift_error: float = 0.0
+
+    single_noise: float | None = None  # with either kind
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "ConstantsSection":
+        papers = sorted(self.model_fields_set & set(OF_THE_BOUND))
+        measured = sorted(self.model_fields_set - set(OF_THE_BOUND) - {"single_noise"})
+        if papers and measured:
+            raise ValueError(
+                f"give either the paper's constants ({', '.join(OF_THE_BOUND)}) or measured ones "
+                f"({', '.join(MEASURED)}), not both: got {papers[0]} and {measured[0]}"
+            )
+        expected = MEASURED if measured else OF_THE_BOUND
+        if missing := [field for field in expected if getattr(self, field) is None]:
+            raise ValueError(f"{missing[0]} is missing: expected {', '.join(expected)}")
+        return self
+
+    def value(self) -> Constants:
+        """The section as a value."""
+        given = self.model_dump(exclude_unset=True, exclude_none=True)
+        return BoundConstants(**given) if self.noise is None else MeasuredConstants(**given)
+
+
+OF_THE_BOUND = ("smoothness", "initial_gap", "variance_of", "moment_of")
+MEASURED = ("rounds", "noise", "drift_of")
+
+
+class ProblemFile(Document):
+    """Everything that a planner needs to know."""
+
+    fleet: FleetSection
+    profile: ProfileSection
+    constants: ConstantsSection
+    learning_rate: float
+    interval: int
+    target: float | None = None  # with the paper's constants alone
+    max_batch: int = 64
+    samples: list[int] | None = None  # what each device holds
+
+    def problem(self) -> Problem:
+        """The file as a value; the values check their own numbers."""
+        return Problem(
+            fleet=Fleet(**self.fleet.model_dump()),
+            profile=Profile(**self.profile.model_dump()),
+            constants=self.constants.value(),
+            learning_rate=self.learning_rate,
+            interval=self.interval,
+            target=self.target,
+            max_batch=self.max_batch,
+            samples=None if self.samples is None else np.array(self.samples),
+        )

@@ -1,0 +1,273 @@
+"""The scenario file: a fleet, a model and a way of training, in TOML, as people write them.
+
+Quantities may carry units ("78 Mbps"). Whatever is left out is what the paper uses: an empty
+`[fleet]` is Table I.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+
+from hasfl.arrays import MOST, IntN
+from hasfl.documents.document import Document
+from hasfl.documents.problem_file import ConstantsSection
+from hasfl.errors import UnitError
+from hasfl.fleet import GIBIBYTE, PER_DEVICE, PER_SERVER, Device, Fleet, FleetRanges, Range, draw_fleet
+from hasfl.goal import Goal, held_out_counts
+from hasfl.seeds import Seeds
+from hasfl.settings import Machine, Planning, Recipe, Serving, Settings
+from hasfl.units import Dimension, parse_quantity
+
+
+def _quantity(dimension: Dimension) -> BeforeValidator:
+    def parse(given: Any) -> Any:
+        return parse_quantity(given, dimension) if isinstance(given, str) else given
+
+    return BeforeValidator(parse)
+
+
+def _range(dimension: Dimension) -> BeforeValidator:
+    """One value for all, or a pair to draw from."""
+
+    def parse(given: Any) -> Any:
+        pair = given if isinstance(given, list) else [given, given]
+        if len(pair) != 2:
+            raise UnitError(
+                f"expected one value, or a pair [low, high] to draw from, got {len(pair)} entries"
+            )
+        return tuple(parse_quantity(value, dimension) for value in pair)
+
+    return BeforeValidator(parse)
+
+
+Compute = Annotated[float, _quantity(Dimension.COMPUTE)]
+Rate = Annotated[float, _quantity(Dimension.RATE)]
+Size = Annotated[float, _quantity(Dimension.SIZE)]
+ComputeRange = Annotated[Range, _range(Dimension.COMPUTE)]
+RateRange = Annotated[Range, _range(Dimension.RATE)]
+SizeRange = Annotated[Range, _range(Dimension.SIZE)]
+
+Count = Annotated[int, Field(ge=1, le=MOST)]
+
+TABLE_I = FleetRanges()
+MODEL_FOR = {"digits": "small-cnn", "fashion-mnist": "small-cnn", "cifar10": "vgg16", "cifar100": "resnet18"}
+# Training samples of the data sets that hasfl knows, so that a plan knows them without reading the data.
+TRAINING_SAMPLES = {"digits": 1_438, "fashion-mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000}
+LARGEST_SIDE = 1_000_000  # of a sample, in any direction
+
+
+class FleetSection(Document):
+    """What a fleet is drawn from; each quantity is one value or a pair [low, high]."""
+
+    devices: int = TABLE_I.devices
+    flops: ComputeRange = TABLE_I.flops
+    up_rate: RateRange = TABLE_I.up_rate
+    down_rate: RateRange = TABLE_I.down_rate
+    fed_up_rate: RateRange = TABLE_I.fed_up_rate
+    fed_down_rate: RateRange = TABLE_I.fed_down_rate
+    memory: SizeRange = TABLE_I.memory
+    server_flops: ComputeRange = TABLE_I.server_flops
+    server_fed_up_rate: RateRange = TABLE_I.server_fed_up_rate
+    server_fed_down_rate: RateRange = TABLE_I.server_fed_down_rate
+
+    def ranges(self) -> FleetRanges:
+        """The section as a value."""
+        return FleetRanges(**{field.name: getattr(self, field.name) for field in fields(FleetRanges)})
+
+
+class DeviceSection(Document):
+    """One box, or `count` alike; links to the fed server are those to the edge server if not given."""
+
+    name: str
+    count: int = Field(default=1, ge=1)
+    flops: Compute
+    up_rate: Rate
+    down_rate: Rate
+    fed_up_rate: Rate | None = None
+    fed_down_rate: Rate | None = None
+    memory: Size = 4 * GIBIBYTE
+
+    def devices(self) -> list[Device]:
+        """The boxes as rows, numbered if there are several."""
+        row = {field: getattr(self, field) for field in PER_DEVICE}
+        row["fed_up_rate"] = self.up_rate if self.fed_up_rate is None else self.fed_up_rate
+        row["fed_down_rate"] = self.down_rate if self.fed_down_rate is None else self.fed_down_rate
+        names = [self.name] if self.count == 1 else [f"{self.name}-{k + 1}" for k in range(self.count)]
+        return [Device(name=name, **row) for name in names]
+
+
+class ModelSection(Document):
+    """Which model: a name, or the file that `hasfl profile --json` wrote for it."""
+
+    name: str | None = None
+    profile: str | None = None
+    classes: int | None = Field(default=None, ge=1)
+    norm: Literal["batch", "group", "none"] | None = None
+    input: list[Annotated[int, Field(ge=1, le=LARGEST_SIDE)]] | None = (
+        None  # the shape of one sample, for a model of your own
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "ModelSection":
+        if self.profile is not None and self.model_fields_set != {"profile"}:
+            raise ValueError("give either profile or the name and its options, not both")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSection(Recipe, Planning, Serving, Machine):
+    """How training is done. Names, defaults and checks are those of `hasfl.settings`."""
+
+    strategy: str = Recipe.strategy
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = (
+        10.0  # of wall time, at least, between two checkpoints
+    )
+
+    __pydantic_config__ = Document.model_config
+
+    def __post_init__(self) -> None:
+        for group in (Recipe, Planning, Serving, Machine):
+            group.__post_init__(self)
+
+
+class StopSection(Document):
+    """Training ends when the first of these is met; see `hasfl.goal.Goal`."""
+
+    rounds: Count | None = None
+    samples: Count | None = None
+    seconds: Annotated[float, Field(gt=0)] | None = None  # of virtual time
+    accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    loss: Annotated[float, Field(gt=0)] | None = None
+    converged: bool | None = None  # None: true where nothing else is given
+
+    def goal(self) -> Goal:
+        """The section as a value; an empty section means until accuracy has converged."""
+        asked = self.model_dump()
+        asked["converged"] = bool(self.converged) if self.model_fields_set else True
+        return Goal(**asked)
+
+
+class DataSection(Document):
+    """Which data, and how the devices share it."""
+
+    name: str | None = None
+    folder: str | None = None
+    partition: Literal["iid", "shards", "dirichlet"] = "iid"
+    shards_per_device: Count = 2
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    samples: Count | None = None  # that each device holds; None: an equal share of all samples
+    held_out: float | None = (
+        Settings.held_out
+    )  # share of each device's samples that decide when training ends
+    augment: bool = Settings.augment
+
+
+class WorldSection(Document):
+    """How compute and link rates change from interval to interval."""
+
+    rates: Literal["fixed", "redrawn", "walk", "trace"] = "fixed"
+    step: Annotated[float, Field(gt=0)] = 0.1  # of a random walk, in logarithms
+    bound: Annotated[float, Field(ge=1)] = 2.0  # how far a random walk may lead, as a factor
+    trace: str | None = None  # a CSV file
+    leave: Annotated[float, Field(ge=0, le=1)] | None = None  # chance a round that a device drops out
+    come_back: Annotated[float, Field(gt=0, le=1)] = 0.2  # … and that one that did is there again
+
+    @model_validator(mode="after")
+    def _a_trace_where_needed(self) -> "WorldSection":
+        if (self.rates == "trace") != (self.trace is not None):
+            raise ValueError('rates = "trace" and the file trace = "….csv" belong together: give both')
+        return self
+
+
+class AbsenceSection(Document):
+    """Rounds in which a device is away."""
+
+    device: str
+    first_round: Count
+    last_round: Count
+
+
+class Scenario(Document):
+    """A whole scenario file."""
+
+    seed: int = Field(default=0, ge=0)
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    training: TrainingSection = TrainingSection()
+    stop: StopSection = StopSection()
+    fleet: FleetSection = FleetSection()
+    device: list[DeviceSection] = Field(default_factory=list)
+    world: WorldSection = WorldSection()
+    absence: list[AbsenceSection] = Field(default_factory=list)
+    constants: ConstantsSection | None = None
+
+    @property
+    def model_name(self) -> str:
+        """The model, or the one that goes with the data; the paper's first where neither is given."""
+        by_data = MODEL_FOR.get(self.data.name or "cifar10", "small-cnn")
+        return self.model.name or by_data
+
+    @property
+    def data_name(self) -> str:
+        """The data, or what goes with the model."""
+        by_model = {model: data for data, model in reversed(MODEL_FOR.items())}
+        return self.data.name or by_model.get(self.model_name, "digits")
+
+    def settings(self) -> Settings:
+        """How the scenario says to train."""
+        return Settings(
+            **_part(self.training, Recipe),
+            planning=Planning(**_part(self.training, Planning)),
+            serving=Serving(**_part(self.training, Serving)),
+            machine=Machine(**_part(self.training, Machine)),
+            goal=self.stop.goal(),
+            seed=self.seed,
+            held_out=self.data.held_out,
+            augment=self.data.augment,
+            known_constants=None if self.constants is None else self.constants.value(),
+        )
+
+    def training_samples(self, devices: int) -> IntN | None:
+        """How many samples each device trains on; None where that depends on data that must be read first."""
+        held = self._samples_held(devices)
+        return None if held is None else held - held_out_counts(held, self.settings().held_out_share)
+
+    def _samples_held(self, devices: int) -> IntN | None:
+        if self.data.samples is not None:
+            return np.full(devices, self.data.samples)
+        total = TRAINING_SAMPLES.get(self.data_name)
+        if total is None or self.data.partition != "iid" or devices > total:
+            return None
+        return total // devices + (np.arange(devices) < total % devices)
+
+    @model_validator(mode="after")
+    def _drawn_or_listed(self) -> "Scenario":
+        drawn = sorted(self.fleet.model_fields_set - set(PER_SERVER))
+        if self.device and drawn:
+            raise ValueError(
+                f"give either [[device]] entries or fleet.{drawn[0]} to draw them from, not both"
+            )
+        if self.device and self.world.rates == "redrawn":
+            raise ValueError(
+                'world.rates = "redrawn" draws from the ranges of [fleet], but the devices are listed: '
+                'use "walk" or "trace", or give ranges'
+            )
+        if self.absence and self.world.leave is not None:
+            raise ValueError("give either [[absence]] entries or world.leave for chance, not both")
+        return self
+
+    def draw(self) -> Fleet:
+        """The fleet: as listed, or drawn with the scenario's seed."""
+        drawn = draw_fleet(self.fleet.ranges(), Seeds(self.seed))
+        if not self.device:
+            return drawn
+        server = {field: getattr(drawn, field) for field in PER_SERVER}
+        devices = [device for section in self.device for device in section.devices()]
+        return Fleet.of(devices, **server)
+
+
+def _part(section: TrainingSection, group: type) -> dict[str, Any]:
+    """The values of one group of settings."""
+    return {field.name: getattr(section, field.name) for field in fields(group)}

@@ -1,0 +1,75 @@
+"""When training ends, and which samples may decide it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.record import RoundRecord
+
+PLATEAU_EVALUATIONS = 5  # the paper's "five consecutive training rounds"
+PLATEAU_GAIN = 2e-4  # the paper's 0.02 % of accuracy
+HELD_OUT = 0.1  # share of each device's samples that are held out where an evaluation decides
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """Training ends when the first of these is met. A goal without any of them is never met.
+
+    `accuracy`, `loss` and `converged` are judged on samples that devices hold out from training. The test set
+    decides nothing.
+    """
+
+    rounds: int | None = None
+    samples: int | None = None  # E, the budget of Algorithm 1
+    seconds: float | None = None  # of virtual time
+    accuracy: float | None = None  # of an evaluation on held-out samples
+    loss: float | None = None  # of an evaluation on held-out samples
+    converged: bool = False  # whether accuracy has reached a plateau, by the paper's rule
+
+    @property
+    def judges_model(self) -> bool:
+        """Whether an evaluation can end training, so that samples must be held out for it."""
+        return self.accuracy is not None or self.loss is not None or self.converged
+
+    def allows(self, samples: int, last: RoundRecord | None) -> bool:
+        """Whether the budgets allow another round, which would use `samples` samples."""
+        rounds, used, clock = (last.round, last.samples, last.clock) if last else (0, 0, 0.0)
+        return (
+            (self.rounds is None or rounds < self.rounds)
+            and (self.samples is None or used + samples <= self.samples)
+            and (self.seconds is None or clock < self.seconds)
+        )
+
+    def reached(self, accuracies: Sequence[float], losses: Sequence[float]) -> bool:
+        """Whether the last evaluation is good enough, or accuracy has reached a plateau.
+
+        Both lists hold one number for each evaluation so far, on held-out samples.
+        """
+        if not accuracies:
+            return False
+        accurate = self.accuracy is not None and accuracies[-1] >= self.accuracy
+        low_loss = self.loss is not None and losses[-1] <= self.loss
+        return accurate or low_loss or (self.converged and plateau(accuracies) is not None)
+
+
+UNTIL_CONVERGED = Goal(converged=True)
+
+
+def plateau(accuracies: Sequence[float]) -> int | None:
+    """The index of the first evaluation at which accuracy has converged, by the paper's rule.
+
+    The rule: the best accuracy so far has gained less than 0.02 % over five consecutive evaluations. The best
+    one is compared because single evaluations also fall.
+    """
+    best = np.maximum.accumulate(np.asarray(accuracies, dtype=np.float64))
+    gains = best[PLATEAU_EVALUATIONS:] - best[:-PLATEAU_EVALUATIONS]
+    (small,) = np.nonzero(gains < PLATEAU_GAIN)
+    return int(small[0]) + PLATEAU_EVALUATIONS if small.size else None
+
+
+def held_out_counts(samples: IntN, share: float) -> IntN:
+    """How many of its `samples` each device holds out; every device keeps at least one to train on."""
+    held_out: IntN = np.minimum(np.ceil(share * samples), samples - 1).astype(np.int64)
+    return held_out

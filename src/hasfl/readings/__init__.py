@@ -1,0 +1,1 @@
+"""What training shows of the constants that plans rest on."""

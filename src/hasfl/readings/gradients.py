@@ -1,0 +1,99 @@
+"""Gradients beside training: of some samples, at some weights. Nothing of the training is changed."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasfl.arrays import IntN
+from hasfl.errors import Diverged
+from hasfl.readings.probe import Probe
+from hasfl.state.layer_state import LayerState, Tensors, cloned, forward, trainable
+from hasfl.state.randomness import drawn_for
+from hasfl.state.training_data import TrainingData
+from hasfl.together.ragged import NormApart
+from hasfl.together.rows import Rows
+
+Gradient = list[Tensors]  # for each layer its tensors by name; also for displacements and weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Some samples of some devices, one device's after the other's."""
+
+    x: Tensor
+    y: Tensor
+    rows: Rows
+
+    @classmethod
+    def of(cls, data: TrainingData, indices: Sequence[IntN]) -> Self:
+        """The samples with these indices; one array of indices for each device."""
+        index = torch.from_numpy(np.concatenate(indices)).to(data.x.device)
+        return cls(data.x[index], data.y[index], Rows([len(own) for own in indices], data.x.device))
+
+
+def gradient(
+    probe: Probe, states: Sequence[LayerState], samples: Samples, round: int, *, upto: int | None = None
+) -> tuple[Gradient, Tensor]:
+    """The gradient of the mean over devices of their loss, and that loss.
+
+    With `upto`, only the gradients of the first `upto` layers are taken. In private layers a batch norm sees
+    every device's samples apart, as in training.
+    """
+    depth = probe.state.depth
+    copies = [LayerState(state.weights, cloned(state.buffers), {}) for state in states]
+    wanted = copies[:upto] = [trainable(state) for state in copies[:upto]]
+    with drawn_for(probe.data.seeds, round, layer=0):
+        with NormApart(samples.rows):
+            x = forward(probe.layers[:depth], copies[:depth], samples.x)
+        outputs = forward(probe.layers[depth:], copies[depth:], x)
+    loss = samples.rows.means(probe.sample_loss(outputs, samples.y)).mean()
+    leaves = [weight for state in wanted for weight in state.weights.values()]
+    gradients = iter(torch.autograd.grad(loss, leaves, materialize_grads=True) if leaves else ())
+    return [{name: next(gradients) for name in state.weights} for state in wanted], loss.detach()
+
+
+def difference(minuend: Gradient, subtrahend: Gradient) -> Gradient:
+    """The first minus the second."""
+    pairs = zip(minuend, subtrahend, strict=True)
+    return [{name: layer[name] - other[name] for name in layer} for layer, other in pairs]
+
+
+def products(one: Gradient, other: Gradient) -> Tensor:
+    """The inner product ⟨one, other⟩ of each layer; 0 for a layer without weights.
+
+    All layers are multiplied in one call, because a GPU waits for each call.
+    """
+    sizes = [sum(tensor.numel() for tensor in layer.values()) for layer in one]
+    if not any(sizes):
+        return torch.zeros(len(one), dtype=torch.float64)
+    product = _flat(one) * _flat(other)
+    return torch.stack([part.sum(dtype=torch.float64) for part in product.split(sizes)])
+
+
+def _flat(gradient: Gradient) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for layer in gradient for tensor in layer.values()])
+
+
+def weights_of(states: Sequence[LayerState]) -> Gradient:
+    """The weights of each layer."""
+    return [state.weights for state in states]
+
+
+def moved(states: Sequence[LayerState], by: Gradient) -> list[LayerState]:
+    """The same layers with weights minus a displacement."""
+    weights = difference(weights_of(states), by)
+    return [LayerState(layer, state.buffers, {}) for layer, state in zip(weights, states, strict=True)]
+
+
+def require_finite(round: int, *numbers: float) -> None:
+    """Refuse gradients or losses that are not finite."""
+    if not all(map(math.isfinite, numbers)):
+        raise Diverged(
+            f"the gradients are not finite numbers any more in round {round}: lower the learning rate, or "
+            "choose a model with normalisation"
+        )

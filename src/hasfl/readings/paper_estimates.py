@@ -1,0 +1,102 @@
+"""The constants of the paper's bound, estimated while training (after Wang et al. 2019).
+
+Just before an aggregation, a few devices take gradients of some of their samples, in two halves a and b of
+h samples each, at their own weights w_i and at the mean w̄:
+
+    β     mean over devices of |∇F_i(w_i) − ∇F_i(w̄)| / |w_i − w̄|
+    σ²_j  h/2 · |g_a − g_b|² of layer j, because the difference of two such means has variance 2σ²/h
+    G²_j  ⟨g_a, g_b⟩ + σ²_j/b of layer j: the squared mean gradient, plus the noise of a batch of b samples
+    ϑ     the loss itself, because f* is at least 0
+
+The halves are independent, so ⟨g_a, g_b⟩ estimates |∇f_i|² without bias.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hasfl.arrays import FloatL
+from hasfl.constants import BoundConstants
+from hasfl.plan import Order
+from hasfl.readings.gradients import (
+    Samples,
+    difference,
+    gradient,
+    moved,
+    products,
+    require_finite,
+    weights_of,
+)
+from hasfl.readings.probe import Probe
+from hasfl.state.layer_state import LayerState, Tensors
+from hasfl.state.precision import tensor_cores
+
+DEVICES = 5  # that take gradients
+SAMPLES = 32  # of each of those devices, in two halves
+LEAST_GAP = 1e-6  # ϑ of a loss that has reached 0
+LEAST_DISTANCE = 1e-30  # keeps a division by |w_i − w̄| finite
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceEstimate:
+    """The constants as one device sees them."""
+
+    smoothness: float
+    variance_of: FloatL
+    square_of: FloatL  # of the mean gradient
+    loss: float
+
+
+def estimate_bound_constants(probe: Probe, order: Order) -> BoundConstants:
+    """The constants as a few devices of a round see them, just before an aggregation."""
+    able = order.devices[probe.data.sizes[order.devices] >= 2]
+    asked = probe.data.seeds.stream("probed", order.round).permutation(able)[:DEVICES]
+    with tensor_cores(probe.data.x.device):
+        estimates = [_estimate(probe, int(device), order.round) for device in asked]
+    for estimate in estimates:
+        require_finite(order.round, estimate.loss, estimate.smoothness)
+    variance = np.mean([estimate.variance_of for estimate in estimates], axis=0)
+    square = np.mean([estimate.square_of for estimate in estimates], axis=0)
+    return BoundConstants(
+        smoothness=float(np.mean([estimate.smoothness for estimate in estimates])),
+        initial_gap=max(float(np.mean([estimate.loss for estimate in estimates])), LEAST_GAP),
+        variance_of=variance,
+        moment_of=np.maximum(square + variance * (1 / order.batch_sizes).mean(), 0.0),
+    )
+
+
+def _estimate(probe: Probe, device: int, round: int) -> DeviceEstimate:
+    mean, own = probe.state.mean(), probe.state.model_of(device)
+    halves = _halves(probe, device, round)
+    (mean_a, loss_a), (mean_b, loss_b) = (gradient(probe, mean, half, round) for half in halves)
+    if probe.state.depth == 0 or _distance(own, mean) == 0:
+        own = moved(mean, [_step(layer, probe.optimizer.learning_rate) for layer in mean_a])
+    own_a, own_b = (gradient(probe, own, half, round)[0] for half in halves)
+    changes = [difference(own_a, mean_a), difference(own_b, mean_b)]
+    change = sum(float(products(one, other).sum()) for one in changes for other in changes) / 4
+    apart = difference(mean_a, mean_b)
+    return DeviceEstimate(
+        smoothness=math.sqrt(change) / max(_distance(own, mean), LEAST_DISTANCE),
+        variance_of=len(halves[0].y) / 2 * products(apart, apart).cpu().numpy(),
+        square_of=products(mean_a, mean_b).cpu().numpy(),
+        loss=float(loss_a + loss_b) / 2,
+    )
+
+
+def _halves(probe: Probe, device: int, round: int) -> list[Samples]:
+    """Two equal sets of a device's samples that share none."""
+    indices = probe.some_samples("probe", device, round)
+    size = min(SAMPLES, len(indices)) // 2
+    return [Samples.of(probe.data, [half]) for half in np.split(indices[: 2 * size], 2)]
+
+
+def _distance(one: Sequence[LayerState], other: Sequence[LayerState]) -> float:
+    apart = difference(weights_of(one), weights_of(other))
+    return math.sqrt(float(products(apart, apart).sum()))
+
+
+def _step(layer: Tensors, learning_rate: float) -> Tensors:
+    """A plain gradient step, for devices whose weights have not moved apart."""
+    return {name: learning_rate * tensor for name, tensor in layer.items()}

@@ -1,0 +1,27 @@
+"""All that a reading may look at: the layers, the state, the samples, the optimiser and the loss."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from hasfl.arrays import IntN
+from hasfl.state.optimizers import Optimizer
+from hasfl.state.split_state import SplitState
+from hasfl.state.training_data import TrainingData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Probe:
+    """A view of a training. A reading takes gradients through it and changes nothing."""
+
+    layers: Sequence[nn.Module]
+    state: SplitState
+    data: TrainingData
+    optimizer: Optimizer
+    sample_loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) → one number for each sample
+
+    def some_samples(self, purpose: str, device: int, round: int) -> IntN:
+        """A device's samples in a random order that depends on the seed, the purpose and the round."""
+        order: IntN = self.data.seeds.stream(purpose, round, device).permutation(self.data.shares[device])
+        return order

@@ -1,0 +1,39 @@
+"""A number that is read now and then with an error, and that changes slowly."""
+
+import math
+from dataclasses import dataclass
+
+READING_ERROR = math.log(
+    2
+)  # standard deviation of one reading, in logarithms: readings are good to a factor of 2
+CHANGE = math.log(1.4)  # standard deviation of the change between two readings, in logarithms
+GUESS_ERROR = math.log(4)  # standard deviation of the guess before the first reading, in logarithms
+LEAST = (
+    0.2  # a reading below this counts as this: it costs a plan next to nothing, and logarithms stay finite
+)
+
+
+@dataclass(slots=True)
+class Tracked:
+    """A random walk in logarithms, filtered (Kalman 1960, for one number)."""
+
+    log: float
+    variance: float = GUESS_ERROR**2
+
+    @property
+    def value(self) -> float:
+        """The best estimate."""
+        return math.exp(self.log)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the estimate, in logarithms."""
+        return math.sqrt(self.variance)
+
+    def read(self, value: float) -> float:
+        """Take a reading in; returns the weight that it was given."""
+        before = self.variance + CHANGE**2
+        weight = before / (before + READING_ERROR**2)
+        self.log += weight * (math.log(max(value, LEAST)) - self.log)
+        self.variance = (1 - weight) * before
+        return weight

@@ -1,0 +1,94 @@
+"""The door for users of the library: a model, data and a fleet in; a training in virtual time out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from hasfl.arrays import IntN
+from hasfl.data import Dataset
+from hasfl.engines.local import LocalEngine
+from hasfl.engines.simulated import SimulatedEngine
+from hasfl.fleet import Fleet
+from hasfl.goal import Goal
+from hasfl.networks import LayeredModel, layered
+from hasfl.record import RoundRecord
+from hasfl.runner.assembly import assemble, settings_from
+from hasfl.settings import Settings
+from hasfl.state.split_state import Weights
+from hasfl.training.loop import Training
+from hasfl.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A training in virtual time. Iterate over it to train; then take the model."""
+
+    training: Training
+    engine: LocalEngine
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        """Train until the goal is reached; one record a round. A second loop goes on after the first."""
+        return self.training.rounds()
+
+    def model(self) -> Weights:
+        """Weights and buffers of the served model, by the layers' names."""
+        return self.engine.model()
+
+    def load_into(self, model: nn.Module) -> None:
+        """Copy the served model's weights into the model that training began with."""
+        chain = model if isinstance(model, LayeredModel) else layered(model, self.engine.job.test[0][:2])
+        own = dict(chain.layers.named_parameters()) | dict(chain.layers.named_buffers())
+        with torch.no_grad():
+            for name, tensor in self.model().items():
+                own[name].copy_(tensor)
+
+    @property
+    def looped_layers(self) -> Mapping[str, str]:
+        """Layers that are trained for one device after the other because of what they do, with the reason."""
+        return self.engine.looped_layers if isinstance(self.engine, SimulatedEngine) else {}
+
+
+def simulate(
+    model: nn.Module,
+    data: Dataset,
+    fleet: Fleet | World,
+    *,
+    shares: Sequence[IntN] | None = None,
+    rounds: int | None = None,
+    **settings: Any,
+) -> Simulation:
+    """Train a model over a fleet in virtual time.
+
+        for record in simulate(model, data, fleet, strategy="hasfl", learning_rate=0.1, rounds=30):
+            print(record.round, record.loss, record.accuracy, record.clock)
+
+    A plain module is cut wherever one tensor crosses. Training copies the weights and leaves the model alone,
+    until `load_into` is called. A `World` in place of a fleet lets rates change and devices come and go.
+
+    `shares` says which samples each device holds; None deals them out at random. `rounds` is short for
+    `goal=Goal(rounds=…)`. All other keywords are the fields of `hasfl.Settings`: `strategy`, `learning_rate`,
+    `interval`, `optimizer`, `max_batch`, `evaluate_every`, `goal`, `seed`, `held_out`, `augment`,
+    `known_constants`, `sample_loss`, and the groups `planning`, `serving` and `machine`.
+    """
+    if rounds is not None:
+        settings["goal"] = _with_rounds(settings.get("goal"), rounds)
+    return simulation(model, data, fleet, settings_from(settings), shares=shares)
+
+
+def simulation(
+    model: nn.Module,
+    data: Dataset,
+    fleet: Fleet | World,
+    settings: Settings,
+    *,
+    shares: Sequence[IntN] | None = None,
+) -> Simulation:
+    """The same, for settings that are one value."""
+    return Simulation(*assemble(model, data, fleet, settings, shares))
+
+
+def _with_rounds(goal: Goal | None, rounds: int) -> Goal:
+    return Goal(rounds=rounds) if goal is None else replace(goal, rounds=rounds)

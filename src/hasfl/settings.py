@@ -1,0 +1,165 @@
+"""How training is done: the name, the default and the check of every setting stand here once.
+
+The library takes `Settings`, in which rare settings are grouped. A scenario file lists the same names under
+`[training]` (`documents/scenario.py`).
+"""
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from hasfl.arrays import count, quantity
+from hasfl.constants import Constants
+from hasfl.errors import InputError
+from hasfl.goal import HELD_OUT, UNTIL_CONVERGED, Goal
+
+MOST_HELD_OUT = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The settings that most trainings choose. The defaults are the paper's."""
+
+    strategy: Any = "hasfl"  # a name, a function of a situation, or an object with a method plan
+    learning_rate: float = 5e-4  # γ
+    interval: int = 15  # I, rounds between two aggregations
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    max_batch: int = 64  # the largest batch size that a plan may have
+    evaluate_every: int | None = None  # rounds; None: the interval
+
+    def __post_init__(self) -> None:
+        quantity("learning_rate", self.learning_rate, positive=True)
+        count("interval", self.interval)
+        count("max_batch", self.max_batch)
+        if self.evaluate_every is not None:
+            count("evaluate_every", self.evaluate_every)
+        _require_choices(self, Recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """What plans rest on, and whether they may change."""
+
+    constants: Literal["measured", "paper"] | None = None  # None: measured, unless there is a target
+    target: float | None = None  # ε, with the paper's constants; None: twice the floor of the bound
+    plans: Literal["over time", "stay"] = "over time"  # stay: kept once the first readings are in
+
+    def __post_init__(self) -> None:
+        if self.target is not None:
+            quantity("target", self.target, positive=True)
+        _require_choices(self, Planning)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """Which model is evaluated and handed out."""
+
+    serve: Literal["mean", "last"] = "mean"  # a running mean of the aggregated models, or the last one
+    calibrate: bool | None = None  # measure batch norms anew; None: where the mean is served
+
+    def __post_init__(self) -> None:
+        if self.calibrate not in (None, True, False):
+            raise InputError(f"calibrate must be true or false, got {self.calibrate!r}")
+        _require_choices(self, Serving)
+
+    @property
+    def averages(self) -> bool:
+        """Whether a running mean is kept."""
+        return self.serve == "mean"
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether batch norms are measured anew for every model that is read out."""
+        return self.averages if self.calibrate is None else self.calibrate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where and how this computer does the work. Results are the same but for rounding."""
+
+    engine: Literal["simulated", "reference"] = "simulated"  # reference: one device after the other, slow
+    device: Literal["cpu", "cuda"] = "cpu"
+    precision: Literal["float32", "bfloat16"] = "float32"  # on a GPU, float32 products use TF32
+    report_every: int | None = None  # rounds whose losses are read at once; None: 1, or the interval on a GPU
+
+    def __post_init__(self) -> None:
+        if self.report_every is not None:
+            count("report_every", self.report_every)
+        _require_choices(self, Machine)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Recipe):
+    """Every setting of a training."""
+
+    goal: Goal = UNTIL_CONVERGED
+    seed: int = 0
+    held_out: float | None = None  # share of each device's samples; None: 0.1 if the goal needs them, else 0
+    augment: bool = False  # crop and flip images at random
+    known_constants: Constants | None = None  # None: they are read from training
+    sample_loss: Callable[..., Any] | None = None  # (outputs, labels) → a loss for each; None: cross entropy
+    planning: Planning = Planning()
+    serving: Serving = Serving()
+    machine: Machine = Machine()
+
+    def __post_init__(self) -> None:
+        Recipe.__post_init__(self)
+        self._check_held_out()
+        self._check_constants()
+
+    @property
+    def held_out_share(self) -> float:
+        """The share of each device's samples that are held out from training."""
+        if self.held_out is not None:
+            return self.held_out
+        return HELD_OUT if self.goal.judges_model else 0.0
+
+    @property
+    def kind_of_constants(self) -> str:
+        """Which constants plans are made with: measured, or the paper's."""
+        if self.known_constants is not None:
+            return self.known_constants.kind
+        return self.planning.constants or ("measured" if self.planning.target is None else "paper")
+
+    def _check_held_out(self) -> None:
+        if not 0 <= self.held_out_share <= MOST_HELD_OUT:
+            raise InputError(f"held_out must be from 0 to {MOST_HELD_OUT}, got {self.held_out!r}")
+        if self.goal.judges_model and self.held_out_share == 0:
+            raise InputError(
+                "held_out must be above 0 where accuracy, loss or convergence ends training, got 0: leave it "
+                "out, or end training after a number of rounds, samples or seconds"
+            )
+
+    def _check_constants(self) -> None:
+        """Refuse constants of one kind with settings for the other."""
+        asked, known = self.planning.constants, self.known_constants
+        if known is not None and asked not in (None, known.kind):
+            raise InputError(
+                f'constants = "{asked}" is not the kind that [constants] holds: leave it out, or set it to '
+                f'"{known.kind}"'
+            )
+        if self.kind_of_constants == "measured" and self.planning.target is not None:
+            way_out = (
+                'set constants = "paper"' if known is None else "give the bound's constants in [constants]"
+            )
+            raise InputError(f"the target ε belongs to the paper's constants: leave it out, or {way_out}")
+
+
+def _require_choices(group: object, kind: type) -> None:
+    """Refuse a value that is none of the choices of a setting's type."""
+    for name, hint in get_type_hints(kind).items():
+        choices = _choices(hint)
+        if choices and getattr(group, name) not in choices:
+            known = ", ".join(choice for choice in choices if choice is not None)
+            raise InputError(f"{name} must be one of {known}, got {getattr(group, name)!r}")
+
+
+def _choices(hint: Any) -> list[Any]:
+    """The values that a Literal allows, None too where the setting is optional; nothing for other types."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    if get_origin(hint) in (Union, types.UnionType):
+        literal = [choice for part in get_args(hint) for choice in _choices(part)]
+        return [*literal, None] if literal else []
+    return []

@@ -1,0 +1,182 @@
+"""What a strategy is: a pair of rules, or a function or class of a user's own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.errors import Infeasible, InputError, TargetUnreachable
+from hasfl.plan import Plan
+from hasfl.strategies.batch_rules import fixed_batch, habs, largest_batches, random_batches
+from hasfl.strategies.cut_rules import hams, random_cuts, resource_aware_cuts
+from hasfl.strategies.situation import Rule, Situation
+from hasfl.theory.objective import margins
+from hasfl.theory.paradigms import SPLIT, Paradigm
+
+DEFAULT_BATCH = 16
+
+
+class Strategy(Protocol):
+    """Chooses batch sizes and cuts."""
+
+    @property
+    def name(self) -> str:
+        """As people write it."""
+
+    @property
+    def paradigm(self) -> Paradigm:
+        """The way of training that the plans are for."""
+
+    @property
+    def of_the_paper(self) -> bool:
+        """Whether it plans with the constants of the paper's bound alone."""
+
+    @property
+    def uses_constants(self) -> bool:
+        """Whether the constants of the problem make a difference to its plans."""
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it plans for the least time, so that a plan is kept where a new one is hardly better."""
+
+    @property
+    def draws_batches(self) -> bool:
+        """Whether batch sizes are random and so differ from round to round."""
+
+    @property
+    def draws_cuts(self) -> bool:
+        """Whether cuts are random."""
+
+    def plan(self, situation: Situation) -> Plan:
+        """A plan for the rounds up to the next aggregation."""
+
+    def rebatch(self, situation: Situation, plan: Plan) -> Plan:
+        """The plan of a round between two aggregations: the same cuts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A strategy of two rules, one for batch sizes and one for cuts; `together` finds both at once.
+
+    Random choices can leave the target out of reach. Then each device takes its quickest cut instead of the
+    best one, or the largest batch that fits instead of the best one.
+    """
+
+    name: str
+    batch_rule: Rule  # batch sizes for given cuts
+    cut_rule: Rule  # cuts for given batch sizes
+    together: Callable[[Situation], Plan] | None = None
+    paradigm: Paradigm = SPLIT
+    of_the_paper: bool = False
+
+    @property
+    def uses_constants(self) -> bool:
+        """Whether one of the rules finds the best, which depends on the constants."""
+        return self.together is not None or self.batch_rule is habs or self.cut_rule is hams
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the plan is the best that can be found, and nothing in it is drawn."""
+        return self.uses_constants and not (self.draws_batches or self.draws_cuts)
+
+    @property
+    def draws_batches(self) -> bool:
+        """Whether batch sizes are random."""
+        return self.batch_rule is random_batches
+
+    @property
+    def draws_cuts(self) -> bool:
+        """Whether cuts are random."""
+        return self.cut_rule is random_cuts
+
+    def plan(self, situation: Situation) -> Plan:
+        """A plan for the rounds up to the next aggregation.
+
+        The rule that does not depend on the other one goes first. In habs+rhams both depend on each other;
+        there each device's quickest cut is the one for the default batch size.
+        """
+        if self.together is not None:
+            return self.together(situation)
+        first = fixed_batch(DEFAULT_BATCH) if self.batch_rule is habs else self.batch_rule
+        shallowest = np.ones(len(situation.devices), dtype=np.int64)
+        cuts = self._cuts(situation, first(situation, shallowest))
+        return Plan(self._batches(situation, cuts), cuts)
+
+    def rebatch(self, situation: Situation, plan: Plan) -> Plan:
+        """The plan of a round between two aggregations: the same cuts, the batch rule asked again."""
+        return Plan(self._batches(replace(situation, previous=plan), plan.cuts), plan.cuts)
+
+    def _cuts(self, situation: Situation, batch_sizes: IntN) -> IntN:
+        try:
+            return self.cut_rule(situation, batch_sizes)
+        except (Infeasible, TargetUnreachable):
+            if not self.draws_batches:
+                raise
+            return resource_aware_cuts(situation, batch_sizes)
+
+    def _batches(self, situation: Situation, cuts: IntN) -> IntN:
+        try:
+            return self.batch_rule(situation, cuts)
+        except (Infeasible, TargetUnreachable):
+            if not self.draws_cuts:
+                raise
+            return largest_batches(situation, cuts)
+
+
+class OwnStrategy:
+    """A user's function `situation → Plan`, or an object with `plan` and, if it likes, `rebatch`.
+
+    The function is asked at the beginning of every interval, `rebatch(situation, plan)` in every other round.
+    Set `uses_constants = False` on it where it does not look at `situation.problem.constants`: then training
+    spends no samples on reading them. Set `paradigm` where its plans are not for split training.
+    """
+
+    is_steady = draws_cuts = of_the_paper = False
+
+    def __init__(self, own: object, name: str) -> None:
+        self.name = name
+        self._plan: Any = getattr(own, "plan", own)
+        self._rebatch = getattr(own, "rebatch", None)
+        self.draws_batches = self._rebatch is not None  # so that it is asked in every round
+        if not callable(self._plan):
+            raise InputError(
+                f"strategy {name} must be a function of a situation, or an object with a method plan, got "
+                f"{type(own).__name__}"
+            )
+        self.uses_constants: bool = getattr(own, "uses_constants", True)
+        self.paradigm: Paradigm = getattr(own, "paradigm", SPLIT)
+
+    def plan(self, situation: Situation) -> Plan:
+        """The user's plan, checked."""
+        return self._checked(self._plan(situation), situation)
+
+    def rebatch(self, situation: Situation, plan: Plan) -> Plan:
+        """The user's plan for a round between two aggregations, checked; the same plan without a method."""
+        if self._rebatch is None:
+            return self._checked(plan, situation)
+        rebatched = self._checked(self._rebatch(situation, plan), situation)
+        if not np.array_equal(rebatched.cuts, plan.cuts):
+            raise InputError(
+                f"strategy {self.name} moved a cut in round {situation.round}, between two aggregations: "
+                "return the cuts of the plan that rebatch was given"
+            )
+        return rebatched
+
+    def _checked(self, plan: object, situation: Situation) -> Plan:
+        """Refuse what is not a plan for these devices, or does not fit them."""
+        if not isinstance(plan, Plan):
+            raise InputError(f"strategy {self.name} must return a Plan, got {type(plan).__name__}")
+        problem = situation.problem
+        problem.require_fits(plan)
+        left = margins(plan, problem)
+        limits = {"memory": left.memory, "batch size (max_batch, or the samples it holds)": left.max_batch}
+        for limit, margin in (limits | {"smallest batch of its layers": left.min_batch}).items():
+            if (over := np.flatnonzero(margin < 0)).size:
+                i = int(over[0])
+                raise Infeasible(
+                    f"strategy {self.name} gives device {problem.fleet.names[i]!r} batch size "
+                    f"{plan.batch_sizes[i]} at cut {plan.cuts[i]}, which is beyond its {limit}: give it less"
+                )
+        return plan

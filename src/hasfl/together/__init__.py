@@ -1,0 +1,1 @@
+"""Many devices in one batch: how the simulated engine is fast."""

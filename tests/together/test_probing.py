@@ -1,0 +1,214 @@
+"""Which layers may be run for all devices at once: found by trying, and never at the cost of the result."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hasfl.engines.reference import ReferenceEngine
+from hasfl.engines.simulated import SimulatedEngine
+from hasfl.networks import LayeredModel
+from hasfl.together.probing import LayerKind, try_layers
+from tests.engines.models import (
+    CLASSES,
+    FEATURES,
+    Attention,
+    Centred,
+    Recurrent,
+    Residual,
+    ResidualConv,
+    Tied,
+    model,
+)
+from tests.engines.trainings import OPTIMIZERS, carry_out, job, largest_difference, snapshot, timetable
+
+RAGGED, LOOPED, RANDOM = LayerKind.RAGGED, LayerKind.LOOPED, LayerKind.RANDOM
+
+
+class Applied(nn.Module):
+    """A function of the batch as a layer."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def chain(*layers: nn.Module, shape: Sequence[int] = (FEATURES,), dtype: Any = torch.float64) -> LayeredModel:
+    named = {f"layer{j}": layer for j, layer in enumerate(layers)}
+    return LayeredModel(named, torch.empty(1, *shape, dtype=dtype)).double()
+
+
+def kinds_of(model: LayeredModel) -> list[LayerKind]:
+    example = model.example_input
+    given = torch.linspace(0, 1.9, 5 * example[:1].numel(), dtype=torch.float64)
+    samples = given[torch.randperm(len(given), generator=torch.Generator().manual_seed(0))]
+    tried = try_layers(model, samples.reshape(5, *example.shape[1:]).to(example.dtype))
+    return [layer.kind for layer in tried]
+
+
+def kind_of(layer: nn.Module, *, shape: Sequence[int] = (FEATURES,), dtype: Any = torch.float64) -> LayerKind:
+    return kinds_of(chain(layer, shape=shape, dtype=dtype).train())[0]
+
+
+IMAGE = (4, 6, 6)
+KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], LayerKind]] = {
+    "linear": (lambda: nn.Linear(FEATURES, 3), (FEATURES,), RAGGED),
+    "residual": (lambda: Residual(FEATURES), (FEATURES,), RAGGED),
+    "residual block": (lambda: ResidualConv(4, 6), IMAGE, RAGGED),
+    "tied": (lambda: Tied(FEATURES), (FEATURES,), RAGGED),
+    "convolution": (lambda: nn.Conv2d(4, 3, 3, groups=1, dilation=2), IMAGE, RAGGED),
+    "batch norm": (lambda: nn.BatchNorm2d(4), IMAGE, RAGGED),
+    "group norm": (lambda: nn.GroupNorm(2, 4), IMAGE, RAGGED),
+    "pooling": (lambda: nn.MaxPool2d(2), IMAGE, RAGGED),
+    "flatten": (nn.Flatten, IMAGE, RAGGED),
+    "softmax over a sample": (lambda: nn.Softmax(1), (FEATURES,), RAGGED),
+    "no chance of dropping": (lambda: nn.Dropout(0.0), (FEATURES,), RAGGED),
+    "attention": (lambda: Attention(FEATURES), (5, FEATURES), LOOPED),
+    "recurrent": (lambda: Recurrent(3), (FEATURES,), LOOPED),
+    "slope for each channel": (lambda: nn.PReLU(FEATURES), (FEATURES,), LOOPED),
+    "parametrised": (
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(FEATURES, 3)),
+        (FEATURES,),
+        LOOPED,
+    ),
+    "batch norm that counts": (lambda: nn.BatchNorm1d(FEATURES, momentum=None), (FEATURES,), LOOPED),
+    "transposed convolution": (lambda: nn.ConvTranspose2d(4, 2, 3), IMAGE, LOOPED),
+    "softmax over the batch": (lambda: nn.Softmax(0), (FEATURES,), LOOPED),
+    "centred": (Centred, (FEATURES,), LOOPED),
+    "linear and centred": (
+        lambda: nn.Sequential(nn.Linear(FEATURES, 3), Centred()),
+        (FEATURES,),
+        LOOPED,
+    ),
+    "first of the batch": (lambda: Applied(lambda x: x + x[:1]), (FEATURES,), LOOPED),
+    "largest of the batch": (lambda: Applied(lambda x: x / x.abs().max()), (FEATURES,), LOOPED),
+    "number of samples": (lambda: Applied(lambda x: x / len(x)), (FEATURES,), LOOPED),
+    "rolled": (lambda: Applied(lambda x: x.roll(1, 0)), (FEATURES,), LOOPED),
+    "dropout": (lambda: nn.Dropout(0.5), (FEATURES,), RANDOM),
+    "dropout after weights": (
+        lambda: nn.Sequential(nn.Linear(FEATURES, 3), nn.Dropout(0.1)),
+        (FEATURES,),
+        RANDOM,
+    ),
+    "noise": (lambda: Applied(lambda x: x + 0.1 * torch.randn_like(x)), (FEATURES,), RANDOM),
+    "noise that hardly matters": (
+        lambda: Applied(lambda x: x + 1e-9 * torch.rand_like(x)),
+        (FEATURES,),
+        RANDOM,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds(name: str) -> None:
+    make, shape, expected = KINDS[name]
+    assert kind_of(make(), shape=shape) is expected
+
+
+def test_words_are_looked_up_one_device_after_the_other() -> None:
+    assert kind_of(nn.Embedding(7, 3), shape=(5,), dtype=torch.int64) is LOOPED
+
+
+def test_a_layer_that_mixes_samples_is_found_however_small_its_inputs_are() -> None:
+    small = Applied(lambda x: 1e-4 * x)
+    assert kinds_of(chain(small, Centred()))[1] is LOOPED
+
+
+@pytest.mark.parametrize("name", ["batch norm 1d", "dropout", "parametrised", "small-cnn batch"])
+def test_trying_changes_nothing(name: str) -> None:
+    """Neither the model nor torch's own generator."""
+    tried = model(name).train()
+    torch.manual_seed(3)
+    generator = torch.get_rng_state()
+    before = {key: tensor.clone() for key, tensor in tried.state_dict().items()}
+    kinds_of(tried)
+    assert torch.equal(generator, torch.get_rng_state())
+    assert all(torch.equal(tensor, before[key]) for key, tensor in tried.state_dict().items())
+
+
+class CountsSamples(nn.Module):
+    """Keeps count of the samples that it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, FEATURES)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen.add_(len(x))
+        return self.linear(x)
+
+
+class NormalisedGradient(torch.autograd.Function):
+    """Passes samples on as they are, and gradients with length 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient / gradient.norm()
+
+
+class Experts(nn.Module):
+    """Sends each sample to one of two linear layers."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.threshold = threshold
+        self.experts = nn.ModuleList([nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        second = x[:, 0] > self.threshold
+        for expert, chosen in zip(self.experts, (~second, second), strict=True):
+            if chosen.any():
+                y = y.index_put((chosen,), expert(x[chosen]))
+        return y
+
+
+UNUSUAL: dict[str, Callable[[], nn.Module]] = {
+    "counts samples": CountsSamples,
+    "mixes in the backward pass": lambda: nn.Sequential(
+        nn.Linear(FEATURES, FEATURES), Applied(NormalisedGradient.apply)
+    ),
+    "sends samples to experts": lambda: Experts(1.0),
+    "seldom asks the second expert": lambda: Experts(1.5),
+    "normalises before it asks": lambda: nn.Sequential(
+        nn.BatchNorm1d(FEATURES, affine=False, eps=1.0, momentum=0.3), Experts(1.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_engines_agree_on_layers_that_outputs_of_a_few_samples_do_not_betray(
+    name: str, optimizer: str
+) -> None:
+    engines = []
+    for kind in (ReferenceEngine, SimulatedEngine):
+        torch.manual_seed(2)
+        made = chain(UNUSUAL[name](), nn.Tanh(), nn.Linear(FEATURES, CLASSES))
+        engines.append(kind(job(made, OPTIMIZERS[optimizer])))
+    for _ in zip(*(carry_out(engine, timetable(3, smallest=2)) for engine in engines), strict=True):
+        # As for all other models: float64, and sums in another order.
+        assert largest_difference(*map(snapshot, engines)) < 1e-12
+
+
+def test_a_model_is_tried_on_samples_that_it_can_take() -> None:
+    """One that reads its tokens from numbers cannot take just any."""
+    words = nn.Sequential(
+        Applied(lambda x: x.long()), nn.Embedding(9, FEATURES), Applied(lambda x: x.mean(1))
+    )
+    made = chain(words, nn.Linear(FEATURES, CLASSES))
+    given = job(made, OPTIMIZERS["sgd"])
+    given.data.x.copy_(given.data.x.abs().clamp(max=8).round())
+    engine = SimulatedEngine(given)
+    list(carry_out(engine, timetable(2)))

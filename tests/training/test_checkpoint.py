@@ -1,0 +1,181 @@
+"""A training that was stopped after any round goes on as if nothing had happened, to the last bit."""
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hasfl.constants import BoundConstants
+from hasfl.errors import InputError
+from hasfl.record import RoundRecord
+from hasfl.runner.simulation import Simulation
+from hasfl.training.checkpoint import restore, saved
+from hasfl.world import World
+from tests.engines.simulations import changing_world, simulation, unequal_fleet, world_without
+
+pytestmark = pytest.mark.usefixtures("readings_come_soon")
+ROUNDS = 7  # two aggregations, and a round of a third interval
+CONSTANTS = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=[1.0] * 4, moment_of=[1e-3] * 4)
+Kept = tuple[Mapping[str, Any], Mapping[str, Any], list[RoundRecord]]
+
+CASES: dict[str, dict[str, Any]] = {
+    "hasfl": {},
+    "hasfl-bcd": {"optimizer": "momentum"},
+    "habs+rms": {},
+    "rbs+hams": {"optimizer": "adam", "learning_rate": 0.01},
+    "rbs+rms": {"optimizer": "adam", "learning_rate": 0.01, "augment": True},
+    "fl": {"optimizer": "momentum"},
+    "sl": {"evaluate_every": 2},
+    "cl": {"optimizer": "adam", "learning_rate": 0.01},
+    "b=4+rms": {"serve": "last", "evaluate_every": 1},
+    "sfl": {"calibrate": False, "evaluate_every": 1},
+}
+
+
+def kept_after_every_round(made: Simulation) -> tuple[list[RoundRecord], list[Kept], dict[str, Tensor]]:
+    """All records, what a checkpoint after each would hold (as it comes back from a file), and the model."""
+    records: list[RoundRecord] = []
+    kept: list[Kept] = []
+    for record in made.training.rounds():
+        records.append(record)
+        arrays, values = saved(made.training, made.engine)
+        kept.append((copy.deepcopy(arrays), json.loads(json.dumps(values)), list(records)))
+    return records, kept, made.model()
+
+
+def gone_on(made: Simulation, kept: Kept) -> tuple[list[RoundRecord], dict[str, Tensor]]:
+    arrays, values, before = kept
+    read = [RoundRecord.from_json(json.loads(json.dumps(record.as_json()))) for record in before]
+    restore(made.training, made.engine, arrays, values, read)
+    return [*read, *made.training.rounds()], made.model()
+
+
+def assert_same_bits(
+    found: tuple[Sequence[RoundRecord], dict[str, Tensor]],
+    expected: tuple[Sequence[RoundRecord], dict[str, Tensor]],
+) -> None:
+    assert [record.as_json() for record in found[0]] == [record.as_json() for record in expected[0]]
+    assert found[1].keys() == expected[1].keys()
+    assert all(torch.equal(tensor, expected[1][name]) for name, tensor in found[1].items())
+
+
+@pytest.mark.parametrize("strategy", CASES)
+def test_after_every_round(strategy: str) -> None:
+    records, kept, model = kept_after_every_round(simulation(strategy, rounds=ROUNDS, **CASES[strategy]))
+    assert len(kept) == ROUNDS
+    for each in kept:
+        again = simulation(strategy, rounds=ROUNDS, **CASES[strategy])
+        assert_same_bits(gone_on(again, each), (records, model))
+
+
+def test_where_a_plan_is_kept_because_none_reaches_the_target() -> None:
+    settings = {"rounds": ROUNDS, "target": 0.009}
+    records, kept, model = kept_after_every_round(simulation("hasfl", unequal_fleet(), **settings))
+    assert [record.round for record in records if record.notes] == [3, 6]
+    for each in kept:
+        assert_same_bits(gone_on(simulation("hasfl", unequal_fleet(), **settings), each), (records, model))
+
+
+@pytest.mark.parametrize("engine", ["reference", "simulated"])
+def test_where_devices_leave_and_come_back(engine: str) -> None:
+    """Device 0 leaves within the first interval, device 2 is away for the second."""
+    settings = {"rounds": ROUNDS, "engine": engine, "known_constants": CONSTANTS, "target": 0.012}
+    world = world_without((0, 2, 2), (2, 4, 5))
+    records, kept, model = kept_after_every_round(simulation("hasfl", world, **settings))
+    assert [len(record.devices) for record in records] == [4, 3, 3, 3, 3, 3, 4]
+    for each in kept:
+        assert_same_bits(gone_on(simulation("hasfl", world, **settings), each), (records, model))
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_a_running_mean_that_is_under_way(calibrate: bool) -> None:
+    """Stopped after three aggregations, with one more to come, whose share depends on how many there were."""
+    settings = {"rounds": 13, "calibrate": calibrate, "optimizer": "momentum"}
+    records, kept, model = kept_after_every_round(simulation("rbs+rms", **settings))
+    for each in kept[8:12]:
+        assert each[1]["split"]["averaged"] == len(each[2]) // 3
+        assert_same_bits(gone_on(simulation("rbs+rms", **settings), each), (records, model))
+
+
+@pytest.mark.parametrize("rounds", [2, ROUNDS])
+def test_what_is_served_otherwise_is_refused(rounds: int) -> None:
+    """Also what an older version saved, which knew no other way; before an aggregation as well as after."""
+    _, kept, _ = kept_after_every_round(simulation("sfl", rounds=ROUNDS))
+    arrays, values, records = kept[rounds - 1]
+    assert values["split"]["averaged"] == rounds // 3
+    last = simulation("sfl", rounds=ROUNDS, serve="last")
+    with pytest.raises(InputError, match=r"^this training serves 'last', but what was saved says 'mean'$"):
+        restore(last.training, last.engine, arrays, values, records)
+    split = {"depth": values["split"]["depth"], "devices": values["split"]["devices"]}
+    mean = simulation("sfl", rounds=ROUNDS)
+    with pytest.raises(InputError, match=r"^this training serves 'mean', but .* an older version wrote it$"):
+        restore(mean.training, mean.engine, arrays, {**values, "split": split}, records)
+
+
+def test_a_running_mean_that_is_missing_is_refused() -> None:
+    _, kept, _ = kept_after_every_round(simulation("sfl", rounds=ROUNDS))
+    arrays, values, records = kept[-1]
+    own = {name: array for name, array in arrays.items() if not name.startswith(".mean.")}
+    assert len(own) < len(arrays)
+    made = simulation("sfl", rounds=ROUNDS)
+    with pytest.raises(InputError, match=r"^\.mean\.conv1\..* must be a tensor .* got nothing$"):
+        restore(made.training, made.engine, own, values, records)
+
+
+def test_a_training_that_stops_twice() -> None:
+    records, kept, model = kept_after_every_round(simulation("rbs+rms", rounds=ROUNDS))
+    second = simulation("rbs+rms", rounds=ROUNDS)
+    arrays, values, before = kept[1]
+    restore(second.training, second.engine, arrays, values, before)
+    more = [*before]
+    for record in second.training.rounds():
+        more.append(record)
+        if record.round == 5:
+            break
+    once_more = (*saved(second.training, second.engine), more)
+    assert_same_bits(gone_on(simulation("rbs+rms", rounds=ROUNDS), once_more), (records, model))
+
+
+def test_the_other_engine_can_go_on() -> None:
+    """A checkpoint says what was trained, not by whom."""
+    records, kept, _ = kept_after_every_round(simulation("rbs+rms", rounds=ROUNDS))
+    found, _ = gone_on(simulation("rbs+rms", rounds=ROUNDS, engine="reference"), kept[3])
+    for left, right in zip(found, records, strict=True):
+        assert left.plan == right.plan
+        assert left.loss == pytest.approx(right.loss, rel=1e-11)  # float64, sums in another order
+
+
+@pytest.mark.parametrize("strategy", ["hasfl", "rbs+rms", "sl"])
+@pytest.mark.parametrize("rounds", [3, 7])
+def test_losses_may_be_read_seldom(strategy: str, rounds: int) -> None:
+    """Five rounds at once, or one by one: the same records."""
+    trainings = []
+    for report_every in (1, 5, 100):
+        made = simulation(strategy, rounds=rounds)
+        made.training.report_every = report_every
+        trainings.append((list(made.training.rounds()), made.model()))
+    for found in trainings[1:]:
+        assert_same_bits(found, trainings[0])
+    assert len(trainings[0][0]) == rounds
+
+
+def test_a_loop_that_is_left_and_entered_again_goes_on() -> None:
+    expected = list(simulation("rbs+hams", rounds=6).training.rounds())
+    made = simulation("rbs+hams", rounds=6)
+    found: list[RoundRecord] = []
+    while len(found) < 6:
+        found.append(next(iter(made.training.rounds())))
+    assert [record.as_json() for record in found] == [record.as_json() for record in expected]
+
+
+@pytest.mark.parametrize("world", [changing_world(), None])
+def test_what_a_training_asked_before_does_not_matter(world: World | None) -> None:
+    """Two trainings side by side in one world, round by round, are two trainings one after the other."""
+    alone = [record.as_json() for record in simulation("hasfl", world, rounds=6).training.rounds()]
+    pair = [simulation("hasfl", world, rounds=6).training.rounds() for _ in range(2)]
+    for expected, *found in zip(alone, *pair, strict=True):
+        assert [record.as_json() for record in found] == [expected, expected]
