@@ -5,10 +5,10 @@ READY := .venv/.ready
 # The ground, the hall and the deciding wing: what a plan rests on.
 DECIDING := src/hasfl/*.py,src/hasfl/theory/*.py,src/hasfl/planning/*.py,src/hasfl/planning/*/*.py,src/hasfl/strategies/*.py,src/hasfl/world/*.py
 
-.PHONY: help demo test check lint types coverage bench bless clean
+.PHONY: help demo test test-all check lint types coverage bench bless clean
 
 help:  ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -18,17 +18,23 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-DEMO := hasfl,hasfl-bcd,rbs+hams,habs+rms,rbs+rms,rbs+rhams
+DEMO := hasfl,hasfl-bcd,fl,sfl,b=16+cut=2,rbs+rms
 
-demo: $(READY)  ## Train the paper's strategies on digits and compare them, in about a minute
+demo: $(READY)  ## Train six strategies on twenty unequal boxes and say who is first
 	@rm -rf runs/demo
-	$(BIN)/hasfl compare examples/digits.toml --strategies $(DEMO) --out runs/demo
+	$(BIN)/hasfl compare examples/demo.toml --strategies $(DEMO) --out runs/demo
 
-test: $(READY)  ## Run the tests and require 95 % coverage of the deciding wing
-	$(BIN)/pytest -q --cov --cov-report=
+# One thread for each of the two workers: trainings in tests are too small for more.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
+
+test: $(READY)  ## Run the quick tests and require 95 % coverage of the deciding wing
+	$(PYTEST) -m "not slow" --cov --cov-report=
 	$(BIN)/coverage report --include='$(DECIDING)' --fail-under=95
 
-check: test lint types  ## Everything a change must pass
+test-all: test  ## Run the quick tests, then the slow ones: long matrices, killed processes
+	$(PYTEST) -m slow
+
+check: lint types test-all  ## Everything a change must pass
 
 lint: $(READY)  ## ruff, format and rules
 	$(BIN)/ruff check .

@@ -1,9 +1,9 @@
-"""Wall time and memory of a simulated round from 20 to 2,000 devices, on the CPU.
+"""Wall time and memory of a simulated round with 20 to 2,000 devices, on the CPU.
 
     python -m benchmarks.bench_devices
 
-Digits, the small CNN, b = 4, cut 2, intervals of five rounds; every device holds 32 samples. Each fleet
-is trained in a process of its own, so that its peak memory is its own.
+Digits, the small CNN, b = 4, cut 2, aggregation every five rounds; every device holds 32 samples. Each fleet
+is trained in its own process, so that the peak memory of one fleet does not count for the next.
 """
 
 import json
@@ -11,33 +11,33 @@ import subprocess
 import sys
 import time
 
-ROUNDS, INTERVAL = 50, 5
-FLEETS = (20, 100, 500, 2000)
+ROUNDS, INTERVAL = 50, 5  # the first interval warms up and is not timed
+FLEETS = (20, 100, 500, 2000)  # devices
 
 
 def train(devices: int) -> None:
-    """Train one fleet, and print what it took."""
+    """Train one fleet; prints seconds of a round, peak memory and accuracy as JSON."""
     import torch
 
-    from hasfl import FleetRanges, Goal, Seeds, draw_fleet
+    from hasfl import FleetRanges, Seeds, draw_fleet, simulate
     from hasfl.data import load_dataset, partition
     from hasfl.engines.memory import held_memory
     from hasfl.networks import network
-    from hasfl.runner.simulation import simulate
-    from hasfl.settings import Settings
 
     data = load_dataset("digits")
     seeds = Seeds(0)
-    shares = partition(data.y_train.numpy(), devices, seeds, samples=32)
-    settings = Settings(
+    simulation = simulate(
+        network("small-cnn"),
+        data,
+        draw_fleet(FleetRanges(devices=devices), seeds),
+        shares=partition(data.y_train.numpy(), devices, seeds, samples=32),
+        rounds=ROUNDS,
         strategy="b=4+cut=2",
         learning_rate=0.05,
         interval=INTERVAL,
         evaluate_every=ROUNDS,
-        goal=Goal(rounds=ROUNDS),
     )
-    fleet = draw_fleet(FleetRanges(devices=devices), seeds)
-    rounds = simulate(network("small-cnn"), data, fleet, settings, shares=shares).training.rounds()
+    rounds = iter(simulation)
     for _ in range(INTERVAL):
         next(rounds)
     began = time.perf_counter()
@@ -49,16 +49,17 @@ def train(devices: int) -> None:
 def main() -> None:
     print("| devices | ms a round | µs a device and round | against 20 devices | peak MiB | accuracy |")
     print("|--:|--:|--:|--:|--:|--:|")
-    first = 0.0
+    smallest_fleet = 0.0
     for devices in FLEETS:
         command = [sys.executable, "-m", "benchmarks.bench_devices", str(devices)]
-        ran = subprocess.run(command, check=True, capture_output=True, text=True)
-        found = json.loads(ran.stdout.splitlines()[-1])
-        each = found["seconds"] / devices
-        first = first or each
+        process = subprocess.run(command, check=True, capture_output=True, text=True)
+        measured = json.loads(process.stdout.splitlines()[-1])
+        of_device = measured["seconds"] / devices
+        smallest_fleet = smallest_fleet or of_device
         print(
-            f"| {devices:,} | {found['seconds'] * 1e3:.0f} | {each * 1e6:.0f} | {each / first:.2f} "
-            f"| {found['memory'] / 2**20:,.0f} | {found['accuracy']:.1%} |",
+            f"| {devices:,} | {measured['seconds'] * 1e3:.0f} | {of_device * 1e6:.0f} "
+            f"| {of_device / smallest_fleet:.2f} | {measured['memory'] / 2**20:,.0f} "
+            f"| {measured['accuracy']:.1%} |",
             flush=True,
         )
 

@@ -1,10 +1,11 @@
-"""How long one FedAvg round takes here and in other simulators: the same model, data, clients and local work.
+"""How long does one FedAvg round take in hasfl and in other simulators?
 
     OMP_WAIT_POLICY=passive PYTHONPATH=src python -m benchmarks.bench_peers [--cases small-cnn:20:5]
 
-A case is model:N:I. Each client holds one batch of 16 random samples and takes I full-batch SGD steps a
-round, so that batches cannot differ; all clients take part. One round warms up; evaluation is not timed, nor
-is starting a simulator. Peers that are not installed, or fail, are left out and the reason is printed.
+All simulators get the same model, data, clients and local work. A case is model:N:I. Each client holds one
+batch of 16 random samples and takes I full-batch SGD steps a round, so that batches cannot differ between
+simulators; all clients take part. The first round warms up. Neither the start of a simulator nor an
+evaluation is timed. A simulator that is not installed, or fails, is left out, and the reason is printed.
 """
 
 import argparse
@@ -34,12 +35,11 @@ from hasfl.goal import Goal
 from hasfl.networks import LayeredModel, network
 from hasfl.runner.simulation import simulate
 from hasfl.seeds import Seeds
-from hasfl.settings import Settings
 
 CPUS = 2
 BATCH = 16
 LEARNING_RATE = 0.01
-NEVER = 10**9
+NEVER = 10**9  # rounds between two evaluations: more than any case has
 
 Weights = dict[str, Tensor]
 
@@ -48,15 +48,15 @@ Weights = dict[str, Tensor]
 class Case:
     model: str
     clients: int
-    steps: int  # I, local steps a round
-    rounds: int  # one to warm up, the others timed
+    steps: int  # I, local steps in a round
+    rounds: int  # the first warms up, the others are timed
 
 
 @dataclass
 class Measured:
-    stamps: list[float] = field(default_factory=list)  # when each round ended
+    stamps: list[float] = field(default_factory=list)  # the times when rounds ended
     weights: Weights = field(default_factory=dict)  # after all rounds
-    client_seconds: float | None = None  # of a round: clients' work spread over workers, nothing else
+    client_seconds: float | None = None  # of the clients' own work in a round, divided by the workers
 
     def note(self, *_: object) -> None:
         self.stamps.append(time.perf_counter())
@@ -66,22 +66,22 @@ class Measured:
 
 
 class WithLoss(LayeredModel):
-    """A model with what pfl asks for."""
+    """A model with the methods that pfl needs."""
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(self(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """Asked for in the round that warms up."""
+        """The loss, which pfl asks for in the first round."""
         return {"loss": the("pfl.metrics:Weighted")(self.loss(x, y).item() * len(x), len(x))}
 
     def weights(self) -> Weights:
-        """Without the buffers of batch normalisation, which pfl does not average."""
+        """Copies of the weights, without the buffers of batch norms, which pfl does not average."""
         return {name: weight.detach().clone() for name, weight in self.layers.named_parameters()}
 
 
 def the(path: str) -> Any:
-    """What a peer calls module:name."""
+    """Import a name from a peer's module, both given as "module:name"."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -110,16 +110,14 @@ def with_hasfl(case: Case) -> Measured:
         model,
         Dataset(name="random", x_train=x, y_train=y, x_test=x, y_test=y),
         draw_fleet(FleetRanges(devices=case.clients), Seeds(0)),
-        Settings(
-            strategy=f"fl:b={BATCH}",
-            learning_rate=LEARNING_RATE,
-            interval=case.steps,
-            evaluate_every=NEVER,
-            goal=Goal(),
-        ),
         shares=np.split(np.arange(len(x)), case.clients),
+        strategy=f"fl:b={BATCH}",
+        learning_rate=LEARNING_RATE,
+        interval=case.steps,
+        evaluate_every=NEVER,
+        goal=Goal(),
     )
-    measured, rounds = Measured(), simulation.training.rounds()
+    measured, rounds = Measured(), iter(simulation)
     while len(measured.stamps) < case.rounds:
         if next(rounds).aggregated:
             measured.note()
@@ -146,7 +144,7 @@ def with_pfl(case: Case) -> Measured:
 
 
 def with_pfl_processes(case: Case) -> Measured:
-    """As many processes as CPUs, each with some of the clients; the first saves what it measured."""
+    """Run pfl in as many processes as CPUs, each with some of the clients; the first saves its result."""
     with TemporaryDirectory() as folder:
         result = Path(folder, "measured.pt")
         launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={CPUS}")
@@ -189,9 +187,9 @@ def pfl_callback(measured: Measured) -> Any:
 
 def with_flower(case: Case, *, workers: int) -> Measured:
     os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0")
-    measured, each = Measured(), CPUS // workers
+    measured, cpus = Measured(), CPUS // workers
     client, server = the("flwr.clientapp:ClientApp")(), the("flwr.serverapp:ServerApp")()
-    client.train()(partial(flower_client, case, each))
+    client.train()(partial(flower_client, case, cpus))
     server.main()(lambda grid, _: flower_server(case, grid, measured))
     the("flwr.simulation:run_simulation")(
         server,
@@ -199,7 +197,7 @@ def with_flower(case: Case, *, workers: int) -> Measured:
         case.clients,
         backend_config={
             "init_args": {"num_cpus": CPUS, "log_to_driver": False},
-            "client_resources": {"num_cpus": each, "num_gpus": 0.0},
+            "client_resources": {"num_cpus": cpus, "num_gpus": 0.0},
         },
     )
     measured.client_seconds = (measured.client_seconds or 0.0) * case.clients / workers
@@ -207,7 +205,7 @@ def with_flower(case: Case, *, workers: int) -> Measured:
 
 
 def flower_server(case: Case, grid: Any, measured: Measured) -> None:
-    """FedAvg over all clients; rounds are noted where the server may evaluate, and nothing is evaluated."""
+    """FedAvg over all clients. The server calls `evaluate_fn` after a round, which only notes the time."""
     everyone = {"min_train_nodes": case.clients, "min_available_nodes": case.clients}
     result = the("flwr.serverapp.strategy:FedAvg")(fraction_evaluate=0.0, **everyone).start(
         grid,
@@ -218,15 +216,15 @@ def flower_server(case: Case, grid: Any, measured: Measured) -> None:
     model = initial_model(case)
     model.load_state_dict(result.arrays.to_torch_state_dict())
     measured.weights = model.weights()
-    told = [metrics["seconds"] for metrics in result.train_metrics_clientapp.values()]
-    measured.client_seconds = statistics.median(told[1:])
+    seconds = [metrics["seconds"] for metrics in result.train_metrics_clientapp.values()]
+    measured.client_seconds = statistics.median(seconds[1:])
 
 
 kept_model = cache(initial_model)
 
 
 def flower_client(case: Case, threads: int, message: Any, context: Any) -> Any:
-    """One client's work; model and data stay in the worker between messages."""
+    """The work of one client. The worker keeps the model and the data between messages."""
     began = time.perf_counter()
     torch.set_num_threads(threads)
     model = kept_model(case)
@@ -238,13 +236,13 @@ def flower_client(case: Case, threads: int, message: Any, context: Any) -> Any:
         model.loss(x, y).backward()
         optimizer.step()
     arrays = the("flwr.app:ArrayRecord")(model.state_dict())
-    told = the("flwr.app:MetricRecord")({"num-examples": BATCH, "seconds": time.perf_counter() - began})
-    content = the("flwr.app:RecordDict")({"arrays": arrays, "metrics": told})
+    metrics = the("flwr.app:MetricRecord")({"num-examples": BATCH, "seconds": time.perf_counter() - began})
+    content = the("flwr.app:RecordDict")({"arrays": arrays, "metrics": metrics})
     return the("flwr.app:Message")(content=content, reply_to=message)
 
 
 OURS = "hasfl, 2 threads"
-SIMULATORS: dict[str, tuple[int, Callable[[Case], Measured]]] = {  # with the threads of this process
+SIMULATORS: dict[str, tuple[int, Callable[[Case], Measured]]] = {  # threads of this process, and a function
     OURS: (CPUS, with_hasfl),
     "hasfl, 1 thread": (1, with_hasfl),
     "pfl, 1 process, 2 threads": (CPUS, with_pfl),
@@ -256,14 +254,14 @@ SIMULATORS: dict[str, tuple[int, Callable[[Case], Measured]]] = {  # with the th
 
 
 def report(case: Case, repeats: int) -> None:
-    """Simulators take turns, so that a busy machine slows all of them."""
+    """Print a row for each simulator. They take turns, so that other load on the machine slows all alike."""
     runs: dict[str, list[Measured]] = {name: [] for name in SIMULATORS}
     for _ in range(repeats):
         for name in runs:
             runs[name] += measured_or_left_out(name, case)
-    for name, done in runs.items():
-        if done:
-            print(row(name, case, done, runs[OURS]), flush=True)
+    for name, of_simulator in runs.items():
+        if of_simulator:
+            print(row(name, case, of_simulator, runs[OURS]), flush=True)
 
 
 def measured_or_left_out(name: str, case: Case) -> list[Measured]:
@@ -276,20 +274,20 @@ def measured_or_left_out(name: str, case: Case) -> list[Measured]:
         return []
 
 
-def furthest(one: Weights, other: Weights) -> float:
+def largest_difference(one: Weights, other: Weights) -> float:
     return max(float((one[name] - other[name]).abs().max()) for name in other)
 
 
 def row(name: str, case: Case, runs: list[Measured], ours: list[Measured]) -> str:
     seconds, base = timed(case, runs), statistics.median(timed(case, ours))
     middle = statistics.median(seconds)
-    told = [run.client_seconds for run in runs if run.client_seconds is not None]
-    apart = max(furthest(run.weights, ours[0].weights) for run in runs)
-    moved = furthest(ours[0].weights, initial_model(case).weights())
+    client_seconds = [run.client_seconds for run in runs if run.client_seconds is not None]
+    clients = f"{statistics.median(client_seconds):.3f}" if client_seconds else "-"
+    difference = max(largest_difference(run.weights, ours[0].weights) for run in runs)
+    moved = largest_difference(ours[0].weights, initial_model(case).weights())
     return (
         f"| {case.model} | {case.clients} | {case.steps} | {name} | {middle:.3f} | {min(seconds):.3f} to "
-        f"{max(seconds):.3f} | {middle / base:.2f} | {f'{statistics.median(told):.3f}' if told else '-'} "
-        f"| {apart:.1e} of {moved:.1e} |"
+        f"{max(seconds):.3f} | {middle / base:.2f} | {clients} | {difference:.1e} of {moved:.1e} |"
     )
 
 
@@ -310,7 +308,7 @@ def surroundings() -> str:
     return f"{os.cpu_count()} cores, {versions}, OMP_WAIT_POLICY {waiting}"
 
 
-def asked_for() -> argparse.Namespace:
+def options_given() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", default="small-cnn:20:5,small-cnn:100:5,vgg16:20:1")
     parser.add_argument("--rounds", type=int, default=5)
@@ -325,10 +323,10 @@ def case_of(text: str, rounds: int) -> Case:
 
 
 def main() -> None:
-    asked = asked_for()
-    cases = [case_of(text, asked.rounds) for text in asked.cases.split(",")]
-    if asked.pfl_into:
-        save_pfl(cases[0], asked.pfl_into)
+    options = options_given()
+    cases = [case_of(text, options.rounds) for text in options.cases.split(",")]
+    if options.pfl_into:
+        save_pfl(cases[0], options.pfl_into)
         return
     print(surroundings() + "\n")
     print(
@@ -336,8 +334,9 @@ def main() -> None:
     )
     print("|---|--:|--:|---|--:|---|--:|--:|---|")
     for case in cases:
-        report(case, asked.repeats)
+        report(case, options.repeats)
 
 
 if __name__ == "__main__":
-    importlib.import_module("benchmarks.bench_peers").main()  # whose functions flwr's workers can import
+    # Run main of the imported module, so that flwr's workers can import its functions.
+    importlib.import_module("benchmarks.bench_peers").main()

@@ -1,16 +1,12 @@
-"""How fast is the exact planner, how near to the optimum does it prove its plans, and what does the paper's
-solver leave on the table?
+"""How fast is the exact planner, which gap does it prove, and how much worse is the paper's solver?
 
-    python -m benchmarks.bench_planner             # all of it, some ten minutes
-    python -m benchmarks.bench_planner --quick     # fleets of at most 1,000 and fewer random problems
-    python -m benchmarks.bench_planner --hard      # hard fleets of 1,000 and 20,000 devices alone
-    python -m benchmarks.bench_planner --constants # what half and double of the search's own constants cost
+    python -m benchmarks.bench_planner              # everything, some ten minutes
+    python -m benchmarks.bench_planner --quick      # at most 1,000 devices, and fewer random problems
+    python -m benchmarks.bench_planner --hard       # only the hard fleets of 1,000 and 20,000 devices
+    python -m benchmarks.bench_planner --constants  # each constant of the search halved and doubled
 
-Writes benchmarks/planner_<hardware>_<date>.md with a plot beside it. VGG-16's profile and measured constants
-(examples/table1.toml), wide fleets: 0.1 to 2 TFLOPS, uplinks of 10 to 80 Mbps. The gradient noise σ² is
-scaled by N/20, so that batch sizes matter at every N. In the *grown* setting the edge server and its links
-grow with N too. The *hard* fleets are grown ones without drift: their plans mix cuts, and a thousand devices
-stand at the edge of what pays.
+The first two write benchmarks/planner_<hardware>_<date>.md with a plot beside it, the others print. The
+problems are described in benchmarks/planner_problems.py.
 """
 
 import argparse
@@ -31,53 +27,26 @@ from typing import Any
 
 import numpy as np
 
-from hasfl import BoundConstants, FleetRanges, MeasuredConstants, Plan, PlanReport, Problem, Seeds, draw_fleet
+from benchmarks.planner_problems import TABLE_I_DEVICES, hard_problems, wide_problem
+from hasfl import Plan, PlanReport, Problem
 from hasfl.errors import Infeasible
 from hasfl.planning.exact import batch_grid, boxes, cells, search, tariff
 from hasfl.planning.exact.planner import best_batches, best_plan
 from hasfl.planning.verify import faults
-from hasfl.runner.questions import read_problem
 from tests.planning.random_problems import measured as measured_problem
 from tests.planning.random_problems import random_problem
 
 HERE = Path(__file__).parent
-SCENARIO = HERE.parent / "examples" / "table1.toml"
-BCD_SECONDS = 120
+BCD_SECONDS = 120  # after which the paper's solver (bcd) stops
+EXACT_SECONDS = 300  # after which the exact planner stops on a large fleet
+RANDOM_SECONDS = 120  # after which the exact planner stops on a random problem
+RANDOM_STARTS = 200  # random plans, of which the first that keeps the constraints is taken
+TIMED_RUNS = 7  # of which the median is taken
+GAP, LARGE_GAP, LARGE_FLEET = 1e-3, 1e-2, 100_000  # fleets from LARGE_FLEET devices on get the larger gap
+REPEATS = 20  # fleets of 20 devices that are planned, because one takes milliseconds
 
 
-def wide_problem(devices: int, seed: int, *, grown: bool) -> Problem:
-    problem, factor = read_problem(str(SCENARIO)), devices / 20
-    server = factor if grown else 1.0
-    ranges = FleetRanges(
-        devices=devices,
-        flops=(1e11, 2e12),
-        up_rate=(1e7, 8e7),
-        fed_up_rate=(1e7, 8e7),
-        server_flops=(20e12 * server,) * 2,
-        server_fed_up_rate=(360e6 * server, 380e6 * server),
-        server_fed_down_rate=(360e6 * server, 380e6 * server),
-    )
-    assert isinstance(problem.constants, BoundConstants)
-    constants = replace(problem.constants, variance_of=problem.constants.variance_of * factor)
-    return replace(problem, fleet=draw_fleet(ranges, Seeds(seed)), constants=constants, samples=None)
-
-
-def hard_problems(devices: int) -> dict[str, Problem]:
-    """Grown fleets whose plans mix cuts, under both laws."""
-    grown = wide_problem(devices, 0, grown=True)
-    assert isinstance(grown.constants, BoundConstants)
-    calm = replace(grown.constants, moment_of=0 * grown.constants.moment_of)
-    noisy = replace(calm, variance_of=3 * calm.variance_of)
-    measured = MeasuredConstants(rounds=100.0, noise=20.0, drift_of=np.zeros(len(grown.profile)))
-    return {
-        "no drift": replace(grown, constants=calm),
-        "3 σ²": replace(grown, constants=noisy),
-        "3 σ², I = 50": replace(grown, constants=noisy, interval=50),
-        "measured law": replace(grown, constants=measured, target=None),
-    }
-
-
-# ── one measurement, in a process of its own so that its peak memory is its own ──────────────────────────
+# ── one measurement in its own process, so that its peak memory is not that of another ──────────────────
 
 
 Measurement = dict[str, Any]
@@ -88,7 +57,7 @@ def measure(what: str, devices: int, seed: int, grown: bool, gap: float) -> Meas
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
     if what == "exact":
-        report = best_plan(problem, gap=gap, time_limit=300)
+        report = best_plan(problem, gap=gap, time_limit=EXACT_SECONDS)
     else:
         from hasfl.planning.paper.alternate import alternate
 
@@ -105,16 +74,14 @@ def measure(what: str, devices: int, seed: int, grown: bool, gap: float) -> Meas
     }
 
 
-def measured(
-    what: str, devices: int, seed: int = 0, *, grown: bool = False, gap: float = 1e-3
-) -> Measurement:
+def measured(what: str, devices: int, seed: int = 0, *, grown: bool = False, gap: float = GAP) -> Measurement:
     case = json.dumps([what, devices, seed, grown, gap])
     command = [sys.executable, "-m", "benchmarks.bench_planner", "--case", case]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=BCD_SECONDS * 4)
+        process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=BCD_SECONDS * 4)
     except subprocess.TimeoutExpired:
         return {"status": "timed out"}
-    result: Measurement = json.loads(done.stdout)
+    result: Measurement = json.loads(process.stdout)
     return result
 
 
@@ -127,20 +94,20 @@ def speed_table(sizes: list[int]) -> list[str]:
         "|--:|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for devices in sizes:
-        gap = 1e-2 if devices >= 100_000 else 1e-3
+        gap = LARGE_GAP if devices >= LARGE_FLEET else GAP
         for grown in (False, True):
-            seeds = range(20 if devices == 20 else 1)
-            runs = [measured("exact", devices, seed, grown=grown, gap=gap) for seed in seeds]
+            repeats = REPEATS if devices == TABLE_I_DEVICES else 1
+            runs = [measured("exact", devices, k, grown=grown, gap=gap) for k in range(repeats)]
             seconds = statistics.median(run["seconds"] for run in runs)
+            of_many = f" (median of {repeats})" if repeats > 1 else ""
             bcd = measured("bcd", devices, grown=grown) if devices <= 1000 else {}
             settled = bcd.get("status") == "settled"
             ratio = f"{bcd['objective'] / runs[0]['objective']:.2f}" if settled else "-"
-            bcd_seconds = (
-                f"{bcd['seconds']:.2f}" if settled else f"over {BCD_SECONDS}" if bcd else "not tried"
-            )
+            stopped = f"over {BCD_SECONDS}" if bcd else "not tried"
+            bcd_seconds = f"{bcd['seconds']:.2f}" if settled else stopped
             lines.append(
                 f"| {devices:,} | {'grown' if grown else 'Table I'} | {gap:g} | {seconds:.3f}"
-                f"{' (median of 20)' if devices == 20 else ''} | {max(run['gap'] for run in runs):.1e} | "
+                f"{of_many} | {max(run['gap'] for run in runs):.1e} | "
                 f"{runs[0]['boxes']:,.0f} | {runs[0]['mebibytes']:.0f} MiB | {bcd_seconds} | {ratio} |"
             )
             print(lines[-1], flush=True)
@@ -152,7 +119,7 @@ def hard_table() -> list[str]:
         "| N | setting | asked gap | seconds | proved gap | boxes | status |",
         "|--:|---|--:|--:|--:|--:|---|",
     ]
-    for devices, gap in ((1000, 1e-3), (20_000, 1e-2)):
+    for devices, gap in ((1000, GAP), (20_000, LARGE_GAP)):
         for setting, problem in hard_problems(devices).items():
             report = best_plan(problem, gap=gap)
             assert not faults(report, problem)
@@ -164,7 +131,9 @@ def hard_table() -> list[str]:
     return lines
 
 
-CONSTANTS = (
+LEAST_UPWARDS = 1.05  # the factor UPWARDS must stay above 1
+SEARCH_SECONDS = 20  # after which a search in `_seconds` stops
+CONSTANTS = (  # of the search
     (search, "STEPS"),
     (boxes, "DEVICE_SHARE"),
     (search, "SLOPE_WEIGHT"),
@@ -177,14 +146,14 @@ CONSTANTS = (
 
 
 def constants_table() -> list[str]:
-    """Seconds for the same problems with each constant halved and doubled, over those with the constants."""
+    """Seconds with each constant of the search halved and doubled, over the seconds without a change."""
     problems = [*hard_problems(100).values(), *hard_problems(500).values()]
     for seed in range(3000, 3060):
         problem = random_problem(seed, devices=(1, 50), layers=(2, 8), max_batch=32)
         problems += [problem, measured_problem(problem, seed)]
     base = statistics.median(_seconds(problems) for _ in range(3))
     lines = [
-        f"As they are: {base:.1f} s.",
+        f"Without a change: {base:.1f} s.",
         "",
         "| constant | value | halved | doubled |",
         "|---|--:|--:|--:|",
@@ -192,7 +161,7 @@ def constants_table() -> list[str]:
     for module, name in CONSTANTS:
         value, ratios = getattr(module, name), []
         for factor in (0.5, 2):
-            changed = type(value)(max(value * factor, 1.05 if name == "UPWARDS" else 0))
+            changed = type(value)(max(value * factor, LEAST_UPWARDS if name == "UPWARDS" else 0))
             setattr(module, name, changed)
             ratios.append(_seconds(problems) / base)
         setattr(module, name, value)
@@ -203,14 +172,14 @@ def constants_table() -> list[str]:
 
 
 def _seconds(problems: list[Problem]) -> float:
-    """Time a plan and the best batches at its cuts for every problem; a search stops after 20 s."""
+    """Seconds to find a plan for every problem, and the best batch sizes for its cuts."""
     began = time.perf_counter()
     for problem in problems:
         try:
-            plan = best_plan(problem, time_limit=20).plan
+            plan = best_plan(problem, time_limit=SEARCH_SECONDS).plan
         except Infeasible:
             continue
-        best_batches(problem, plan.cuts, time_limit=20)
+        best_batches(problem, plan.cuts, time_limit=SEARCH_SECONDS)
     return time.perf_counter() - began
 
 
@@ -237,9 +206,9 @@ def batches_table(sizes: list[int]) -> list[str]:
 
 
 def timed(work: Callable[[], PlanReport]) -> tuple[float, PlanReport]:
-    """The median of seven runs, and the last result."""
+    """The median seconds of several runs, and the last result."""
     seconds = []
-    for _ in range(7):
+    for _ in range(TIMED_RUNS):
         began = time.perf_counter()
         result = work()
         seconds.append(time.perf_counter() - began)
@@ -247,7 +216,7 @@ def timed(work: Callable[[], PlanReport]) -> tuple[float, PlanReport]:
 
 
 def ratios_table(problems: int) -> list[str]:
-    """Θ(bcd)/Θ(exact) over random problems, from several starts."""
+    """Θ(bcd)/Θ(exact) over random problems, with bcd started from several plans."""
     from hasfl.planning.paper.alternate import alternate
 
     first, better, seed, solved = [], [], 100_000, 0
@@ -255,19 +224,19 @@ def ratios_table(problems: int) -> list[str]:
         seed += 1
         problem = random_problem(seed, devices=(1, 50), layers=(2, 8), max_batch=32)
         try:
-            exact = best_plan(problem, time_limit=120)
+            exact = best_plan(problem, time_limit=RANDOM_SECONDS)
         except Infeasible:
             continue
         solved += 1
         rng = np.random.default_rng(seed)
         starts = [None, random_start(problem, rng), exact.plan]
-        found = [alternate(problem, start=start).objective for start in starts]
-        assert min(found) >= (exact.lower_bound or 0.0) * (1 - 1e-12), f"problem {seed}: beaten by bcd"
+        objectives = [alternate(problem, start=start).objective for start in starts]
+        assert min(objectives) >= (exact.lower_bound or 0.0) * (1 - 1e-12), f"problem {seed}: bcd is better"
         assert exact.status == "optimal", f"problem {seed}: {exact.status}"
-        first.append(found[0] / exact.objective)
-        better.append(min(found[:2]) / exact.objective)
+        first.append(objectives[0] / exact.objective)
+        better.append(min(objectives[:2]) / exact.objective)
     lines = ["| start | 10 % | median | 90 % | worst |", "|---|--:|--:|--:|--:|"]
-    for name, ratios in (("b = 16 alike", first), ("the better of that and a random one", better)):
+    for name, ratios in (("b = 16 for all", first), ("the better of this and a random start", better)):
         tenth, half, ninth, worst = np.percentile(ratios, [10, 50, 90, 100])
         lines.append(f"| {name} | {tenth:.3f} | {half:.3f} | {ninth:.2f} | {worst:.1f} |")
     print("\n".join(lines), flush=True)
@@ -275,21 +244,19 @@ def ratios_table(problems: int) -> list[str]:
 
 
 def random_start(problem: Problem, rng: np.random.Generator) -> Plan | None:
-    """A random plan that keeps the constraints, if one turns up."""
+    """The first of several random plans that keeps the constraints; None where none does."""
     from hasfl.planning.exhaustive import objectives
 
     devices, layers = len(problem.fleet), len(problem.profile)
-    batches, cuts = (
-        rng.integers(1, problem.max_batch + 1, (200, devices)),
-        rng.integers(1, layers + 1, (200, 1)),
-    )
+    batches = rng.integers(1, problem.max_batch + 1, (RANDOM_STARTS, devices))
+    cuts = rng.integers(1, layers + 1, (RANDOM_STARTS, 1))
     values = objectives(problem, batches, np.broadcast_to(cuts, batches.shape))
     k = int(np.isfinite(values).argmax())
     return Plan(batches[k], np.broadcast_to(cuts[k], devices)) if np.isfinite(values[k]) else None
 
 
 def growth(sizes: list[int], picture: Path) -> list[str]:
-    """Seconds against N at a gap of 1 %, beside N log N."""
+    """Draw seconds against N at a gap of 1 %, with N log N for comparison; returns the numbers as a table."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -298,11 +265,10 @@ def growth(sizes: list[int], picture: Path) -> list[str]:
     figure, axes = plt.subplots(figsize=(6.4, 4.2))
     lines = ["| N | " + " | ".join(f"{n:,}" for n in sizes) + " |", "|---" + "|--:" * len(sizes) + "|"]
     for grown in (False, True):
-        seconds = [measured("exact", n, grown=grown, gap=1e-2)["seconds"] for n in sizes]
+        seconds = [measured("exact", n, grown=grown, gap=LARGE_GAP)["seconds"] for n in sizes]
         axes.loglog(sizes, seconds, "o-", label="server grown with N" if grown else "server of Table I")
-        lines.append(
-            f"| {'grown' if grown else 'Table I'}, s | " + " | ".join(f"{s:.2f}" for s in seconds) + " |"
-        )
+        setting = "grown" if grown else "Table I"
+        lines.append(f"| {setting}, s | " + " | ".join(f"{s:.2f}" for s in seconds) + " |")
         print(lines[-1], flush=True)
         if grown:
             reference = np.array([n * np.log(n) for n in sizes])
@@ -345,7 +311,7 @@ def main() -> None:
         *batches_table(sizes),
         f"## Growth at a gap of 1 %\n\n![seconds against N]({name}.png)\n",
         *growth(grown_sizes, HERE / f"{name}.png"),
-        f"## What the paper's solver leaves on the table: Θ(bcd)/Θ(exact), {problems} random problems",
+        f"## How much worse the paper's solver is: Θ(bcd)/Θ(exact), {problems} random problems",
         *ratios_table(problems),
     ]
     text = "\n".join(f"\n{part}\n" if part.startswith("#") else part for part in parts)

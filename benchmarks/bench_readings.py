@@ -1,11 +1,12 @@
-"""What do readings of noise and drift cost a training, in wall time and in bytes?
+"""How much wall time and how many bytes do readings of the constants add to training?
 
     python -m benchmarks.bench_readings [--data cifar10.npz --network vgg16 --device cuda]
 
-One training of a fixed plan that reads as HASFL does, after a short one to warm up. What readings take is
-timed within it, so that both parts of the ratio share the machine's moods. Bytes are counted in samples: each
-is sent up once and its gradient comes back. Beyond training's own, a reading sends the two half batches once
-more, and what two devices use for the drift.
+A fixed plan is trained with the readings that HASFL takes, after a short training to warm up. The readings
+are timed within the training, so both parts of the ratio are measured at the same time on the same machine.
+Bytes are counted in samples: for each sample, activations are sent up once and a gradient is sent back.
+Beyond training's own samples, a reading sends the two half batches once more, and the samples that two
+devices use for the drift.
 """
 
 import argparse
@@ -16,73 +17,82 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import torch
 
-from hasfl import FleetRanges, Goal, Seeds, draw_fleet
+from hasfl import FleetRanges, Seeds, draw_fleet, simulate
 from hasfl.constants import Constants
 from hasfl.data import Dataset, load_dataset
-from hasfl.engines.local import LocalEngine
 from hasfl.networks import network
 from hasfl.plan import Order
+from hasfl.readings.probe import Probe
 from hasfl.readings.sources import TrackedConstants
-from hasfl.runner.simulation import simulate
-from hasfl.settings import Settings
+from hasfl.settings import Machine
+from hasfl.training.observer import WorldObserver
 
-DEVICES, INTERVAL, INTERVALS = 20, 15, 48
+DEVICES, INTERVAL = 20, 15
+WARM_INTERVALS, INTERVALS = 2, 48  # of the short training, and of the one that is measured
+BATCH_SIZES = (1, 2, 4, 16)
 
 
 @dataclass
-class Timed:
-    """ConstantsSource whose readings are timed."""
+class TimedSource:
+    """A source of constants whose readings are timed."""
 
-    constants: TrackedConstants
+    source: TrackedConstants
     seconds: float = 0.0
 
     def constants(self) -> Constants:
-        return self.constants.constants()
+        return self.source.constants()
 
-    def learn(
-        self, engine: LocalEngine, order: Order, nth: int, loss: SupportsFloat
-    ) -> Mapping[str, Any] | None:
-        began = _now(engine)
-        found = self.constants.learn(engine, order, nth, loss)
-        self.seconds += _now(engine) - began
-        return found
+    def learn(self, probe: Probe, order: Order, nth: int, loss: SupportsFloat) -> Mapping[str, Any] | None:
+        began = _now(probe)
+        entry = self.source.learn(probe, order, nth, loss)
+        self.seconds += _now(probe) - began
+        return entry
+
+    def saved(self) -> Mapping[str, Any]:
+        return self.source.saved()
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        self.source.restore(values)
 
 
-def _now(engine: LocalEngine) -> float:
-    """The time when all work that was asked for is done."""
-    if engine.job.data.x.is_cuda:
+def _now(probe: Probe) -> float:
+    """The time, once a GPU has finished its work."""
+    if probe.data.x.is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 class Cost(NamedTuple):
-    """Of readings, over training's own."""
+    """The cost of readings, divided by that of training without them."""
 
     seconds: float
     samples: float
 
 
-def train(data: Dataset, model: str, batch_size: int, device: str, *, intervals: int) -> Cost:
-    """One training that reads."""
-    settings = Settings(
+def train(data: Dataset, model: str, batch_size: int, machine: Machine, *, intervals: int) -> Cost:
+    """Train a fixed plan with readings."""
+    rounds = INTERVAL * intervals
+    simulation = simulate(
+        network(model),
+        data,
+        draw_fleet(FleetRanges(devices=DEVICES), Seeds(0)),
+        rounds=rounds + 1,
         strategy=f"fixed:b={batch_size},cut=2",
         learning_rate=0.05,
         interval=INTERVAL,
-        goal=Goal(rounds=INTERVAL * intervals + 1),
-        evaluate_every=INTERVAL * intervals + 1,
-        device=device,
+        evaluate_every=rounds + 1,
+        machine=machine,
     )
-    fleet = draw_fleet(FleetRanges(devices=DEVICES), Seeds(0))
-    simulation = simulate(network(model), data, fleet, settings)
-    training: Any = simulation.training
-    timed = Timed(TrackedConstants.guessed(training.observer.profile, DEVICES, INTERVAL))
-    training.observer.constants = timed
+    observer = simulation.training.observer
+    assert isinstance(observer, WorldObserver)
+    timed = TimedSource(TrackedConstants.guessed(observer.profile, DEVICES, INTERVAL))
+    observer.source = timed  # because a fixed plan reads no constants by itself
     began = time.perf_counter()
-    for record in training.rounds():
-        if record.round == INTERVAL * intervals:  # the one after it is evaluated
+    for record in simulation:
+        if record.round == rounds:  # the next round ends with an evaluation, which must not be timed
             break
-    whole = _now(simulation.engine) - began
-    return Cost(timed.seconds / (whole - timed.seconds), timed.constants.spent / record.samples)
+    whole = _now(observer.probe) - began
+    return Cost(timed.seconds / (whole - timed.seconds), timed.source.spent / record.samples)
 
 
 def main() -> None:
@@ -91,15 +101,15 @@ def main() -> None:
     )
     parser.add_argument("--data", default="digits")
     parser.add_argument("--network", default="small-cnn")
-    parser.add_argument("--device", default="cpu")
-    given = parser.parse_args()
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    data = load_dataset(given.data)
+    data, machine = load_dataset(options.data), Machine(device=options.device)
     print("| b | wall time of readings, over training's | samples sent for readings, over training's |")
     print("|--:|--:|--:|")
-    for batch_size in (1, 2, 4, 16):
-        train(data, given.network, batch_size, given.device, intervals=2)
-        cost = train(data, given.network, batch_size, given.device, intervals=INTERVALS)
+    for batch_size in BATCH_SIZES:
+        train(data, options.network, batch_size, machine, intervals=WARM_INTERVALS)
+        cost = train(data, options.network, batch_size, machine, intervals=INTERVALS)
         print(f"| {batch_size} | {cost.seconds:.1%} | {cost.samples:.2%} |", flush=True)
 
 

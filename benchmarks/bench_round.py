@@ -1,12 +1,13 @@
-"""How long a simulated round takes against one centralised step on as many samples, in the same run.
+"""How long does a simulated round take, compared with one centralised step on as many samples?
 
     python -m benchmarks.bench_round                                     # a quick look, on the CPU
     python -m benchmarks.bench_round --device cuda --cases vgg16:20,small-cnn:500 --warm 260 --rounds 60
 
-Centralised: forward, backward and SGD step of one model on N·b samples that lie ready, on a GPU captured as a
-CUDA graph; with images as torch lays them out by default, and channels last, which a GPU likes better. Ours:
-everything that `split_train` does, sampling included, and the aggregations. The reference engine is the
-straightforward loop over clients. The data are random numbers: only time is measured.
+Both are timed in the same run. Centralised: forward, backward and SGD step of one model on N·b samples that
+are in memory already; on a GPU this step is captured as a CUDA graph. It is timed with torch's default layout
+of images, and with channels last, which is faster on a GPU. Ours: `split_train`, which includes the drawing
+of samples, and the aggregations. The reference engine loops over devices. The data are random numbers,
+because only time is measured.
 """
 
 import argparse
@@ -34,7 +35,11 @@ from hasfl.state.optimizers import Sgd
 from hasfl.state.training_data import TrainingData
 
 INTERVAL = 15
-SAMPLES = 80  # that each device holds
+SAMPLES = 80  # of each device
+LARGEST_RAGGED = 31  # the largest batch size in a ragged case
+SAMPLED_ROUNDS = 199  # over which the mean size of a ragged round is taken
+CAPTURE_WARM = 3  # steps before a CUDA graph is captured, as in torch's documentation
+MOST_REFERENCE_ROUNDS = 3  # because the reference engine is slow
 TABLE_I = Path(__file__).parents[1] / "examples" / "table1.toml"
 COLUMNS = (
     "model", "N", "b", "cut", "centralised ms", "channels last ms", "ours ms", "ratio",
@@ -46,13 +51,13 @@ COLUMNS = (
 class Case:
     model: str
     devices: int
-    batch: str  # "16", or "ragged": 1 to 31 at random, anew every round
-    cut: str  # a number, "random", anew every interval, or "hasfl": the best cuts for b = 16 on Table I
+    batch: str  # "16", or "ragged": random sizes from 1 to 31, new ones every round
+    cut: str  # a number; "random": new ones every interval; or "hasfl": the best cuts for b = 16 on Table I
 
     def batch_sizes(self, round: int) -> IntN:
         if self.batch != "ragged":
             return np.full(self.devices, int(self.batch))
-        return np.random.default_rng(round).integers(1, 32, self.devices)
+        return np.random.default_rng(round).integers(1, LARGEST_RAGGED + 1, self.devices)
 
     def cuts(self, interval: int, layers: int) -> IntN:
         if self.cut == "hasfl":
@@ -62,20 +67,20 @@ class Case:
         return np.full(self.devices, min(int(self.cut), layers))
 
     def mean_samples(self) -> int:
-        return int(np.mean([self.batch_sizes(t).sum() for t in range(1, 200)]))
+        return int(np.mean([self.batch_sizes(t).sum() for t in range(1, SAMPLED_ROUNDS + 1)]))
 
 
 @cache
 def planned_cuts(devices: int) -> IntN:
     """The best cuts of VGG-16 for b = 16, with the constants of examples/table1.toml."""
-    given = tomllib.loads(TABLE_I.read_text())
+    scenario = tomllib.loads(TABLE_I.read_text())
     problem = Problem(
         fleet=draw_fleet(FleetRanges(devices=devices), Seeds(0)),
         profile=Profile.of(count_layers(network("vgg16"))),
-        constants=BoundConstants(**given["constants"]),
-        learning_rate=given["training"]["learning_rate"],
+        constants=BoundConstants(**scenario["constants"]),
+        learning_rate=scenario["training"]["learning_rate"],
         interval=INTERVAL,
-        target=given["training"]["target"],
+        target=scenario["training"]["target"],
     )
     return best_cuts(problem, np.full(devices, 16)).plan.cuts
 
@@ -115,7 +120,7 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(3):
+        for _ in range(CAPTURE_WARM):
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -135,7 +140,7 @@ def timed(step: Callable[[], object], device: str, rounds: int) -> float:
 
 
 def engine_seconds(kind: type[LocalEngine], case: Case, device: str, warm: int, rounds: int) -> float:
-    """Mean seconds a round, aggregations included, after `warm` rounds."""
+    """Mean seconds of a round with its share of the aggregations, after `warm` rounds that are not timed."""
     engine = kind(job(case, device))
     everyone, drawn = np.arange(case.devices), np.zeros(case.devices, dtype=np.int64)
     cuts, began = everyone, 0.0
@@ -155,16 +160,18 @@ def engine_seconds(kind: type[LocalEngine], case: Case, device: str, warm: int, 
     return (time.perf_counter() - began) / rounds
 
 
-def row(case: Case, asked: argparse.Namespace) -> str:
-    device, rounds, nothing = asked.device, asked.rounds, float("nan")
+def row(case: Case, options: argparse.Namespace) -> str:
+    device, rounds, not_timed = options.device, options.rounds, float("nan")
     plain = centralised_seconds(case, device, rounds, torch.contiguous_format)
-    last = centralised_seconds(case, device, rounds, torch.channels_last) if device == "cuda" else nothing
+    last = centralised_seconds(case, device, rounds, torch.channels_last) if device == "cuda" else not_timed
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    ours = engine_seconds(SimulatedEngine, case, device, asked.warm, rounds)
-    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else nothing
-    loop = engine_seconds(ReferenceEngine, case, device, 1, min(rounds, 3)) if asked.reference else nothing
+    ours = engine_seconds(SimulatedEngine, case, device, options.warm, rounds)
+    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else not_timed
+    loop = not_timed
+    if options.reference:
+        loop = engine_seconds(ReferenceEngine, case, device, 1, min(rounds, MOST_REFERENCE_ROUNDS))
     cells = (
         case.model, case.devices, case.batch, case.cut, f"{plain * 1e3:.2f}", f"{last * 1e3:.2f}",
         f"{ours * 1e3:.2f}", f"{ours / plain:.2f}", f"{ours / last:.2f}",
@@ -181,17 +188,17 @@ def main() -> None:
     parser.add_argument("--cuts", default="2,4,12,hasfl,random")
     parser.add_argument("--warm", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--reference", action="store_true", help="also time the loop over clients")
-    asked = parser.parse_args()
+    parser.add_argument("--reference", action="store_true", help="also time the reference engine")
+    options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    name = torch.cuda.get_device_name() if asked.device == "cuda" else platform.machine()
+    name = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
     print(f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-    for text in asked.cases.split(","):
+    for text in options.cases.split(","):
         model, devices = text.split(":")
-        for batch in asked.batches.split(","):
-            for cut in asked.cuts.split(","):
-                print(row(Case(model, int(devices), batch, cut), asked), flush=True)
+        for batch in options.batches.split(","):
+            for cut in options.cuts.split(","):
+                print(row(Case(model, int(devices), batch, cut), options), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""What are the constants worth? On a problem where they are known, against ε, and over ways of training.
+"""How good are readings of the constants, how does ε change plans, and which plans come from other settings?
 
     python -m benchmarks.constants_known            # docs/constants_known.png and constants_epsilon.png
-    python -m benchmarks.constants_known --table    # constants and plans over 16 ways of training
-    python -m benchmarks.constants_known --skew     # skew as it is read, and what it costs, over cuts
+    python -m benchmarks.constants_known --table    # constants and plans of 16 combinations of settings
+    python -m benchmarks.constants_known --skew     # the skew that is read, and the rounds that it costs
 
-The known problem is least squares: y = x·w* + e with x Gaussian in d dimensions, at w*. There σ² = d E e², G²
-is σ²/b, and a step on n samples takes back 1 + (d + 1)/n times as much of its own slope as of others'.
+The first picture uses a problem whose constants are known: least squares, y = x·w* + e with x Gaussian in d
+dimensions, at w = w*. There σ² = d E e² and G² = σ²/b. The overshoot of a step on n samples (how much the
+step lowers the slope that its own samples see) is 1 + (d + 1)/n times the carried part (the same for other
+samples).
 """
 
 import argparse
@@ -19,43 +21,45 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.hindsight import RESULTS, SETTINGS, Task, prepared
-from benchmarks.hindsight_laws import laws_by_cut
-from benchmarks.hindsight_numbers import mean_rounds, read_results
-from hasfl import FleetRanges, Goal, Plan, Seeds, draw_fleet
+from benchmarks.hindsight.laws import laws_by_cut
+from benchmarks.hindsight.runs import mean_rounds, read_results
+from benchmarks.hindsight.settings import RESULTS, SETTINGS, Task
+from benchmarks.hindsight.training import simulation_of
+from hasfl import FleetRanges, Plan, Seeds, draw_fleet, simulate
 from hasfl.data import load_dataset, partition
-from hasfl.engines.job import Job
-from hasfl.engines.reference import ReferenceEngine
 from hasfl.networks import LayeredModel, network
 from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan
 from hasfl.readings.paper_estimates import estimate_bound_constants
+from hasfl.readings.probe import Probe
 from hasfl.readings.reading import take_reading
 from hasfl.readings.sources import TrackedConstants
 from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
 from hasfl.reporting.figures import save_figure
 from hasfl.runner.questions import read_problem
-from hasfl.runner.simulation import simulate
-from hasfl.settings import Settings
 from hasfl.state.optimizers import Sgd
+from hasfl.state.split_state import SplitState
 from hasfl.state.training_data import TrainingData
 from hasfl.theory.bound import Corollary1
+from hasfl.training.observer import WorldObserver
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DOCS = Path(__file__).parent.parent / "docs"
-TABLE_1 = Path(__file__).parent.parent / "examples" / "table1.toml"
-DEVICES, SAMPLES, NOISE, LOOKS = 20, 400, 0.5, 40
-DIMENSIONS, BATCHES = (8, 32, 128), (2, 4, 8, 16, 32)
+DOCS = Path(__file__).parent.parent / "docs" TABLE_1 = Path(__file__).parent.parent / "examples" /
+"table1.toml" DEVICES, SAMPLES, INTERVAL = 20, 400, 15  # SAMPLES: of each device NOISE = 0.5  # standard
+deviation of e READINGS = 40  # of each case of the known problem DIMENSIONS, BATCHES = (8, 32, 128), (2, 4,
+8, 16, 32)  # of the known problem PAPER_BATCH = 16  # the batch size for which the paper's constants are
+estimated ROUNDS_OF_TABLE, ROUNDS_OF_SKEW = 255, 60  # trained for --table and --skew; readings come after 15
+and 60 rounds SKEW_BATCH, SKEW_SEEDS = 8, range(3)
 
 
 def half_square(outputs: Tensor, labels: Tensor) -> Tensor:
     return (outputs[:, 0] - labels).square() / 2
 
 
-def least_squares(dimension: int) -> ReferenceEngine:
-    """Devices at the solution of a problem whose every constant is known."""
+def least_squares(dimension: int) -> Probe:
+    """Devices at the solution w* of a problem whose constants are all known."""
     draw = torch.Generator().manual_seed(dimension)
     x = torch.randn(DEVICES * SAMPLES, dimension, generator=draw, dtype=torch.float64)
     layer = nn.Linear(dimension, 1, bias=False, dtype=torch.float64)
@@ -63,8 +67,13 @@ def least_squares(dimension: int) -> ReferenceEngine:
     y = (x @ layer.weight.detach().T)[:, 0] + noise
     model = LayeredModel({"linear": layer}, x[:1])
     data = TrainingData.of(x, y, np.split(np.arange(len(x)), DEVICES), Seeds(0))
-    return ReferenceEngine(
-        Job(model=model, data=data, test=(x[:1], y[:1]), optimizer=Sgd(1e-3), sample_loss=half_square)
+    optimizer = Sgd(1e-3)
+    return Probe(
+        layers=list(model.layers.values()),
+        state=SplitState.of(model, optimizer.slots),
+        data=data,
+        optimizer=optimizer,
+        sample_loss=half_square,
     )
 
 
@@ -75,21 +84,22 @@ def order(round: int, batch_size: int) -> Order:
 
 
 def known_problem() -> Iterator[tuple[int, int, float, float]]:
-    """Dimension, samples in a batch, and overshoot / carried − 1: measured, with its standard error."""
-    for dimension in DIMENSIONS:
-        engine = least_squares(dimension)
+    """Yields d, the samples n of a reading, and the measured overshoot / carried − 1 with its standard
+    error.""" for dimension in DIMENSIONS:
+        probe = least_squares(dimension)
         for batch_size in BATCHES:
-            readings = [take_reading(engine, order(t, batch_size), 15) for t in range(1, LOOKS + 1)]
+            orders = [order(t, batch_size) for t in range(1, READINGS + 1)]
+            readings = [take_reading(probe, one_order, INTERVAL) for one_order in orders]
             own, others = (
                 np.array([getattr(r, name) for r in readings]) for name in ("overshoot", "carried")
             )
             excess = own.mean() / others.mean() - 1
-            error = (own / others.mean()).std() / np.sqrt(LOOKS)
+            error = (own / others.mean()).std() / np.sqrt(READINGS)
             yield dimension, DEVICES * max(batch_size // 2, 1), float(excess), float(error)
 
 
 def draw_known(path: Path) -> None:
-    """Estimated against true, for the paper's constants and for ours."""
+    """Draw estimated against true values, for the paper's constants and for measured ones."""
     figure = new_figure(2.9)
     left, right = figure.subplots(1, 2)
     _draw_estimates(left)
@@ -104,22 +114,23 @@ def draw_known(path: Path) -> None:
     for k, dimension in enumerate(DIMENSIONS):
         right.text(0.04, 0.92 - 0.07 * k, f"d = {dimension}", transform=right.transAxes, color=COLOURS[k])
     label(right, x="(d + 1) / n, by theory", y="overshoot / carried − 1, measured")
-    right.set_title("what a batch does to itself, mean of 40 readings", fontsize=SMALL)
+    right.set_title(f"overshoot of a batch, mean of {READINGS} readings", fontsize=SMALL)
     save_figure(figure, path)
 
 
 def _draw_estimates(axes: "Axes") -> None:
-    """σ² and G² on the known problem, each with the spread of single estimates."""
-    found: dict[str, list[tuple[float, float]]] = {"variance_of": [], "moment_of": []}
+    """Draw estimates of σ² and G² on the known problem, with the standard deviation of one estimate."""
+    ratios: dict[str, list[tuple[float, float]]] = {"variance_of": [], "moment_of": []}
     for dimension in DIMENSIONS:
-        engine, true = least_squares(dimension), dimension * NOISE**2
-        constants = [estimate_bound_constants(engine, order(t, 16)) for t in range(1, LOOKS + 1)]
-        for name, expected in (("variance_of", true), ("moment_of", true / 16)):
-            ratio = np.array([getattr(each, name)[0] for each in constants]) / expected
-            found[name].append((float(ratio.mean()), float(ratio.std())))
+        probe, variance = least_squares(dimension), dimension * NOISE**2
+        orders = [order(t, PAPER_BATCH) for t in range(1, READINGS + 1)]
+        estimates = [estimate_bound_constants(probe, one_order) for one_order in orders]
+        for name, true in (("variance_of", variance), ("moment_of", variance / PAPER_BATCH)):
+            ratio = np.array([getattr(estimate, name)[0] for estimate in estimates]) / true
+            ratios[name].append((float(ratio.mean()), float(ratio.std())))
     for k, (name, words) in enumerate((("variance_of", "σ²"), ("moment_of", "G²"))):
-        mean, spread = np.array(found[name]).T
-        place = np.array(DIMENSIONS) * (0.93, 1.07)[k]
+        mean, spread = np.array(ratios[name]).T
+        place = np.array(DIMENSIONS) * (0.93, 1.07)[k]  # σ² left of its dimension, G² right of it
         axes.errorbar(place, mean, spread, fmt="o", ms=4, capsize=2, color=COLOURS[k])
         axes.text(0.04, 0.92 - 0.07 * k, words, transform=axes.transAxes, color=COLOURS[k])
     axes.axhline(1.0, color=DARK, lw=0.6)
@@ -128,11 +139,11 @@ def _draw_estimates(axes: "Axes") -> None:
     axes.minorticks_off()
     axes.set_ylim(0, 2)
     label(axes, x="dimension d", y="estimated / true")
-    axes.set_title("the paper's constants, spread of one estimate", fontsize=SMALL)
+    axes.set_title("the paper's constants, ± of one estimate", fontsize=SMALL)
 
 
 def draw_epsilon(path: Path) -> None:
-    """The best plan for the paper's constants, over ε."""
+    """Draw the best plan for the paper's constants against ε."""
     problem = read_problem(str(TABLE_1))
     largest = Plan.uniform(len(problem.fleet), batch_size=problem.max_batch, cut=1)
     floor = Corollary1.of(problem).bound.floor(largest).total
@@ -144,47 +155,39 @@ def draw_epsilon(path: Path) -> None:
     axes.plot(targets / floor, batches, color=COLOURS[0])
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.annotate(
-        "mean batch size",
-        (targets[6] / floor, batches[6]),
-        (8, 4),
-        textcoords="offset points",
-        fontsize=SMALL,
-        color=COLOURS[0],
-    )
+    beside: dict[str, Any] = {"textcoords": "offset points", "fontsize": SMALL}
+    axes.annotate("mean batch size", (targets[6] / floor, batches[6]), (8, 4), color=COLOURS[0], **beside)
     cuts = np.array([plan.deepest_cut for plan in plans])
     axes.step(targets / floor, cuts, color=COLOURS[1], where="mid")
-    axes.annotate(
-        "deepest cut",
-        (targets[-8] / floor, cuts[-8]),
-        (0, 6),
-        textcoords="offset points",
-        fontsize=SMALL,
-        color=COLOURS[1],
-    )
-    label(axes, x="ε, over the least that any plan can reach", y="the best plan, Table I")
+    axes.annotate("deepest cut", (targets[-8] / floor, cuts[-8]), (0, 6), color=COLOURS[1], **beside)
+    label(axes, x="ε, over the least ε that a plan can reach", y="the best plan, Table I")
     save_figure(figure, path)
 
 
 def table() -> None:
-    """Constants after 1, 4 and 16 intervals, and the last plan, over ways of training."""
+    """Print the noise after each reading, the last drift and the last plan, for combinations of settings."""
     data = load_dataset("digits")
-    print("| γ | optimiser | norm | data | noise | drift of all layers | b | cuts | accuracy, 255 rounds |")
+    head = "| γ | optimiser | norm | data | noise | drift of all layers | b | cuts "
+    print(f"{head}| accuracy, {ROUNDS_OF_TABLE} rounds |")
     print("|--:|---|---|---|--:|--:|---|---|--:|")
     kinds: tuple[Literal["iid", "shards"], ...] = ("iid", "shards")
     norms: tuple[Literal["batch", "none"], ...] = ("batch", "none")
-    ways = product((5e-4, 0.05), ("sgd", "momentum"), norms, kinds)
-    for rate, optimizer, norm, kind in ways:
-        shares = partition(data.y_train.numpy(), DEVICES, Seeds(0), kind=kind)
+    for rate, optimizer, norm, kind in product((5e-4, 0.05), ("sgd", "momentum"), norms, kinds):
         torch.manual_seed(0)
-        settings = Settings(learning_rate=rate, optimizer=optimizer, goal=Goal(rounds=255))
-        fleet = draw_fleet(FleetRanges(devices=DEVICES), Seeds(0))
-        model = network("small-cnn", norm=norm)
-        records = list(simulate(model, data, fleet, settings, shares=shares).training.rounds())
-        read = [record.constants for record in records if record.constants is not None]
-        plan, noise = records[-1].plan, ", ".join(f"{each['noise']:.2g}" for each in read)
+        simulation = simulate(
+            network("small-cnn", norm=norm),
+            data,
+            draw_fleet(FleetRanges(devices=DEVICES), Seeds(0)),
+            shares=partition(data.y_train.numpy(), DEVICES, Seeds(0), kind=kind),
+            rounds=ROUNDS_OF_TABLE,
+            learning_rate=rate,
+            optimizer=optimizer,
+        )
+        records = list(simulation)
+        readings = [record.constants for record in records if record.constants is not None]
+        plan, noise = records[-1].plan, ", ".join(f"{reading['noise']:.2g}" for reading in readings)
         print(
-            f"| {rate:g} | {optimizer} | {norm} | {kind} | {noise} | {sum(read[-1]['drift_of']):.2g} "
+            f"| {rate:g} | {optimizer} | {norm} | {kind} | {noise} | {sum(readings[-1]['drift_of']):.2g} "
             f"| {plan.batch_sizes.min()} to {plan.batch_sizes.max()} "
             f"| {plan.cuts.min()} to {plan.cuts.max()} | {records[-1].accuracy:.1%} |",
             flush=True,
@@ -192,26 +195,36 @@ def table() -> None:
 
 
 def skew() -> None:
-    """k = ln(L/l) on digits with two shards, and R∞ there over that of IID data, by fixed plans."""
+    """Print for each cut 1 + k as readings show it, and R∞ with two shards over R∞ with IID data.
+
+    k = ln(L/l), where L is the loss of the mean model and l the loss of devices with their own layers. Both
+    R∞ come from the fixed plans of benchmarks.hindsight on digits.
+    """
     endless = []
     for name in ("digits-shards", "digits-iid"):
         results = read_results(RESULTS, name)
         laws = laws_by_cut(mean_rounds(results, SETTINGS[name].targets[1], "mean"))
         endless.append({cut: law.endless for cut, law in laws.items() if law is not None})
-    print("| cut | 1 + k, read in round 60, b = 8 | R∞ with two shards, over IID |")
+    read = f"read in round {ROUNDS_OF_SKEW}, b = {SKEW_BATCH}"
+    print(f"| cut | 1 + k, {read} | R∞ with two shards, over IID |")
     print("|--:|--:|--:|")
     for cut in SETTINGS["digits-shards"].cuts:
-        k = np.mean([_skew_read(f"fixed:b=8,cut={cut}", seed) for seed in range(3)])
+        k = np.mean([_skew_read(f"fixed:b={SKEW_BATCH},cut={cut}", seed) for seed in SKEW_SEEDS])
         print(f"| {cut} | {1 + k:.2f} | {endless[0][cut] / endless[1][cut]:.2f} |", flush=True)
 
 
 def _skew_read(strategy: str, seed: int) -> float:
-    """The last k of two readings."""
-    task = Task(setting="digits-shards", seed=seed, strategy=strategy, rounds=60, data="digits", both=True)
-    training: Any = prepared(task).training
-    training.observer.constants = TrackedConstants.guessed(training.observer.profile, DEVICES, 15)
-    read = [record.constants["undone"] for record in training.rounds() if record.constants is not None]
-    return float(read[-1])
+    """k of the second of two readings."""
+    task = Task(
+        setting="digits-shards", seed=seed, strategy=strategy, rounds=ROUNDS_OF_SKEW, data="digits", both=True
+    )
+    simulation = simulation_of(task)
+    observer = simulation.training.observer
+    assert isinstance(observer, WorldObserver)
+    # Readings must be asked for, because a fixed plan reads no constants by itself.
+    observer.source = TrackedConstants.guessed(observer.profile, DEVICES, INTERVAL)
+    k = [record.constants["undone"] for record in simulation if record.constants is not None]
+    return float(k[-1])
 
 
 def main() -> None:
@@ -221,9 +234,9 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--table", action="store_true")
     which.add_argument("--skew", action="store_true")
-    given = parser.parse_args()
-    if given.table or given.skew:
-        (table if given.table else skew)()
+    options = parser.parse_args()
+    if options.table or options.skew:
+        (table if options.table else skew)()
         return
     draw_known(DOCS / "constants_known.png")
     draw_epsilon(DOCS / "constants_epsilon.png")

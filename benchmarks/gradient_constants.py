@@ -1,16 +1,16 @@
-"""Which constants does the bound have on a real network? Prints a [constants] section for a scenario.
+"""Measure the constants of the paper's bound on a real network; prints a [constants] section for a scenario.
 
     python benchmarks/gradient_constants.py cifar10.npz
 
-VGG-16 with batch norm is trained on the images of the file (x_train, N x 32 x 32 x 3, and y_train), by
-plain SGD on batches of 320, and then looked at:
+VGG-16 with batch norm is trained on the images of the file (x_train, N x 32 x 32 x 3, and y_train), by plain
+SGD on batches of 320. Then the constants are measured:
 
 σ²_j   the variance of a gradient over batches of 16, times 16, for each layer
-β, G²_j from eight devices that train alone for 15 rounds, as in Wang et al. 2019: β is how much a
-       device's gradient differs between its own and the mean weights, over their distance; G²_j is
-       such that 4 γ² I² G²_j is the squared distance found in layer j, because the drift that Lemma 1
-       bounds with the second moment itself is some sixty times larger than what happens.
-ϑ      the loss before training, taking the least possible loss as 0
+β      eight devices train alone for 15 rounds, as in Wang et al. 2019. β is the difference of a device's
+       gradient between its own and the mean weights, divided by the distance of these weights.
+G²_j   chosen so that 4 γ² I² G²_j is the measured squared distance in layer j. Lemma 1 bounds this distance
+       with the second moment of the gradient itself; that bound is some sixty times larger than the distance.
+ϑ      the loss before training; the least possible loss is taken as 0
 ε      twice the floor of the bound at 20 devices, b = 16 and cut 4
 """
 
@@ -23,32 +23,39 @@ from torch import Tensor, nn
 
 from hasfl.networks import LayeredModel, vgg16
 
-LEARNING_RATE, INTERVAL, BATCH, DEVICES, ROUNDS = 0.05, 15, 16, 8, 600
+LEARNING_RATE, INTERVAL, BATCH, DEVICES = 0.05, 15, 16, 8
+ROUNDS, TRAINING_BATCH = 600, 320  # of the training before the constants are measured
+VARIANCE_BATCHES = 400  # batches over which the variance is taken
+SMOOTHNESS_SAMPLES = 512  # of each device, for β
+LOSS_SAMPLES = 2000  # for ϑ
+TARGET_DEVICES, TARGET_CUT = 20, 4  # for ε
+PIXEL_MEAN, PIXEL_DEVIATION = 0.47, 0.25  # of CIFAR-10, rounded
 
 
 class Images:
     def __init__(self, path: str, device: str) -> None:
         with np.load(path) as data:
             x = torch.from_numpy(data["x_train"]).permute(0, 3, 1, 2)
-            self.x = ((x.float() / 255 - 0.47) / 0.25).to(device)
+            self.x = ((x.float() / 255 - PIXEL_MEAN) / PIXEL_DEVIATION).to(device)
             self.y = torch.from_numpy(data["y_train"]).long().to(device)
 
     def sample(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        chosen = torch.randint(len(self.x), (size,), generator=generator).to(self.x.device)
-        return self.x[chosen], self.y[chosen]
+        indices = torch.randint(len(self.x), (size,), generator=generator).to(self.x.device)
+        return self.x[indices], self.y[indices]
 
 
 def gradients(model: LayeredModel, x: Tensor, y: Tensor) -> list[Tensor]:
-    """The gradient of the mean loss, flat, for each layer."""
+    """The gradient of the mean loss as one vector for each layer."""
     loss = nn.functional.cross_entropy(model(x), y)
-    flat = torch.autograd.grad(loss, list(model.parameters()))
-    found = iter(flat)
+    by_weight = iter(torch.autograd.grad(loss, list(model.parameters())))
     return [
-        torch.cat([next(found).reshape(-1) for _ in layer.parameters()]) for layer in model.layers.values()
+        torch.cat([next(by_weight).reshape(-1) for _ in layer.parameters()])
+        for layer in model.layers.values()
     ]
 
 
 def weights(model: LayeredModel) -> list[Tensor]:
+    """The weights as one vector for each layer."""
     return [
         torch.cat([p.detach().reshape(-1) for p in layer.parameters()]) for layer in model.layers.values()
     ]
@@ -64,14 +71,15 @@ def train(model: LayeredModel, images: Images, *, rounds: int, batch: int, seed:
         optimizer.step()
 
 
-def variances(model: LayeredModel, images: Images, *, batches: int = 400) -> list[float]:
+def variances(model: LayeredModel, images: Images, *, batches: int = VARIANCE_BATCHES) -> list[float]:
+    """σ²_j of each layer."""
     generator = torch.Generator().manual_seed(2)
     sums: list[Tensor] = []
     squares = [0.0] * len(model)
     for _ in range(batches):
-        found = gradients(model, *images.sample(BATCH, generator))
-        sums = [total + g for total, g in zip(sums, found, strict=True)] if sums else found
-        squares = [total + float(g.square().sum()) for total, g in zip(squares, found, strict=True)]
+        newest = gradients(model, *images.sample(BATCH, generator))
+        sums = [total + g for total, g in zip(sums, newest, strict=True)] if sums else newest
+        squares = [total + float(g.square().sum()) for total, g in zip(squares, newest, strict=True)]
     return [
         BATCH * (square - float(total.square().sum()) / batches) / (batches - 1)
         for square, total in zip(squares, sums, strict=True)
@@ -79,6 +87,7 @@ def variances(model: LayeredModel, images: Images, *, batches: int = 400) -> lis
 
 
 def drift_and_smoothness(model: LayeredModel, images: Images) -> tuple[list[float], float]:
+    """The mean squared distance of devices from their mean, for each layer, and β."""
     local = [copy.deepcopy(model) for _ in range(DEVICES)]
     for i, device in enumerate(local):
         train(device, images, rounds=INTERVAL, batch=BATCH, seed=100 + i)
@@ -90,7 +99,7 @@ def drift_and_smoothness(model: LayeredModel, images: Images) -> tuple[list[floa
     drift = [float(torch.stack([d[j] for d in away]).square().sum(1).mean()) for j in range(len(model))]
     ratios = []
     for i, device in enumerate(local):
-        x, y = images.sample(512, torch.Generator().manual_seed(200 + i))
+        x, y = images.sample(SMOOTHNESS_SAMPLES, torch.Generator().manual_seed(200 + i))
         change = [a - b for a, b in zip(gradients(device, x, y), gradients(mean, x, y), strict=True)]
         ratios.append(float(torch.cat(change).norm() / torch.cat(away[i]).norm()))
     return drift, float(np.median(ratios))
@@ -104,17 +113,17 @@ def main() -> None:
     images = Images(parser.parse_args().data, device)
     model = vgg16().to(device)
     with torch.no_grad():
-        x, y = images.sample(2000, torch.Generator().manual_seed(3))
+        x, y = images.sample(LOSS_SAMPLES, torch.Generator().manual_seed(3))
         loss = float(nn.functional.cross_entropy(model(x), y))
-    train(model, images, rounds=ROUNDS, batch=320, seed=1)
+    train(model, images, rounds=ROUNDS, batch=TRAINING_BATCH, seed=1)
     drift, smoothness = drift_and_smoothness(model, images)
     variance = variances(model, images)
     moment = [d / (4 * (LEARNING_RATE * INTERVAL) ** 2) for d in drift]
-    sampling = smoothness * LEARNING_RATE * sum(variance) / (20 * BATCH)
+    sampling = smoothness * LEARNING_RATE * sum(variance) / (TARGET_DEVICES * BATCH)
     print(f"smoothness = {smoothness:.3g}\ninitial_gap = {loss:.3g}")
     print("variance_of = [" + ", ".join(f"{v:.3g}" for v in variance) + "]")
     print("moment_of = [" + ", ".join(f"{g:.3g}" for g in moment) + "]")
-    print(f"# target = {2 * (sampling + smoothness**2 * sum(drift[:4])):.3g}")
+    print(f"# target = {2 * (sampling + smoothness**2 * sum(drift[:TARGET_CUT])):.3g}")
 
 
 if __name__ == "__main__":

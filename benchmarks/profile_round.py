@@ -1,4 +1,4 @@
-"""Which kernels a round on a GPU is made of.
+"""List the GPU kernels of a round, the longest first.
 
 python -m benchmarks.profile_round vgg16:20:16:16      # model, devices, b, cut; as in bench_round
 """
@@ -13,7 +13,8 @@ from benchmarks.bench_round import Case, job
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.plan import Order, Plan
 
-WARM, PROFILED, SHOWN = 60, 4, 16
+WARM, PROFILED = 60, 4  # rounds
+SHOWN = 16  # kernels
 
 
 def main() -> None:
@@ -32,19 +33,17 @@ def main() -> None:
     for t in range(1, WARM + 1):
         train(t)
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for t in range(WARM + 1, WARM + PROFILED + 1):
             train(t)
         torch.cuda.synchronize()
-    found = sorted(seen.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
-    total = sum(kernel.self_device_time_total for kernel in found)
-    print(
-        f"kernels of a round: {total / PROFILED / 1e3:.2f} ms, on several streams\n\n| ms | calls | kernel |"
-    )
-    print("|--:|--:|---|")
-    for kernel in found[:SHOWN]:
-        each = kernel.self_device_time_total / PROFILED / 1e3
-        print(f"| {each:.3f} | {kernel.count / PROFILED:.0f} | {kernel.key[:100]} |")
+    kernels = sorted(profiler.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+    total = sum(kernel.self_device_time_total for kernel in kernels)
+    print(f"kernels of a round: {total / PROFILED / 1e3:.2f} ms, on several streams\n")
+    print("| ms | calls | kernel |\n|--:|--:|---|")
+    for kernel in kernels[:SHOWN]:
+        milliseconds = kernel.self_device_time_total / PROFILED / 1e3
+        print(f"| {milliseconds:.3f} | {kernel.count / PROFILED:.0f} | {kernel.key[:100]} |")
 
 
 if __name__ == "__main__":

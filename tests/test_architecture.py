@@ -3,7 +3,9 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -11,7 +13,7 @@ import hasfl
 
 ROOT = Path(hasfl.__file__).parent
 GROUND = {"units", "seeds", "errors", "arrays", "callables"}
-NOUNS = {"fleet", "profile", "problem", "plan", "record", "world", "problem_file", "profile_file", "scenario"}
+NOUNS = {"fleet", "profile", "constants", "problem", "plan", "record", "goal", "settings", "world"}
 HALL = GROUND | NOUNS
 MAY_IMPORT = {
     "theory": HALL,
@@ -19,16 +21,25 @@ MAY_IMPORT = {
     "strategies": HALL | {"theory", "planning"},
     "networks": GROUND,
     "data": GROUND,
-    "profiling": HALL | {"networks"},
-    "engines": HALL | {"theory", "networks", "data"},
+    "documents": HALL,
+    "profiling": HALL | {"networks", "documents"},  # shipped tables are documents
+    "state": HALL | {"networks", "data"},
+    "together": HALL | {"state", "networks"},
+    "serving": HALL | {"state", "networks", "data"},
+    "engines": HALL | {"state", "together", "serving", "networks", "data"},
+    "readings": HALL | {"state", "together", "networks", "data"},
+    "training": HALL | {"theory", "readings"},
     "reporting": HALL | {"theory"},
     **dict.fromkeys(HALL, HALL),
     **dict.fromkeys(GROUND, GROUND),
 }
 FREE = {"__init__", "__main__", "runner", "cli"}  # may import every room; nobody imports them
-TORCH = {"networks", "data", "profiling", "engines", "runner"}
+TORCH = {"networks", "data", "profiling", "state", "together", "serving", "engines", "readings", "runner"}
+PYDANTIC = {"documents"}  # rooms that import documents get it from there
+MOST_FILES = 9  # in a folder, so that a reader can take them in at a glance
 
 
+@cache
 def imported_names(file: Path) -> set[str]:
     """Every dotted name that a file imports, at any depth."""
     names = set()
@@ -67,6 +78,33 @@ def test_torch_stays_in_the_learning_wing() -> None:
         )
 
 
+def test_pydantic_stays_in_the_documents() -> None:
+    for file, room in rooms().items():
+        packages = {name.split(".")[0] for name in imported_names(file)}
+        assert not {"pydantic", "pydantic_core"} & packages or room in PYDANTIC, file
+
+
+@pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - {"documents", "profiling"}))
+def test_rooms_without_documents_need_no_pydantic(room: str) -> None:
+    """Whatever they import in turn."""
+    reached, new = set[str](), {room}
+    while new:
+        reached |= new
+        new = {
+            name.split(".")[1]
+            for file, other in rooms().items()
+            for name in imported_names(file)
+            if other in new and name.startswith("hasfl.")
+        } - reached
+    assert not reached & {"documents", *FREE}
+
+
+def test_every_folder_is_small() -> None:
+    for folder in {file.parent for file in rooms()} - {ROOT}:
+        files = [file.name for file in folder.glob("*.py") if file.name != "__init__.py"]
+        assert len(files) <= MOST_FILES, f"{folder.relative_to(ROOT)}: {sorted(files)}"
+
+
 def test_sizes() -> None:
     for file in rooms():
         source = file.read_text()
@@ -77,20 +115,40 @@ def test_sizes() -> None:
                 assert (node.end_lineno or 0) - start <= 40, f"{file}: {node.name}"
 
 
+MEANS = {"Any", "LAZY", "TYPE_CHECKING", "import_module"}  # by which the package finds its names
+
+
 def test_public_names() -> None:
-    public = {
-        name for name, value in vars(hasfl).items() if not name.startswith("_") and not _is_module(value)
-    }
-    assert public == {
-        "Device", "Fleet", "FleetRanges", "Goal", "BoundConstants", "HasflError", "Infeasible", "InputError",
-        "Layer", "MeasuredConstants", "Plan", "PlanReport", "Problem", "Profile", "RoundRecord", "Seeds",
-        "TargetUnreachable",
-        "best_batches", "best_cuts", "best_plan", "draw_fleet", "evaluate", "read_problem",
+    names = {name for name in dir(hasfl) if not name.startswith("_")} - MEANS
+    assert {name for name in names if not isinstance(getattr(hasfl, name), ModuleType)} == {
+        "BoundConstants", "Dataset", "Device", "Fleet", "FleetRanges", "Goal", "HasflError", "Infeasible",
+        "InputError", "Layer", "LayeredModel", "Machine", "MeasuredConstants", "Plan", "PlanReport",
+        "Planning", "Problem", "Profile", "RoundRecord", "Seeds", "Serving", "Settings", "Simulation",
+        "Situation", "TargetUnreachable", "World",
+        "best_batches", "best_cuts", "best_plan", "count_layers", "draw_fleet", "evaluate", "layered",
+        "load_dataset", "network", "partition", "read_problem", "simulate",
     }  # fmt: skip
 
 
-def _is_module(value: object) -> bool:
-    return type(value).__name__ == "module"
+def test_names_that_are_imported_late_are_those_that_type_checkers_see() -> None:
+    (checked,) = (node for node in ast.parse((ROOT / "__init__.py").read_text()).body if type(node) is ast.If)
+    seen = {
+        alias.asname: node.module
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == hasfl.LAZY
+    with pytest.raises(AttributeError, match="module 'hasfl' has no attribute 'simulat'"):
+        _ = hasfl.simulat  # type: ignore[attr-defined]
+
+
+def test_a_name_that_needs_torch_says_so_where_it_is_not_installed() -> None:
+    code = "import sys; sys.modules['torch'] = None; import hasfl; hasfl.Goal; hasfl.simulate"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    sentence = "hasfl.errors.MissingExtra: hasfl.simulate needs torch: pip install 'hasfl[train]'"
+    assert done.stderr.splitlines()[-1] == sentence
 
 
 @pytest.mark.parametrize(

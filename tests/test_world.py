@@ -1,7 +1,5 @@
 """How a fleet changes: laws of the walk, the trace and the absences, and independence of who asks when."""
 
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +19,6 @@ from hasfl.world import (
     Schedule,
     Trace,
     World,
-    read_trace,
 )
 
 RANGES = FleetRanges(devices=4)
@@ -143,70 +140,13 @@ def test_a_trace_takes_effect_when_the_next_interval_begins() -> None:
         ((0, 0, "flops", 1.0), "round of a trace must be a whole number"),
         ((1, 0, "memory", 1.0), "a trace can change flops, up_rate, .* got 'memory'"),
         ((1, 0, "flops", 0.0), "flops of a trace must be a finite number above 0"),
-        ((1, 4, "flops", 1.0), "changes device 4, but the fleet has 4, from 0 on"),
+        ((1, 4, "flops", 1.0), "changes device 4, but the fleet has 4 devices, counted from 0"),
         ((99, -1, "flops", 1.0), "changes device -1"),
     ],
 )
 def test_traces_that_make_no_sense(row: tuple[int, int, str, float], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         world(Trace((Change(*row),))).fleet_at(1)
-
-
-NAMED = replace(FLEET, names=("pi-1", "pi-2", "phone", "box, old"))
-
-
-def written(folder: Path, text: str) -> Path:
-    path = folder / "rates.csv"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_a_trace_file(tmp_path: Path) -> None:
-    lines = ["\ufeffdevice, round ,up_rate,flops", "phone,12,20 Mbps,", "", "pi-1,3,,0.5 TFLOPS"]
-    text = "\r\n".join([*lines, '"box, old",4,7e6,2e11', ",,,"])
-    trace = read_trace(written(tmp_path, text), NAMED)
-    assert set(trace.rows) == {
-        (12, 2, "up_rate", 20e6),
-        (3, 0, "flops", 0.5e12),
-        (4, 3, "up_rate", 7e6),
-        (4, 3, "flops", 2e11),
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "line 1: expected a header such as round,device,up_rate, got nothing"),
-        ("round,up_rate\n", "line 1: the column device is missing"),
-        ("round,device,uprate\n", "line 1: expected columns out of .* got 'uprate'"),
-        ("round,device,memory\n", "line 1: expected columns out of .* got 'memory'"),
-        ("round,device,flops,flops\n", "line 1: expected columns out of .* each once, got 'flops'"),
-        ("round,device,flops\n1,pi-1\n", "line 2: expected 3 cells as in the header, got 2"),
-        (
-            "round,device,flops\n1,pi-1,1\n0,pi-2,1\n",
-            "line 3: round must be a whole number of at least 1, got '0'",
-        ),
-        ("round,device,flops\n\n1.5,pi-1,1\n", "line 3: round must be a whole number .* got '1.5'"),
-        ("round,device,flops\n1,phon,1\n", "line 2: the fleet has no device 'phon': did you mean 'phone'"),
-        ("round,device,flops\n1,x,1\n", "line 2: the fleet has no device 'x': it has pi-1, pi-2, phone"),
-        ("round,device,flops\n1,pi-1,5 Mbps\n", "line 2: 'Mbps' is not a unit of FLOP/s"),
-        ("round,device,up_rate\n1,pi-1,-5\n", "line 2: up_rate must be a finite number above 0"),
-        ("round,device,up_rate\n1,pi-1,5\n1,pi-1,6\n", "line 3: round 1 of device 'pi-1' was given before"),
-        ('round,device,up_rate\n1,"pi-1"x,5\n', "line 2: not a line of CSV"),
-    ],
-)
-def test_faults_of_a_trace_file_name_the_line(tmp_path: Path, text: str, sentence: str) -> None:
-    with pytest.raises(InputError, match=f"rates.csv {sentence}") as fault:
-        read_trace(written(tmp_path, text), NAMED)
-    assert "\n" not in str(fault.value)
-
-
-def test_a_trace_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot read .*none\.csv: No such file"):
-        read_trace(tmp_path / "none.csv", NAMED)
-    (tmp_path / "binary.csv").write_bytes(b"round,device\n\xff\xfe")
-    with pytest.raises(InputError, match="not text in UTF-8"):
-        read_trace(tmp_path / "binary.csv", NAMED)
 
 
 def test_everyone_is_there_unless_told_otherwise() -> None:
@@ -225,10 +165,27 @@ def test_who_comes_back_waits_for_the_next_interval() -> None:
     assert told[20] == [1, 2, 3]
 
 
+def test_who_took_part_so_far() -> None:
+    absent = world(absences=Schedule(((1, 3, 3), (2, 1, 7), (0, 6, 100))))
+    told = {t: absent.present_so_far(t).tolist() for t in (1, 3, 5, 6, 10, 11, 12, 50)}
+    assert told[1] == told[3] == told[5] == [0, 1, 3]  # 1 leaves and 0 will, but they were there
+    assert told[6] == told[10] == [0, 1, 3]  # 2 is back in round 8, and takes part from round 11 on
+    assert told[11] == told[12] == told[50] == [0, 1, 2, 3]
+
+
+@given(st.integers(0, 50), st.floats(0, 1), st.floats(0, 1), st.integers(1, 7), st.integers(1, 60))
+def test_who_took_part_so_far_is_all_who_did(
+    seed: int, leave: float, come_back: float, interval: int, t: int
+) -> None:
+    dropping = world(absences=RandomDropout(leave, come_back), interval=interval, seed=seed)
+    before = {i for earlier in range(1, t + 1) for i in dropping.present(earlier).tolist()}
+    assert dropping.present_so_far(t).tolist() == sorted(before)
+
+
 def test_a_schedule_without_anybody_is_told_when_it_comes_to_that() -> None:
     empty = world(absences=Schedule(((0, 2, 2), (1, 2, 3), (2, 2, 3), (3, 4, 4))))
     assert empty.present(3).tolist() == [3]
-    with pytest.raises(InputError, match="leaves nobody in round 4"):
+    with pytest.raises(InputError, match="leaves no device in round 4"):
         empty.present(4)
     assert empty.present(6).tolist() == [0, 1, 2, 3]
 
@@ -238,7 +195,7 @@ def test_schedules_that_make_no_sense() -> None:
         Schedule(((1, 5, 4),))
     with pytest.raises(InputError, match="first round of an absence"):
         Schedule(((1, 0, 4),))
-    with pytest.raises(InputError, match="names device 4, but the fleet has 4, from 0 on"):
+    with pytest.raises(InputError, match="names device 4, but the fleet has 4 devices, counted from 0"):
         world(absences=Schedule(((4, 1, 1),))).present(1)
 
 

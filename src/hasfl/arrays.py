@@ -1,4 +1,4 @@
-"""Arrays that are checked once, when a value is made, and can never be written again."""
+"""Checked, read-only arrays: the numbers are checked once, when the array is created."""
 
 from collections.abc import Mapping, Sized
 from typing import TypeVar
@@ -8,75 +8,81 @@ from numpy.typing import ArrayLike, NDArray
 
 from hasfl.errors import InputError
 
-# Beyond these, products of a few quantities leave what floating point can hold.
+# The allowed range of a positive quantity. Chosen by hand: a product of five such quantities stays between
+# 1e-300 and 1e300, so it neither underflows nor overflows float64 (about 1e-308 to 1e308).
 SMALLEST, LARGEST = 1e-60, 1e60
+# The largest whole number that a setting may have. Chosen by hand: the product of two of them fits in int64.
 MOST = 10**9
+SHOWN = 20  # characters of a wrong value that a message shows; chosen by hand
 
 Dtype = TypeVar("Dtype", bound=np.generic)
 FloatN = NDArray[np.float64]  # one number per device i
-IntN = NDArray[np.int64]
+IntN = NDArray[np.int64]  # one whole number per device i
 FloatL = NDArray[np.float64]  # one number per layer j
-IntL = NDArray[np.int64]
-BoolL = NDArray[np.bool_]
+IntL = NDArray[np.int64]  # one whole number per layer j
+BoolL = NDArray[np.bool_]  # one true or false per layer j
 
 
-def quantities(field: str, given: ArrayLike, *, positive: bool = False) -> NDArray[np.float64]:
-    """Freeze one number per device or layer: finite and at least 0, or above 0 if `positive`."""
+def quantities(field: str, numbers: ArrayLike, *, positive: bool = False) -> NDArray[np.float64]:
+    """Copy a list of numbers into a read-only array.
+
+    Every number must be finite and at least 0, or above 0 if `positive`. Messages call the list `field`.
+    """
     try:
-        values = np.array(given, dtype=np.float64)
+        values = np.array(numbers, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{field} must be a list of numbers, got {given!r}") from None
+        raise InputError(f"{field} must be a list of numbers, got {numbers!r}") from None
     if values.ndim != 1 or values.size == 0:
         raise InputError(f"{field} must be a list of at least one number, got shape {values.shape}")
-    if (wrong := np.flatnonzero(~_sensible(values, positive=positive))).size:
-        raise InputError(f"{field}[{wrong[0]}] {_must(positive)}, got {float(values[wrong[0]])!r}")
+    if (wrong := np.flatnonzero(~_in_range(values, positive=positive))).size:
+        raise InputError(f"{field}[{wrong[0]}] {_must_be(positive)}, got {float(values[wrong[0]])!r}")
     return frozen(values)
 
 
-def counts(field: str, given: ArrayLike) -> IntN:
-    """Freeze a list of whole numbers of at least 1."""
-    values = np.array(given)
+def counts(field: str, numbers: ArrayLike) -> IntN:
+    """Copy a list of whole numbers, each at least 1, into a read-only array."""
+    values = np.array(numbers)
     if values.ndim != 1 or values.size == 0 or not np.issubdtype(values.dtype, np.integer):
-        raise InputError(f"{field} must be a list of whole numbers, got {given!r}")
+        raise InputError(f"{field} must be a list of whole numbers, got {numbers!r}")
     if (wrong := np.flatnonzero(values < 1)).size:
         raise InputError(f"{field}[{wrong[0]}] must be at least 1, got {values[wrong[0]]}")
     return frozen(values.astype(np.int64))
 
 
-def flags(field: str, given: ArrayLike) -> BoolL:
-    """Freeze a list of true and false."""
-    values = np.array(given)
+def flags(field: str, booleans: ArrayLike) -> BoolL:
+    """Copy a list of booleans into a read-only array."""
+    values = np.array(booleans)
     if values.ndim != 1 or values.size == 0 or values.dtype != np.bool_:
-        raise InputError(f"{field} must be a list of true and false, got {given!r}")
+        raise InputError(f"{field} must be a list of true and false, got {booleans!r}")
     return frozen(values)
 
 
-def quantity(field: str, given: float, *, positive: bool = False) -> float:
-    """Return one finite number of at least 0, or above 0 if `positive`."""
-    value = float(given)
-    if not _sensible(np.array(value), positive=positive):
-        raise InputError(f"{field} {_must(positive)}, got {value!r}")
+def quantity(field: str, number: float, *, positive: bool = False) -> float:
+    """Return `number` as a float; it must be finite and at least 0, or above 0 if `positive`."""
+    value = float(number)
+    if not _in_range(np.array(value), positive=positive):
+        raise InputError(f"{field} {_must_be(positive)}, got {value!r}")
     return value
 
 
-def _sensible(values: NDArray[np.float64], *, positive: bool) -> NDArray[np.bool_]:
+def _in_range(values: NDArray[np.float64], *, positive: bool) -> NDArray[np.bool_]:
     within = (values >= SMALLEST) & (values <= LARGEST)
     return within if positive else within | (values == 0)
 
 
-def _must(positive: bool) -> str:
+def _must_be(positive: bool) -> str:
     return f"must be a finite number {'above 0' if positive else 'at least 0'} (and at most {LARGEST:g})"
 
 
-def count(field: str, given: int) -> int:
-    """Return one whole number of at least 1."""
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or not 1 <= given <= MOST:
-        raise InputError(f"{field} must be a whole number from 1 to {MOST:,}, got {str(given)[:20]}")
-    return int(given)
+def count(field: str, number: int) -> int:
+    """Return `number` as an int; it must be a whole number from 1 to `MOST`."""
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 1 <= number <= MOST:
+        raise InputError(f"{field} must be a whole number from 1 to {MOST:,}, got {str(number)[:SHOWN]}")
+    return int(number)
 
 
 def same_length(arrays: Mapping[str, Sized], per: str) -> None:
-    """Require one entry per device or layer in every array; the first one sets the length."""
+    """Require all arrays to be as long as the first one; `per` is what an entry stands for, e.g. "device"."""
     (first, reference), *others = arrays.items()
     for field, values in others:
         if len(values) != len(reference):
@@ -86,7 +92,7 @@ def same_length(arrays: Mapping[str, Sized], per: str) -> None:
 
 
 def rising(field: str, values: NDArray[np.float64]) -> None:
-    """Require an `_upto` array, which sums layers 1 to j, never to fall."""
+    """Require an `_upto` array, whose entry j is a sum over layers 1 to j, never to decrease."""
     if (wrong := np.flatnonzero(np.diff(values) < 0)).size:
         j = int(wrong[0]) + 1
         raise InputError(
@@ -96,6 +102,6 @@ def rising(field: str, values: NDArray[np.float64]) -> None:
 
 
 def frozen(values: NDArray[Dtype]) -> NDArray[Dtype]:
-    """Return the array itself, made read-only."""
+    """Make an array read-only, and return the same array."""
     values.setflags(write=False)
     return values

@@ -1,6 +1,6 @@
 """The constants that a law of rounds needs: those of the paper's bound, or those measured in training.
 
-The suffix of an array tells what entry j is: `_of` is layer j alone, `_upto` sums layers 1 to j.
+The suffix of an array says what entry j is: `_of` is layer j alone, `_upto` is a sum over layers 1 to j.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,12 @@ import numpy as np
 from hasfl.arrays import FloatL, frozen, quantities, quantity, same_length
 from hasfl.errors import InputError
 
-# How much more noise a single sample has under batch norm than 1/b says. Measured: 1.45 on VGG-16, more on
-# a small CNN, hardly any on digits (docs/constants.md, "Single samples").
+# n(1), the noise of a batch of one sample, where a private layer has batch norm. Without batch norm n(1) = 1.
+# Measured: VGG-16 needs 1.45 times the rounds of the law, the small CNN on CIFAR-10 three times, and digits
+# hardly more than once (docs/constants.md, "Single samples").
 SINGLE_NOISE = 1.5
+# The paper's bound has σ²/b for every batch size, so n(1) = 1.
+PAPER_SINGLE_NOISE = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -25,12 +28,10 @@ class BoundConstants:
     initial_gap: float  # ϑ = f(w⁰) − f*
     variance_of: FloatL  # σ²_j, of the gradient of one sample
     moment_of: FloatL  # G²_j
-    single_noise: float = (
-        1.0  # c: what a single sample under batch norm counts; the paper knows no such price
-    )
+    single_noise: float = PAPER_SINGLE_NOISE  # c = n(1) where a private layer has batch norm
 
     kind: ClassVar[str] = "paper"
-    needs_target: ClassVar[bool] = True  # whether the law of rounds needs ε beside them
+    needs_target: ClassVar[bool] = True  # whether the law of rounds also needs the target ε
     symbols: ClassVar[Mapping[str, str]] = {
         "smoothness": "β",
         "initial_gap": "ϑ",
@@ -47,7 +48,7 @@ class BoundConstants:
         same_length(
             {"constants.variance_of": self.variance_of, "constants.moment_of": self.moment_of}, per="layer"
         )
-        object.__setattr__(self, "single_noise", _price(self.single_noise))
+        object.__setattr__(self, "single_noise", _checked_single_noise(self.single_noise))
 
     @classmethod
     def unknown(cls, layers: int) -> Self:
@@ -59,34 +60,32 @@ class BoundConstants:
 
     @property
     def log_errors(self) -> Mapping[str, float]:
-        """Standard errors of the logarithms of constants; the paper's have none."""
+        """Standard errors of the logarithms of the constants, by field: none for the paper's constants."""
         return {}
 
     @property
     def moment_upto(self) -> FloatL:
-        """G̃²_j, the sum over layers 1 to j."""
+        """G̃²_j, the sum of G² over layers 1 to j."""
         return frozen(self.moment_of.cumsum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredConstants:
-    """Constants measured in training: rounds needed, and what noise and private layers add to them.
+    """Constants measured in training. They give the number of rounds R that a plan needs:
 
-    R = rounds · (1 + skew_J + noise · mean_i n(b_i) · (1 + drift_J)),   n(b) = 1/b, n(1) = single_noise
+    R = rounds · (1 + skew_J + noise · mean_i n(b_i) · (1 + drift_J)),   n(b) = 1/b for b > 1
 
-    J is the deepest cut, drift_J = Σ_{j ≤ J} drift_of, skew_J likewise. `single_noise` counts only where one
-    of the layers 1 to J has batch norm.
+    J is the deepest cut. drift_J is the sum of `drift_of` over layers 1 to J, and skew_J that of `skew_of`.
+    n(1) is `single_noise` where one of the layers 1 to J has batch norm, else 1.
     """
 
-    rounds: float  # R∞, that endless batches would need
-    noise: float  # samples: the batch size of every device at which the rounds double, drift aside
-    drift_of: FloatL  # how much more the same noise costs when layer j is private between aggregations
-    skew_of: FloatL | None = (
-        None  # what that costs besides, where devices' data differ; nothing, if not given
-    )
+    rounds: float  # R∞, the rounds that infinitely large batches would need
+    noise: float  # the batch size at which noise doubles the rounds, without drift and skew
+    drift_of: FloatL  # the share by which a private layer j raises the cost of noise
+    skew_of: FloatL | None = None  # rounds that a private layer j costs where data differ, over R∞; None: 0
     noise_error: float = 0.0  # standard error of ln noise
     drift_error: float = 0.0  # standard error of ln drift
-    single_noise: float = SINGLE_NOISE  # c: what a single sample under batch norm counts
+    single_noise: float = SINGLE_NOISE  # c = n(1) where a private layer has batch norm
 
     kind: ClassVar[str] = "measured"
     needs_target: ClassVar[bool] = False
@@ -100,13 +99,13 @@ class MeasuredConstants:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rounds", quantity("constants.rounds", self.rounds, positive=True))
         object.__setattr__(self, "drift_of", quantities("constants.drift_of", self.drift_of))
-        given = np.zeros(len(self.drift_of)) if self.skew_of is None else self.skew_of
-        skew = quantities("constants.skew_of", given)
+        skew_of = np.zeros(len(self.drift_of)) if self.skew_of is None else self.skew_of
+        skew = quantities("constants.skew_of", skew_of)
         same_length({"constants.drift_of": self.drift_of, "constants.skew_of": skew}, per="layer")
         object.__setattr__(self, "skew_of", skew)
         for field in ("noise", "noise_error", "drift_error"):
             object.__setattr__(self, field, quantity(f"constants.{field}", getattr(self, field)))
-        object.__setattr__(self, "single_noise", _price(self.single_noise))
+        object.__setattr__(self, "single_noise", _checked_single_noise(self.single_noise))
 
     @classmethod
     def unknown(cls, layers: int) -> Self:
@@ -118,17 +117,17 @@ class MeasuredConstants:
 
     @property
     def log_errors(self) -> Mapping[str, float]:
-        """Standard errors of the logarithms of constants, by field."""
+        """Standard errors of the logarithms of the constants, by field."""
         return {"noise": self.noise_error, "drift_of": self.drift_error}
 
     @property
     def drift_upto(self) -> FloatL:
-        """drift_J, the sum over layers 1 to J."""
+        """drift_J, the sum of `drift_of` over layers 1 to J."""
         return frozen(self.drift_of.cumsum())
 
     @property
     def skew_upto(self) -> FloatL:
-        """skew_J, the sum over layers 1 to J."""
+        """skew_J, the sum of `skew_of` over layers 1 to J."""
         assert self.skew_of is not None
         return frozen(self.skew_of.cumsum())
 
@@ -136,11 +135,11 @@ class MeasuredConstants:
 Constants: TypeAlias = BoundConstants | MeasuredConstants
 
 
-def _price(single_noise: float) -> float:
-    price = quantity("constants.single_noise", single_noise, positive=True)
-    if price < 1:
+def _checked_single_noise(single_noise: float) -> float:
+    noise = quantity("constants.single_noise", single_noise, positive=True)
+    if noise < 1:
         raise InputError(
-            f"constants.single_noise must be at least 1, got {price!r}: a batch norm makes a single sample "
+            f"constants.single_noise must be at least 1, got {noise!r}: batch norm makes a single sample "
             "noisier, never less noisy"
         )
-    return price
+    return noise

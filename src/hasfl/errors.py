@@ -1,74 +1,79 @@
-"""Every exception hasfl raises on purpose.
+"""The exceptions that hasfl raises deliberately.
 
     HasflError
-    ├── InputError              something the user gave is wrong; the command line exits with 2
-    │   ├── UnitError           a quantity whose unit makes no sense
-    │   ├── ModelError          a model that cannot be cut, counted or trained
-    │   │   └── OneValueError   a batch norm that was given one value a channel, which it cannot normalise
-    │   ├── TargetUnreachable   a target ε below the floor of the convergence bound
-    │   └── Infeasible          a problem that no plan solves
-    ├── MissingExtra            a part of hasfl that is not installed
-    ├── StorageError            a disk or folder that refused to be written; exits with 1
-    ├── Diverged                a loss that is not a number any more; exits with 1
-    └── Interrupted             a training that was stopped from outside; exits with 130
+    ├── InputError              the user's input is wrong; the command line exits with 2
+    │   ├── UnitError           a quantity has a wrong unit
+    │   ├── ModelError          a model cannot be cut, counted or trained
+    │   │   └── OneValueError   a batch norm received one value per channel, which it cannot normalise
+    │   ├── TargetUnreachable   the target ε is not above the floor of the convergence bound
+    │   └── Infeasible          no plan satisfies the constraints of a problem
+    ├── MissingExtra            an optional part of hasfl is not installed; exits with 2
+    ├── StorageError            a file or folder cannot be written; exits with 1
+    ├── Diverged                the loss is no longer a finite number; exits with 1
+    └── Interrupted             the user stopped the training; exits with 130
 
-A message is one sentence or two: what was expected, what came, what to do.
+A message is one sentence: what was expected, what came instead, and what to do.
 """
+
+# Exit codes of the command line, by the usual conventions of Unix shells.
+EXIT_WRONG_USAGE = 2
+EXIT_FAILURE = 1
+EXIT_INTERRUPTED = 130  # 128 plus 2, the number of the signal SIGINT
 
 
 class HasflError(Exception):
-    """Base of every deliberate error; `exit_code` is what the command line returns for it."""
+    """Base class of all deliberate errors; the command line exits with `exit_code`."""
 
-    exit_code = 2
+    exit_code = EXIT_WRONG_USAGE
 
 
 class InputError(HasflError, ValueError):
-    """Something the user gave is wrong: a field, a file, an option."""
+    """The user's input is wrong: a field, a file or an option."""
 
 
 class UnitError(InputError):
-    """A quantity that cannot be read in the unit that its place asks for."""
+    """A quantity cannot be read in the unit that its field needs."""
 
 
 class ModelError(InputError):
-    """A model that cannot be cut, counted or trained."""
+    """A model cannot be cut, counted or trained."""
 
 
 class OneValueError(ModelError):
-    """A batch norm that was given one value a channel, which has no variance to normalise by."""
+    """A batch norm received one value per channel; one value has no variance to normalise by."""
 
     def __init__(self) -> None:
         super().__init__(
-            "a batch norm of this model sees one value a channel when a device trains on one sample: use "
-            "another norm there, or a strategy with larger batch sizes, such as b=16+hams"
+            "a batch norm of this model receives one value per channel when a device trains on one sample, "
+            "and cannot normalise it: use another norm, or a strategy with larger batches such as b=16+hams"
         )
 
 
 class TargetUnreachable(InputError):
-    """The target ε lies at or below the floor that the bound of Theorem 1 has for a plan."""
+    """The target ε is not above the floor of the bound of Theorem 1 for a plan."""
 
 
 class Infeasible(InputError):
-    """A problem that no plan solves; the message says which constraint of which device forbids it."""
+    """No plan satisfies the constraints of a problem; the message names the constraint and the device."""
 
 
 class MissingExtra(HasflError):
-    """A part of hasfl that needs an optional dependency which is not installed."""
+    """A part of hasfl needs an optional dependency that is not installed."""
 
 
 class StorageError(HasflError):
-    """The disk or folder refused to be written: it is full, read-only or not there."""
+    """A file or folder cannot be written: the disk is full, read-only or missing."""
 
-    exit_code = 1
+    exit_code = EXIT_FAILURE
 
 
 class Diverged(HasflError):
-    """A loss that is not a number any more."""
+    """The loss is no longer a finite number."""
 
-    exit_code = 1
+    exit_code = EXIT_FAILURE
 
 
 class Interrupted(HasflError):
-    """A training that was stopped from outside, between two rounds; it can be resumed."""
+    """The user stopped the training between two rounds; the training can be resumed."""
 
-    exit_code = 130
+    exit_code = EXIT_INTERRUPTED

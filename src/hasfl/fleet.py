@@ -1,6 +1,6 @@
-"""Who takes part: edge devices, the edge server's power, and every link between them.
+"""The devices and the edge server: their compute, memory and links.
 
-`Device` is a row, for people; `Fleet` holds the same as arrays over i, for formulas.
+`Device` describes one device, for people. `Fleet` holds all devices as arrays over i, for formulas.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,9 +10,11 @@ from typing import Self
 from hasfl.arrays import FloatN, IntN, count, quantities, quantity, same_length
 from hasfl.errors import InputError
 from hasfl.seeds import Seeds
+from hasfl.units import BITS_PER_BYTE
 
+# The largest fleet. Chosen by hand: the six arrays of such a fleet take 480 MB.
 MOST_DEVICES = 10_000_000
-GIBIBYTE = 8.0 * 2**30  # in bits
+GIBIBYTE = float(BITS_PER_BYTE * 2**30)  # bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fleet:
-    """N devices as arrays of shape (N,), and the edge server they share."""
+    """N devices as arrays of shape (N,), and their edge server. `Device` explains the arrays."""
 
     flops: FloatN
     up_rate: FloatN
@@ -45,7 +47,7 @@ class Fleet:
     server_flops: float  # f_s, FLOP/s
     server_fed_up_rate: float  # r_{s,f} (r_s^U in Table I), bit/s, edge server to fed server
     server_fed_down_rate: float  # r_{f,s} (r_s^D in Table I), bit/s, fed server to edge server
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # by default "1", "2", …
 
     def __post_init__(self) -> None:
         for field in PER_DEVICE:
@@ -57,13 +59,13 @@ class Fleet:
         arrays = {f"fleet.{field}": getattr(self, field) for field in PER_DEVICE}
         same_length({**arrays, "fleet.names": names}, per="device")
         if len(set(names)) < len(names):
-            raise InputError("fleet.names must differ: every device needs a name of its own")
+            raise InputError("fleet.names must differ, got one name twice: give every device its own name")
 
     @classmethod
     def of(cls, devices: Sequence[Device], **server: float) -> Self:
-        """Gather rows into arrays; `server` gives the three fields that begin with `server_`."""
+        """Build a fleet from its devices; `server` holds the three fields that begin with `server_`."""
         if not devices:
-            raise InputError("a fleet needs at least one device, got none")
+            raise InputError("a fleet needs at least one device, got none: add a device")
         columns = {field: [getattr(device, field) for device in devices] for field in PER_DEVICE}
         return cls(**columns, **server, names=tuple(device.name for device in devices))  # type: ignore[arg-type]
 
@@ -78,7 +80,7 @@ class Fleet:
         return (self[i] for i in range(len(self)))
 
     def only(self, devices: IntN) -> Self:
-        """The fleet of some devices, by index and in that order, with the same server."""
+        """The fleet of the devices with these indices, in this order, with the same edge server."""
         rows = {field: getattr(self, field)[devices] for field in PER_DEVICE}
         return replace(self, **rows, names=tuple(self.names[i] for i in devices))
 
@@ -86,27 +88,33 @@ class Fleet:
 PER_DEVICE = tuple(field.name for field in fields(Device) if field.name != "name")
 PER_SERVER = tuple(field.name for field in fields(Fleet) if field.name.startswith("server_"))
 
-Range = tuple[float, float]
+Range = tuple[float, float]  # lowest and highest value
+
+# Table I of the paper.
+PAPER_DEVICES = 20  # N
+PAPER_FLOPS: Range = (1e12, 2e12)
+PAPER_SERVER_FLOPS: Range = (20e12, 20e12)
+PAPER_UPLINK: Range = (75e6, 80e6)  # bit/s, from a device to either server
+PAPER_DOWNLINK: Range = (360e6, 380e6)  # bit/s, to a device, and between the two servers
+# The paper gives no memory. Common single-board computers have 4 GiB, and the paper's models always fit
+# into 4 GiB (docs/paper.md, tests/test_paper.py).
+MEMORY: Range = (4 * GIBIBYTE, 4 * GIBIBYTE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRanges:
-    """What a fleet is drawn from, uniformly. The defaults are Table I.
+    """The ranges from which a fleet is drawn uniformly. The defaults are those of Table I."""
 
-    The paper gives no memory; 4 GiB is what common single-board computers have, and it never
-    binds for the paper's models (docs/paper.md).
-    """
-
-    devices: int = 20  # N
-    flops: Range = (1e12, 2e12)
-    up_rate: Range = (75e6, 80e6)
-    down_rate: Range = (360e6, 380e6)
-    fed_up_rate: Range = (75e6, 80e6)
-    fed_down_rate: Range = (360e6, 380e6)
-    memory: Range = (4 * GIBIBYTE, 4 * GIBIBYTE)
-    server_flops: Range = (20e12, 20e12)
-    server_fed_up_rate: Range = (360e6, 380e6)
-    server_fed_down_rate: Range = (360e6, 380e6)
+    devices: int = PAPER_DEVICES
+    flops: Range = PAPER_FLOPS
+    up_rate: Range = PAPER_UPLINK
+    down_rate: Range = PAPER_DOWNLINK
+    fed_up_rate: Range = PAPER_UPLINK
+    fed_down_rate: Range = PAPER_DOWNLINK
+    memory: Range = MEMORY
+    server_flops: Range = PAPER_SERVER_FLOPS
+    server_fed_up_rate: Range = PAPER_DOWNLINK
+    server_fed_down_rate: Range = PAPER_DOWNLINK
 
     def __post_init__(self) -> None:
         if count("fleet.devices", self.devices) > MOST_DEVICES:
@@ -122,8 +130,8 @@ class FleetRanges:
 def draw_fleet(ranges: FleetRanges, seeds: Seeds) -> Fleet:
     """Draw every device and link of a fleet uniformly from its range.
 
-    Each quantity has a stream of its own, so a larger fleet begins with the smaller one and a
-    changed range leaves the other quantities alone.
+    Each quantity has its own random stream. The first devices of a larger fleet are therefore the devices of
+    the smaller fleet, and a change of one range does not change the other quantities.
     """
 
     def draw(field: str, size: int) -> FloatN:

@@ -1,4 +1,4 @@
-"""What each device shall do, and what that is worth."""
+"""Plans: the batch size and the cut of every device, and what a plan costs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from hasfl.arrays import FloatN, IntN, counts, same_length
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A batch size and a cut for every device: all that travels to them.
+    """A batch size and a cut for every device.
 
-    A cut is a count, the number of layers that the device holds (1 to L), as the paper prints it.
+    A cut is the number of layers that the device holds, from 1 to L, as in the paper.
     """
 
     batch_sizes: IntN  # b_i
-    cuts: IntN  # μ as counts
+    cuts: IntN  # μ_{i,j} as counts of layers
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_sizes", counts("batch_sizes", self.batch_sizes))
@@ -26,7 +26,7 @@ class Plan:
 
     @classmethod
     def uniform(cls, devices: int, *, batch_size: int, cut: int) -> Self:
-        """The same batch size and cut for every device."""
+        """A plan with the same batch size and the same cut for every device."""
         return cls(np.full(devices, batch_size), np.full(devices, cut))
 
     def __len__(self) -> int:
@@ -44,32 +44,32 @@ class Plan:
 
     @property
     def cut_index(self) -> IntN:
-        """The cuts as indices into arrays over layers, which begin at 0."""
+        """The index of each device's last layer in arrays over layers, whose indices begin at 0."""
         return self.cuts - 1
 
     @property
     def deepest_cut(self) -> int:
-        """L_c, the depth down to which layers differ between devices."""
+        """L_c, the deepest cut: layers 1 to L_c are private, later layers are common."""
         return int(self.cuts.max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Order:
-    """A plan for one round, with the devices that carry it out."""
+    """What to do in one round: the devices that take part, and their plan."""
 
-    round: int  # t, from 1; 0 stands for the time before the first round
-    devices: IntN  # that take part, as indices into the fleet
-    plan: Plan  # of those devices, in the same order
-    drawn: IntN  # samples that each of those devices has used in earlier rounds
+    round: int  # t, from 1; 0 is the time before the first round
+    devices: IntN  # the devices that take part, as indices into the fleet
+    plan: Plan  # the plan of these devices, in the same order
+    drawn: IntN  # how many samples each of these devices has used in earlier rounds
 
     @property
     def batch_sizes(self) -> IntN:
-        """b_i of the devices that take part."""
+        """b_i, the batch sizes of the devices that take part."""
         return self.plan.batch_sizes
 
 
 class Decision(NamedTuple):
-    """A plan that was decided on, and what a person should know about it."""
+    """A plan that a decider chose, with notes for the user."""
 
     plan: Plan
     notes: tuple[str, ...] = ()
@@ -77,22 +77,22 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Margins:
-    """What is left of each constraint under a plan; all are kept when none is negative."""
+    """How far a plan is from violating each constraint; a negative margin is a violation."""
 
-    target: float | None  # C1: ε minus the floor of the bound, above 0; None where rounds are measured
-    memory: FloatN  # C4, bit per device
-    max_batch: FloatN  # samples per device
-    min_batch: FloatN  # samples per device above the fewest that its private layers can train on
+    target: float | None  # C1: ε minus the floor of the bound, must be above 0; None with measured constants
+    memory: FloatN  # C4: unused memory of each device, bit
+    max_batch: FloatN  # largest batch size of each device minus its batch size
+    min_batch: FloatN  # batch size of each device minus the smallest that the private layers can train on
 
     @property
     def kept(self) -> bool:
-        """Whether the plan respects every constraint."""
-        reached = self.target is None or self.target > 0
-        batches = (self.max_batch >= 0).all() and (self.min_batch >= 0).all()
-        return bool(reached and batches and (self.memory >= 0).all())
+        """Whether the plan satisfies every constraint."""
+        target_reached = self.target is None or self.target > 0
+        batches_kept = (self.max_batch >= 0).all() and (self.min_batch >= 0).all()
+        return bool(target_reached and batches_kept and (self.memory >= 0).all())
 
     def by_constraint(self) -> Mapping[str, float | list[float]]:
-        """The margins under the names of the paper's constraints, as plain numbers."""
+        """The margins as plain numbers, under the names of the paper's constraints where it has one."""
         c1 = {} if self.target is None else {"C1": self.target}
         batches = {"max_batch": self.max_batch.tolist(), "min_batch": self.min_batch.tolist()}
         return {**c1, "C4": self.memory.tolist(), **batches}
@@ -100,43 +100,43 @@ class Margins:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanReport:
-    """A plan with its worth, and how it was found."""
+    """A plan, what it costs, and how the solver found it."""
 
     plan: Plan
-    objective: float  # Θ, s
+    objective: float  # Θ, s: the time that training takes
     rounds: float  # R
-    round_seconds: float  # T_S + T_A / I
-    split_seconds: float  # T_S
-    aggregation_seconds: float  # T_A
+    round_seconds: float  # T_S + T_A / I, the mean time of a round
+    split_seconds: float  # T_S, the time of split training in a round
+    aggregation_seconds: float  # T_A, the time of an aggregation
     margins: Margins
-    status: str = "evaluated"  # or optimal, limit; settled for a heuristic
-    lower_bound: float | None = None  # Θ of no plan is below this, if the solver proves it
-    iterations: int = 0  # of the solver that found the plan
-    residual: float = 0.0  # that solver's own measure of how far it is from settled
-    path: tuple[float, ...] = ()  # Θ′ after each of its iterations
-    seconds: float = 0.0  # that it took
+    status: str = "evaluated"  # without a solver; "optimal" or "limit" (exact), "settled" (heuristic)
+    lower_bound: float | None = None  # no plan has a smaller Θ; None if the solver proves no bound
+    iterations: int = 0  # iterations of the solver
+    residual: float = 0.0  # the solver's own measure of how far its last iterate is from a fixed point
+    path: tuple[float, ...] = ()  # Θ′ after each iteration of the solver
+    seconds: float = 0.0  # running time of the solver
 
     @property
     def gap(self) -> float | None:
-        """How far, relatively, the plan may be from the best one."""
+        """The gap 1 − lower bound / Θ: no plan saves a larger share of Θ."""
         if self.lower_bound is None:
             return None
         return 1 - self.lower_bound / self.objective if self.objective > 0 else 0.0
 
     @property
     def feasible(self) -> bool:
-        """Whether the plan respects every constraint."""
+        """Whether the plan satisfies every constraint."""
         return self.margins.kept
 
     def as_json(self) -> dict[str, object]:
         """The report as plain numbers and lists, for other programs."""
-        return self._worth_as_json() | (self._search_as_json() if self.status != "evaluated" else {})
+        return self._costs_as_json() | (self._search_as_json() if self.status != "evaluated" else {})
 
     def _search_as_json(self) -> dict[str, object]:
         fields = ("lower_bound", "gap", "status", "seconds", "iterations", "residual", "path")
         return {field: getattr(self, field) for field in fields}
 
-    def _worth_as_json(self) -> dict[str, object]:
+    def _costs_as_json(self) -> dict[str, object]:
         return {
             "batch_sizes": self.plan.batch_sizes.tolist(),
             "cuts": self.plan.cuts.tolist(),

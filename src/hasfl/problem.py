@@ -1,4 +1,4 @@
-"""The question that a planner answers: which plan trains this model on this fleet soonest?"""
+"""The problem that a planner solves: find the plan that trains a model on a fleet in the least time."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,21 @@ from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
 
+MAX_BATCH = 64  # the upper end of the paper's random batch sizes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
-    """A fleet, a model's costs, what its rounds depend on, and how training is to be done."""
+    """A fleet, the costs of a model, the constants of the law of rounds, and the settings of training."""
 
     fleet: Fleet
     profile: Profile
-    constants: Constants  # the paper's constants, or those measured in training
+    constants: Constants  # of the paper's bound, or measured in training
     learning_rate: float  # γ
-    interval: int  # I, rounds between aggregations
-    target: float | None = None  # ε, the mean squared gradient to reach: with the paper's constants alone
-    max_batch: int = 64  # the upper end of the paper's random batch sizes
-    samples: IntN | None = None  # |D_i|, what each device holds, if that is known
+    interval: int  # I, rounds between two aggregations
+    target: float | None = None  # ε, the mean squared gradient to reach; only with the paper's constants
+    max_batch: int = MAX_BATCH  # the largest batch size of a device
+    samples: IntN | None = None  # |D_i|, the samples that each device holds; None if unknown
 
     def __post_init__(self) -> None:
         rate = quantity("learning_rate", self.learning_rate, positive=True)
@@ -42,12 +44,12 @@ class Problem:
             )
 
     def _check_target(self) -> None:
-        """A target belongs to the paper's constants, and to no others."""
+        """Require a target with the paper's constants, and refuse one with measured constants."""
         if not self.constants.needs_target:
             if self.target is not None:
                 raise InputError(
-                    "target must be left out where the constants are measured in training: the mean squared "
-                    "gradient ε belongs to the paper's constants, and the rounds measured say what to reach"
+                    "target must be left out where the constants are measured in training, because "
+                    "constants.rounds already says how many rounds to train: remove target"
                 )
         elif self.target is None:
             raise InputError(
@@ -58,24 +60,30 @@ class Problem:
 
     @property
     def largest_batch(self) -> FloatN:
-        """The most samples that each device may use in a round, memory aside: no more than it holds."""
-        most = np.full(len(self.fleet), float(self.max_batch))
-        return frozen(most if self.samples is None else np.minimum(most, self.samples))
+        """The largest batch size of each device: `max_batch`, or all its samples if they are fewer.
+
+        Memory may limit the batch size further.
+        """
+        largest = np.full(len(self.fleet), float(self.max_batch))
+        return frozen(largest if self.samples is None else np.minimum(largest, self.samples))
 
     @property
     def smallest_batch_upto(self) -> IntL:
-        """For each deepest cut, the fewest samples that every device needs.
+        """The smallest batch size of every device, for each deepest cut.
 
-        A private layer sees the samples of its own device alone. A common layer sees those of all devices, so
-        it needs more than one sample of a device only where there is no other device.
+        A private layer trains on the samples of one device. A common layer trains on the samples of all
+        devices, so a common layer requires more than one sample per device only in a fleet of one device.
         """
         upto = self.profile.smallest_batch_upto
         return upto if len(self.fleet) > 1 else frozen(np.full_like(upto, upto[-1]))
 
     def require_fits(self, plan: Plan) -> None:
-        """Refuse a plan for another number of devices or with a cut that the model does not have."""
+        """Raise InputError if the plan has another number of devices, or a cut beyond the last layer."""
         if len(plan) != len(self.fleet):
-            raise InputError(f"the plan is for {len(plan)} devices but the fleet has {len(self.fleet)}")
+            raise InputError(
+                f"the plan is for {len(plan)} devices but the fleet has {len(self.fleet)}: give one "
+                "batch size and one cut per device"
+            )
         if plan.deepest_cut > len(self.profile):
             raise InputError(
                 f"a cut must lie between 1 and {len(self.profile)}, the number of layers, "

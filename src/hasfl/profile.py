@@ -1,7 +1,7 @@
-"""What a model costs, layer by layer.
+"""The costs of a model, layer by layer.
 
-`Layer` is a row, for people; `Profile` holds the sums over rows as arrays over j, for formulas.
-The suffix of an array tells what entry j is: `_upto` sums layers 1 to j, `_at` is the tensor that
+`Layer` describes one layer, for people. `Profile` holds all layers as arrays over j, for formulas.
+The suffix of an array says what entry j is: `_upto` is a sum over layers 1 to j, `_at` is the tensor that
 crosses after layer j, `_of` is layer j alone.
 """
 
@@ -24,40 +24,40 @@ from hasfl.arrays import (
 )
 from hasfl.errors import InputError
 
-# Copies of the parameters that each optimiser keeps. Adam's step counter, one number a tensor, is left out.
+# Slots that column optimiser keeps for a weight. Adam's step counter, one number per tensor, is not counted.
 OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer of the chain, for one sample. A multiply-add counts as two FLOP."""
+    """The costs of one layer for one sample. A multiply-add counts as two FLOP."""
 
     name: str
     output_shape: tuple[int, ...]  # of one sample
     forward_flops: float
     backward_flops: float
-    activation_bits: float  # the layer's output
-    gradient_bits: float  # the gradient that comes back for it
-    parameters: int  # trained weights
-    param_bits: float  # their size
-    buffer_bits: float  # what is not trained but travels with the weights, e.g. batch-norm means
+    activation_bits: float  # size of the layer's output
+    gradient_bits: float  # size of the gradient with respect to that output
+    parameters: int  # number of trained weights
+    param_bits: float  # size of the trained weights
+    buffer_bits: float  # size of untrained values that are sent with the weights, e.g. batch-norm means
     batch_norm: bool = False  # whether the layer normalises over the batch
     smallest_batch: int = 1  # the fewest samples that the layer can train on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Profile:
-    """Costs of a model of L layers, per sample where they grow with the batch."""
+    """The costs of a model of L layers; costs that grow with the batch size are for one sample."""
 
     forward_flops_upto: FloatL  # ρ_j, FLOP
     backward_flops_upto: FloatL  # ϖ_j, FLOP
     activation_bits_at: FloatL  # ψ_j, bit
     gradient_bits_at: FloatL  # χ_j, bit
     param_bits_upto: FloatL  # δ_j, bit: weights, and buffers such as batch-norm means
-    optimizer_bits_upto: FloatL  # ϑ̃_j, bit
+    optimizer_bits_upto: FloatL  # ϑ̃_j, bit: the optimiser's slots
     batch_norm_of: BoolL | None = None  # whether layer j normalises over the batch; None: no layer does
     smallest_batch_of: IntL | None = None  # the fewest samples that layer j can train on; None: 1
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # by default "layer 1", "layer 2", …
 
     def __post_init__(self) -> None:
         for field in PER_LAYER_COSTS:
@@ -69,31 +69,31 @@ class Profile:
         names = tuple(self.names) or tuple(f"layer {j}" for j in range(1, len(self) + 1))
         object.__setattr__(self, "names", names)
         arrays = {f"profile.{field}": getattr(self, field) for field in PER_LAYER_COSTS}
-        limits = {
+        optional = {
             f"profile.{field}": getattr(self, field) for field in ("batch_norm_of", "smallest_batch_of")
         }
-        same_length({**arrays, **limits, "profile.names": names}, per="layer")
+        same_length({**arrays, **optional, "profile.names": names}, per="layer")
         for field, values in arrays.items():
             if field.endswith("_upto"):
                 rising(field, values)
 
     @classmethod
     def of(cls, layers: Sequence[Layer], *, optimizer: str = "sgd") -> Self:
-        """Sum rows into arrays; what the optimiser keeps depends on which one it is."""
+        """Build a profile from its layers; `optimizer` says how many slots column weight has."""
         if optimizer not in OPTIMIZER_COPIES:
-            known = ", ".join(OPTIMIZER_COPIES)
-            raise InputError(f"optimizer must be one of {known}, got {optimizer!r}")
+            accepted = ", ".join(OPTIMIZER_COPIES)
+            raise InputError(f"optimizer must be one of {accepted}, got {optimizer!r}")
 
-        def each(field: str) -> FloatL:
+        def column(field: str) -> FloatL:
             return np.array([getattr(layer, field) for layer in layers], dtype=np.float64)
 
         return cls(
-            forward_flops_upto=each("forward_flops").cumsum(),
-            backward_flops_upto=each("backward_flops").cumsum(),
-            activation_bits_at=each("activation_bits"),
-            gradient_bits_at=each("gradient_bits"),
-            param_bits_upto=(each("param_bits") + each("buffer_bits")).cumsum(),
-            optimizer_bits_upto=OPTIMIZER_COPIES[optimizer] * each("param_bits").cumsum(),
+            forward_flops_upto=column("forward_flops").cumsum(),
+            backward_flops_upto=column("backward_flops").cumsum(),
+            activation_bits_at=column("activation_bits"),
+            gradient_bits_at=column("gradient_bits"),
+            param_bits_upto=(column("param_bits") + column("buffer_bits")).cumsum(),
+            optimizer_bits_upto=OPTIMIZER_COPIES[optimizer] * column("param_bits").cumsum(),
             batch_norm_of=np.array([layer.batch_norm for layer in layers]),
             smallest_batch_of=np.array([layer.smallest_batch for layer in layers]),
             names=tuple(layer.name for layer in layers),
@@ -116,17 +116,17 @@ class Profile:
 
     @property
     def submodel_bits_upto(self) -> FloatL:
-        """δ_j + ϑ̃_j, bit: what is exchanged at an aggregation; with plain SGD, which keeps nothing, δ_j."""
+        """δ_j + ϑ̃_j, bit: what a device sends at an aggregation. Plain SGD has no slots, so ϑ̃_j is 0."""
         return frozen(self.param_bits_upto + self.optimizer_bits_upto)
 
     @property
     def activation_bits_upto(self) -> FloatL:
-        """ψ̃_j, bit."""
+        """ψ̃_j, bit: the sum of ψ over layers 1 to j."""
         return frozen(self.activation_bits_at.cumsum())
 
     @property
     def gradient_bits_upto(self) -> FloatL:
-        """χ̃_j, bit."""
+        """χ̃_j, bit: the sum of χ over layers 1 to j."""
         return frozen(self.gradient_bits_at.cumsum())
 
 

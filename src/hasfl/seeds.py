@@ -1,4 +1,8 @@
-"""One root seed, many named streams. Nobody passes a generator on; nobody touches a global one."""
+"""Random numbers: one root seed and many named streams.
+
+Functions receive `Seeds` and ask for a stream. No function passes a generator on, and no function uses
+NumPy's global generator.
+"""
 
 from dataclasses import dataclass
 from zlib import crc32
@@ -8,15 +12,15 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """The root of all randomness in a run."""
+    """The root seed from which every random number of a run follows."""
 
     root: int
 
     def stream(self, purpose: str, *key: int) -> np.random.Generator:
         """Return the stream for `purpose` at `key`, e.g. `stream("minibatch", round, device)`.
 
-        A function of its arguments alone: a resumed run, another engine and a remote device
-        draw the same numbers without exchanging any state.
+        The stream depends only on the root seed and the arguments. A resumed run, another engine and a
+        remote device therefore draw the same numbers without exchanging any state.
         """
         spawn_key = (crc32(purpose.encode()), *key)
         return np.random.default_rng(np.random.SeedSequence(self.root, spawn_key=spawn_key))

@@ -17,6 +17,25 @@ from hasfl.goal import HELD_OUT, UNTIL_CONVERGED, Goal
 MOST_HELD_OUT = 0.5
 
 
+def _require_choices(group: object, kind: type) -> None:
+    """Refuse a value that is none of the choices of a setting's type."""
+    for name, hint in get_type_hints(kind).items():
+        choices = _choices(hint)
+        if choices and getattr(group, name) not in choices:
+            known = ", ".join(choice for choice in choices if choice is not None)
+            raise InputError(f"{name} must be one of {known}, got {getattr(group, name)!r}")
+
+
+def _choices(hint: Any) -> list[Any]:
+    """The values that a Literal allows, None too where the setting is optional; nothing for other types."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    if get_origin(hint) in (Union, types.UnionType):
+        literal = [choice for part in get_args(hint) for choice in _choices(part)]
+        return [*literal, None] if literal else []
+    return []
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """The settings that most trainings choose. The defaults are the paper's."""
@@ -144,22 +163,3 @@ class Settings(Recipe):
                 'set constants = "paper"' if known is None else "give the bound's constants in [constants]"
             )
             raise InputError(f"the target ε belongs to the paper's constants: leave it out, or {way_out}")
-
-
-def _require_choices(group: object, kind: type) -> None:
-    """Refuse a value that is none of the choices of a setting's type."""
-    for name, hint in get_type_hints(kind).items():
-        choices = _choices(hint)
-        if choices and getattr(group, name) not in choices:
-            known = ", ".join(choice for choice in choices if choice is not None)
-            raise InputError(f"{name} must be one of {known}, got {getattr(group, name)!r}")
-
-
-def _choices(hint: Any) -> list[Any]:
-    """The values that a Literal allows, None too where the setting is optional; nothing for other types."""
-    if get_origin(hint) is Literal:
-        return list(get_args(hint))
-    if get_origin(hint) in (Union, types.UnionType):
-        literal = [choice for part in get_args(hint) for choice in _choices(part)]
-        return [*literal, None] if literal else []
-    return []

@@ -1,7 +1,7 @@
-"""Quantities as people write them ("78 Mbps", "1.5 TFLOPS", "4 GiB") and as the formulas want them.
+"""Convert between quantities as people write them ("78 Mbps", "1.5 TFLOPS", "4 GiB") and plain numbers.
 
-Inside hasfl every number is in SI base units: bit, bit/s, FLOP, FLOP/s, s. Prefixes exist only
-here. A bare number is taken as already being in the base unit.
+Inside hasfl every number is in a base unit: bit, bit/s, FLOP, FLOP/s, s. Only this file knows prefixes.
+A number without a unit is already in the base unit.
 """
 
 import math
@@ -13,24 +13,45 @@ from hasfl.errors import UnitError
 DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 PREFIXES = DECIMAL | BINARY
-LARGEST = 10**300  # a whole number beyond this is no quantity
+# Whole numbers from here on are refused, because float() raises OverflowError above 1.8e308.
+LARGEST = 10**300
+
+BITS_PER_BYTE = 8
+MILLISECONDS_PER_SECOND = 1e3
+SECONDS_PER_MINUTE = 60
+MINUTES_PER_HOUR = 60
+HOURS_PER_DAY = 24
+HOURS_BEFORE_DAYS = 48  # durations from two days on are written in days; chosen by hand
+DIGITS = 3  # significant digits in texts for people; chosen by hand
+# A value of 999.9 rounds to 1000 at three digits. Written with fewer than four digits, it would read 1e+03.
+LEAST_DIGITS = 4
 
 
 class Dimension(Enum):
-    """What a number measures: the base unit, then the spellings accepted for it with their size."""
+    """What a number measures: its base unit, and the accepted unit names with their size in base units."""
 
-    RATE = ("bit/s", {"bps": 1, "bit/s": 1, "b/s": 1, "Bps": 8, "B/s": 8, "byte/s": 8})
+    RATE = (
+        "bit/s",
+        {
+            "bps": 1,
+            "bit/s": 1,
+            "b/s": 1,
+            "Bps": BITS_PER_BYTE,
+            "B/s": BITS_PER_BYTE,
+            "byte/s": BITS_PER_BYTE,
+        },
+    )
     COMPUTE = ("FLOP/s", {"FLOPS": 1, "FLOP/s": 1, "flops": 1, "flop/s": 1})
-    SIZE = ("bit", {"bit": 1, "b": 1, "B": 8, "byte": 8})
+    SIZE = ("bit", {"bit": 1, "b": 1, "B": BITS_PER_BYTE, "byte": BITS_PER_BYTE})
 
     @property
     def base(self) -> str:
-        """Name of the unit that the formulas use."""
+        """The name of the base unit, which the formulas use."""
         return self.value[0]
 
     @property
     def spellings(self) -> dict[str, int]:
-        """Accepted unit names, each with its size in base units."""
+        """The accepted unit names, each with its size in base units."""
         return self.value[1]
 
 
@@ -41,20 +62,21 @@ EXAMPLES = {
 }
 
 
-def parse_quantity(given: object, dimension: Dimension) -> float:
-    """Read `given` in base units: "78 Mbps" is 7.8e7, a bare number is left as it is."""
-    if isinstance(given, str):
-        value = _parse_text(given, dimension)
-    elif isinstance(given, int | float) and not isinstance(given, bool):
-        value = float(given) if abs(given) < LARGEST else math.inf
+def parse_quantity(written: object, dimension: Dimension) -> float:
+    """Convert `written` to base units: "78 Mbps" gives 7.8e7; a number without a unit stays unchanged."""
+    if isinstance(written, str):
+        value = _parse_text(written, dimension)
+    elif isinstance(written, int | float) and not isinstance(written, bool):
+        value = float(written) if abs(written) < LARGEST else math.inf
     else:
-        raise UnitError(f"expected a quantity like {EXAMPLES[dimension]!r}, got {given!r}")
+        raise UnitError(f"expected a quantity like {EXAMPLES[dimension]!r}, got {written!r}")
     if not math.isfinite(value):
-        raise UnitError(f"expected a finite quantity like {EXAMPLES[dimension]!r}, got {given!r}")
+        raise UnitError(f"expected a finite quantity like {EXAMPLES[dimension]!r}, got {written!r}")
     return value
 
 
 def _parse_text(text: str, dimension: Dimension) -> float:
+    # A number such as 1, -1.5 or 2e9, then perhaps a unit of letters and slashes.
     match = re.fullmatch(r"\s*([-+]?[\d._]+(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)\s*", text)
     try:
         number = float(match[1]) if match else None
@@ -66,7 +88,7 @@ def _parse_text(text: str, dimension: Dimension) -> float:
 
 
 def _unit_size(unit: str, dimension: Dimension) -> float:
-    """Size of a prefixed unit in base units; the letter case matters (b is a bit, B a byte)."""
+    """The size of a unit with its prefix, in base units. The letter case matters: b is a bit, B is a byte."""
     for spelling, size in dimension.spellings.items():
         prefix = unit.removesuffix(spelling)
         if prefix != unit and prefix in PREFIXES:
@@ -78,29 +100,30 @@ def _unit_size(unit: str, dimension: Dimension) -> float:
 
 
 def _did_you_mean(unit: str, dimension: Dimension) -> str:
-    known = [prefix + spelling for spelling in dimension.spellings for prefix in PREFIXES]
-    near = " or ".join(repr(name) for name in known if name.lower() == unit.lower())
-    return f" (did you mean {near}?)" if near else ""
+    """A hint where `unit` is an accepted unit in the wrong letter case, else nothing."""
+    accepted = [prefix + spelling for spelling in dimension.spellings for prefix in PREFIXES]
+    similar = " or ".join(repr(name) for name in accepted if name.lower() == unit.lower())
+    return f" (did you mean {similar}?)" if similar else ""
 
 
-def format_quantity(value: float, unit: str, *, digits: int = 3) -> str:
-    """Write a number in base units with the decimal prefix that fits: 7.8e7, "bps" is "78 Mbps"."""
+def format_quantity(value: float, unit: str, *, digits: int = DIGITS) -> str:
+    """Write a number in base units with a decimal prefix: 7.8e7, "bps" gives "78 Mbps"."""
     fitting = [(prefix, size) for prefix, size in DECIMAL.items() if abs(value) >= size]
     prefix, size = fitting[-1] if fitting else ("", 1.0)
     rounded = float(f"{value / size:.{digits}g}")
-    return f"{rounded:.{max(digits, 4)}g} {prefix}{unit}"
+    return f"{rounded:.{max(digits, LEAST_DIGITS)}g} {prefix}{unit}"
 
 
 def format_seconds(seconds: float) -> str:
     """Write a duration for people: "12 ms", "3.4 s", "5 min 02 s", "7 h 10 min", "3 d 04 h"."""
     if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
+        return f"{seconds * MILLISECONDS_PER_SECOND:.{DIGITS}g} ms"
+    if seconds < SECONDS_PER_MINUTE:
+        return f"{seconds:.{DIGITS}g} s"
+    minutes, rest = divmod(round(seconds), SECONDS_PER_MINUTE)
+    if minutes < MINUTES_PER_HOUR:
         return f"{minutes} min {rest:02} s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
+    hours, minutes = divmod(minutes, MINUTES_PER_HOUR)
+    if hours < HOURS_BEFORE_DAYS:
         return f"{hours} h {minutes:02} min"
-    return f"{hours // 24} d {hours % 24:02} h"
+    return f"{hours // HOURS_PER_DAY} d {hours % HOURS_PER_DAY:02} h"

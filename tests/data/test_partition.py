@@ -164,7 +164,7 @@ def test_label_counts_add_up(case: tuple[IntN, int, int], kind: str, root: int) 
         ({"devices": 6, "kind": "shards"}, "fewer shards_per_device"),
         ({"devices": 5, "kind": "shards", "samples": 3}, "at most 2"),
         ({"devices": 5, "kind": "dirichlet", "samples": 9}, "spread the data iid"),
-        ({"devices": 2, "samples": 11}, "at most the 10"),
+        ({"devices": 2, "samples": 11}, "at most 10, the size"),
         ({"devices": 2, "samples": 0}, "samples must be"),
         ({"devices": 0}, "devices must be"),
         ({"devices": 2, "kind": "dirichlet", "alpha": 0.0}, "alpha must be"),

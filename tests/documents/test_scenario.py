@@ -14,7 +14,6 @@ from hasfl.errors import InputError, MissingExtra
 from hasfl.fleet import PER_DEVICE, FleetRanges, draw_fleet
 from hasfl.problem import Problem
 from hasfl.runner.questions import read_problem
-from hasfl.runner.scenarios import settings_of
 from hasfl.seeds import Seeds
 
 CONSTANTS = """
@@ -130,7 +129,7 @@ def test_constants_measured_in_training(tmp_path: Path) -> None:
     assert isinstance(read.constants, MeasuredConstants)
     assert (read.constants.rounds, read.constants.noise, read.constants.drift_error) == (500.0, 20.0, 0.3)
     assert (read.constants.drift_of.tolist(), read.target) == ([0.1] * 5, None)
-    settings = settings_of(Scenario(constants=ConstantsSection(rounds=500, noise=20, drift_of=[0.1])))
+    settings = Scenario(constants=ConstantsSection(rounds=500, noise=20, drift_of=[0.1])).settings()
     assert isinstance(settings.known_constants, MeasuredConstants)
     assert (settings.known_constants.noise, settings.kind_of_constants) == (20.0, "measured")
 
@@ -139,7 +138,7 @@ def test_constants_measured_in_training(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("", r"\[constants\] is missing"),
-        ("training.target = 1.0\n" + MEASURED, "target must be left out where the constants are measured"),
+        ("training.target = 1.0\n" + MEASURED, "the target ε belongs to the paper's constants"),
         (BASE + "noise = 1.0", "constants: give either the paper's constants .* not both"),
         (CONSTANTS, r"training.target is missing"),
         (BASE + "[traning]", "traning is not a known field: did you mean training"),
@@ -187,7 +186,7 @@ def test_devices_are_either_listed_or_drawn_and_have_names_of_their_own(tmp_path
         InputError, match=r"give either \[\[device\]\] entries or fleet.flops to draw them from"
     ):
         problem(tmp_path, BASE + "[fleet]\nflops = 5\n" + DEVICE)
-    with pytest.raises(InputError, match="every device needs a name of its own"):
+    with pytest.raises(InputError, match="fleet.names must differ, got one name twice: give every device its own"):
         problem(tmp_path, BASE + DEVICE + DEVICE)
     with pytest.raises(
         InputError, match=r"device\[1\].speed is not a known field: expected one of name, count"

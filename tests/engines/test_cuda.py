@@ -85,7 +85,8 @@ def test_the_served_model_is_that_of_the_reference(name: str) -> None:
             expected, found = reference.model(), simulated.model()
             for key, tensor in found.items():
                 torch.testing.assert_close(tensor.cpu(), expected[key], rtol=1e-7, atol=1e-8)
-            assert simulated.evaluate()[1] == pytest.approx(reference.evaluate()[1], rel=1e-5)
+            loss = reference.evaluate().test_loss
+            assert simulated.evaluate().test_loss == pytest.approx(loss, rel=1e-5)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -1,15 +1,21 @@
 """The reference engine and the simulated one: the same numbers for every model, optimiser and cut."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
+from hasfl.engines import simulated
+from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
+from hasfl.errors import OneValueError
 from hasfl.networks import LayeredModel
 from hasfl.plan import Plan
 from tests.engines.models import CLASSES, FEATURES, MODELS, AsDouble, model
 from tests.engines.trainings import (
+    ENGINES,
     OPTIMIZERS,
     carry_out,
     job,
@@ -41,8 +47,8 @@ def test_engines_agree_after_every_round(name: str, optimizer: str) -> None:
         assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE[optimizer])
         assert largest_difference(*map(snapshot, engines)) < TOLERANCE[optimizer]
         one, other = (engine.evaluate() for engine in engines)
-        assert one[0] == other[0]
-        assert one[1] == pytest.approx(other[1], rel=1e-6)  # summed in float32
+        assert one.accuracy == other.accuracy
+        assert one.test_loss == pytest.approx(other.test_loss, rel=1e-6)  # summed in float32
     assert largest_difference(snapshot(engines[0]), start) > 1e-3
 
 
@@ -81,3 +87,44 @@ def test_engines_agree_however_deep_the_private_part_is(name: str) -> None:
         for losses in zip(*(carry_out(engine, steps, depth) for engine in engines), strict=True):
             assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE["adam"])
         assert largest_difference(*map(snapshot, engines)) < TOLERANCE["adam"]
+
+
+def norm_of_vectors(momentum: float | None) -> LayeredModel:
+    """A batch norm with one value a channel in each sample. Without momentum, devices train in turn."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(FEATURES, momentum=momentum)
+    layers = {"one": nn.Linear(FEATURES, FEATURES), "two": norm, "three": nn.Linear(FEATURES, CLASSES)}
+    return LayeredModel(layers, torch.empty(1, FEATURES, dtype=torch.float64)).double()
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small layers", "large layers"])
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("kind", ENGINES)
+def test_one_value_a_channel_is_refused_in_a_private_batch_norm(
+    kind: type[LocalEngine], momentum: float | None, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same error whether layers run for all devices at once or for one after the other."""
+    if large:
+        monkeypatch.setattr(simulated, "LARGE_LAYER", 0.0)
+    for sizes in ([1, 1, 1], [3, 1, 4]):
+        engine = kind(job(norm_of_vectors(momentum), OPTIMIZERS["sgd"]))
+        with pytest.raises(OneValueError, match="one value a channel"):
+            list(carry_out(engine, steady([Plan(sizes, [1, 2, 1])], interval=1)))
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_one_sample_a_device_is_enough_for_a_common_batch_norm(kind: type[LocalEngine]) -> None:
+    """It sees the samples of all devices; only where that is a single one, there is one value a channel."""
+    engine = kind(job(norm_of_vectors(0.1), OPTIMIZERS["sgd"]))
+    losses = list(carry_out(engine, steady([Plan([1, 1, 1], [1, 1, 1])], interval=1)))
+    assert all(map(math.isfinite, losses))
+    alone = kind(job(norm_of_vectors(0.1), OPTIMIZERS["sgd"]))
+    with pytest.raises(OneValueError):
+        list(carry_out(alone, steady([Plan([1], [1])], interval=1)))
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_one_sample_of_many_values_is_enough_for_a_batch_norm(kind: type[LocalEngine]) -> None:
+    engine = kind(job(model("residual images"), OPTIMIZERS["sgd"]))
+    losses = list(carry_out(engine, steady([Plan([1, 1, 1], [2, 1, 2])], interval=1)))
+    assert all(map(math.isfinite, losses))

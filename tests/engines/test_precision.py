@@ -11,22 +11,23 @@ from hasfl.goal import Goal
 from hasfl.networks import network
 from hasfl.runner.simulation import Simulation, simulate
 from hasfl.seeds import Seeds
-from hasfl.settings import Settings
+from hasfl.settings import Machine, Settings
+from tests.engines.simulations import grouped
 
 
 def trained(engine: str, precision: str) -> tuple[Simulation, list[float]]:
     torch.manual_seed(0)
-    settings = Settings(
+    simulation = simulate(
+        network("small-cnn"),
+        load_dataset("digits"),
+        draw_fleet(FleetRanges(devices=4), Seeds(0)),
         strategy="rbs+rms",
         learning_rate=0.05,
         interval=3,
-        engine=engine,
-        precision=precision,
+        machine=Machine(engine=engine, precision=precision),
         goal=Goal(rounds=9),
     )
-    fleet = draw_fleet(FleetRanges(devices=4), Seeds(0))
-    simulation = simulate(network("small-cnn"), load_dataset("digits"), fleet, settings)
-    return simulation, [record.loss for record in simulation.training.rounds()]
+    return simulation, [record.loss for record in simulation]
 
 
 @pytest.mark.parametrize("engine", ["simulated", "reference"])
@@ -43,9 +44,9 @@ def test_half_precision_trains_nearly_alike(engine: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"precision": "float16"}, "precision must be float32 or bfloat16"),
-        ({"device": "tpu"}, "device must be cpu or cuda"),
-        ({"engine": "fast"}, "engine must be one of"),
+        ({"precision": "float16"}, "precision must be one of float32, bfloat16"),
+        ({"device": "tpu"}, "device must be one of cpu, cuda"),
+        ({"engine": "fast"}, "engine must be one of simulated, reference"),
         ({"serve": "best"}, "serve must be one of mean, last"),
         ({"calibrate": "yes"}, "calibrate must be true or false"),
         ({"target": 0.0}, "target must be a finite number above 0"),
@@ -53,4 +54,4 @@ def test_half_precision_trains_nearly_alike(engine: str) -> None:
 )
 def test_wrong_settings(wrong: dict[str, str], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        Settings(**wrong)
+        Settings(**grouped(wrong))

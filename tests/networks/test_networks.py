@@ -1,12 +1,13 @@
 """The models that come with hasfl, and finding a user's own."""
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from hasfl.errors import ModelError
+from hasfl.errors import InputError, ModelError
 from hasfl.networks import LayeredModel, network, resnet18, small_cnn, vgg16
 from hasfl.networks.norms import Norm
 
@@ -73,41 +74,50 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"mine_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend("unused")  # restores sys.path afterwards
     return name
 
 
 def test_a_model_of_ones_own(mine: str) -> None:
+    before = list(sys.path)
     assert network(f"{mine}:plain", input_shape=(4,)).names == ("0", "1", "2")
     assert network(f"{mine}:pair").names == ("0", "1", "2")
     assert network(f"{mine}:ready", input_shape=(4,)).names == ("0", "1", "2")
     assert isinstance(network(f"{mine}:chain"), LayeredModel)
+    assert sys.path == before
     with pytest.raises(ModelError, match="brings its own example input: leave out --input"):
         network(f"{mine}:pair", input_shape=(4,))
 
 
 @pytest.mark.parametrize(
-    ("attribute", "message"),
+    ("attribute", "error", "message"),
     [
-        ("plain", "returns a plain module: give the shape of one sample, e.g. --input 3x32x32"),
-        ("nothing", "must return a module, a LayeredModel or a pair .module, example input., got NoneType"),
-        ("number", "must be a callable that returns a module, got int"),
-        ("missing", "cannot find model .*missing"),
-        ("failing", "calling model .* failed: KeyError: 'weights'"),
-        ("leaving", "calling model .* failed: SystemExit: 3"),
-        ("greedy", "calling model .* failed: TypeError"),
+        ("plain", ModelError, "returns a plain module: give the shape of one sample, e.g. --input 3x32x32"),
+        (
+            "nothing",
+            ModelError,
+            "must return a module, a LayeredModel or a pair .module, example input., got NoneType",
+        ),
+        ("number", ModelError, "must be a callable that returns a module, got int"),
+        ("missing", InputError, "cannot find model .*missing"),
+        ("failing", InputError, "calling model .* failed: KeyError: 'weights'"),
+        ("leaving", InputError, "calling model .* failed: SystemExit: 3"),
+        ("greedy", InputError, "calling model .* failed: TypeError"),
     ],
 )
-def test_what_is_not_a_model_says_why(mine: str, attribute: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+def test_what_is_not_a_model_says_why(
+    mine: str, attribute: str, error: type[Exception], message: str
+) -> None:
+    before = list(sys.path)
+    with pytest.raises(error, match=message):
         network(f"{mine}:{attribute}")
+    assert sys.path == before
 
 
 def test_unknown_names_and_options() -> None:
     with pytest.raises(ModelError, match="unknown model 'vgg19': expected one of vgg16, resnet18, small-cnn"):
         network("vgg19")
     with pytest.raises(
-        ModelError, match="cannot find model 'no_such_module:f': ModuleNotFoundError: No module named"
+        InputError, match="cannot find model 'no_such_module:f': ModuleNotFoundError: No module named"
     ):
         network("no_such_module:f")
     with pytest.raises(ModelError, match="'vgg16' takes no input,"):

@@ -17,7 +17,7 @@ from hasfl.readings.gradients import Samples, difference, gradient, moved, produ
 from hasfl.state.optimizers import Adam, Sgd
 from hasfl.state.randomness import drawn_for
 from tests.engines.models import model
-from tests.engines.trainings import job, largest_difference, snapshot
+from tests.engines.trainings import job, largest_difference, probe_of, snapshot
 
 PICKED = ((0, 5, 3), (2, 1), (4, 0, 7, 2, 6), (1, 3))  # of each device's own, unequal numbers of samples
 TOLERANCE = 1e-12  # float64, sums of a few dozen numbers around 1
@@ -62,7 +62,7 @@ def test_it_is_what_torch_finds(name: str, depth: int) -> None:
     """Private batch norms see each device's samples apart, common ones all of them together."""
     ready = engine(name, depth)
     given = samples(ready)
-    found, loss = gradient(ready, ready.state.mean(), given, round=1)
+    found, loss = gradient(probe_of(ready), ready.state.mean(), given, round=1)
     expected, expected_loss = naive(ready, given, depth)
     assert largest_difference(flat(ready, found), expected) < TOLERANCE
     assert float(loss) == pytest.approx(float(expected_loss), rel=TOLERANCE)
@@ -73,7 +73,7 @@ def test_where_the_norms_are_apart_matters(name: str) -> None:
     """… so that the test above tells one way from the other."""
     ready = engine(name, 4)
     given = samples(ready)
-    found, _ = gradient(ready, ready.state.mean(), given, round=1)
+    found, _ = gradient(probe_of(ready), ready.state.mean(), given, round=1)
     assert largest_difference(flat(ready, found), naive(ready, given, depth=0)[0]) > 1e-3
 
 
@@ -84,8 +84,8 @@ def test_devices_weigh_alike_whatever_they_bring() -> None:
         Samples.of(ready.job.data, [share[list(own)]])
         for share, own in zip(ready.job.data.shares, PICKED, strict=True)
     ]
-    alone = [flat(ready, gradient(ready, ready.state.mean(), one, 1)[0]) for one in each]
-    together = flat(ready, gradient(ready, ready.state.mean(), given, 1)[0])
+    alone = [flat(ready, gradient(probe_of(ready), ready.state.mean(), one, 1)[0]) for one in each]
+    together = flat(ready, gradient(probe_of(ready), ready.state.mean(), given, 1)[0])
     mean = {name: torch.stack([one[name] for one in alone]).mean(0) for name in together}
     assert largest_difference(together, mean) < TOLERANCE
 
@@ -94,7 +94,7 @@ def test_one_sample_a_device_still_has_a_gradient() -> None:
     """A norm that has one value of a device sees all devices' together; training itself may have more."""
     ready = engine("batch norm 1d", 2)
     given = samples(ready, [(0,), (2,), (4, 0), (1,)])
-    found, _ = gradient(ready, ready.state.mean(), given, round=1)
+    found, _ = gradient(probe_of(ready), ready.state.mean(), given, round=1)
     assert largest_difference(flat(ready, found), naive(ready, given, depth=0)[0]) < TOLERANCE
 
 
@@ -107,8 +107,8 @@ def test_looking_changes_nothing(name: str, kind: type[LocalEngine]) -> None:
     before, module = snapshot(ready), copy.deepcopy(ready.job.model.state_dict())
     torch.manual_seed(3)
     generator = torch.get_rng_state()
-    first = gradient(ready, ready.state.mean(), samples(ready), round=4)
-    again = gradient(ready, ready.state.mean(), samples(ready), round=4)
+    first = gradient(probe_of(ready), ready.state.mean(), samples(ready), round=4)
+    again = gradient(probe_of(ready), ready.state.mean(), samples(ready), round=4)
     assert torch.equal(torch.get_rng_state(), generator)
     assert largest_difference(snapshot(ready), before) == 0
     assert all(torch.equal(tensor, module[key]) for key, tensor in ready.job.model.state_dict().items())
@@ -122,8 +122,8 @@ def test_looking_changes_nothing(name: str, kind: type[LocalEngine]) -> None:
 def test_the_first_layers_can_be_asked_for_alone(name: str, upto: int) -> None:
     ready = engine(name, 1)
     mean, some = ready.state.mean(), samples(ready)
-    whole, loss = gradient(ready, mean, some, round=1)
-    first, same = gradient(ready, mean, some, round=1, upto=upto)
+    whole, loss = gradient(probe_of(ready), mean, some, round=1)
+    first, same = gradient(probe_of(ready), mean, some, round=1, upto=upto)
     assert torch.equal(loss, same)
     assert [list(layer) for layer in first] == [list(layer) for layer in whole[:upto]]
     for layer, expected in zip(first, whole, strict=False):
@@ -132,7 +132,7 @@ def test_the_first_layers_can_be_asked_for_alone(name: str, upto: int) -> None:
 
 def test_what_layers_draw_depends_on_the_round_alone() -> None:
     ready = engine("dropout", 1)
-    by_round = [gradient(ready, ready.state.mean(), samples(ready), round=t)[1] for t in (1, 2, 1)]
+    by_round = [gradient(probe_of(ready), ready.state.mean(), samples(ready), round=t)[1] for t in (1, 2, 1)]
     assert torch.equal(by_round[0], by_round[2])
     assert not torch.equal(by_round[0], by_round[1])
 
@@ -140,7 +140,7 @@ def test_what_layers_draw_depends_on_the_round_alone() -> None:
 def test_products_add_up_layer_by_layer() -> None:
     ready = engine("residual", 1)  # whose third layer has no weights
     weights = weights_of(ready.state.mean())
-    found, _ = gradient(ready, ready.state.mean(), samples(ready), round=1)
+    found, _ = gradient(probe_of(ready), ready.state.mean(), samples(ready), round=1)
     expected = [sum(float((w[n] * g[n]).sum()) for n in w) for w, g in zip(weights, found, strict=True)]
     np.testing.assert_allclose(products(weights, found).numpy(), expected, rtol=TOLERANCE)
     assert products(weights, found)[2] == 0
@@ -151,7 +151,7 @@ def test_moved_takes_a_displacement_off_and_leaves_what_was_there() -> None:
     ready = engine("batch norm 1d", 1)
     mean = ready.state.mean()
     before = [{name: weight.clone() for name, weight in state.weights.items()} for state in mean]
-    found, _ = gradient(ready, mean, samples(ready), round=1)
+    found, _ = gradient(probe_of(ready), mean, samples(ready), round=1)
     there = moved(mean, found)
     for state, old, by, new in zip(mean, before, found, there, strict=True):
         assert all(torch.equal(new.weights[name], old[name] - by[name]) for name in old)

@@ -21,18 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from hasfl.constants import BoundConstants
-from hasfl.engines import statistics
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import InputError
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order, Plan
-from hasfl.readings.paper_estimates import LEAST_GAP, PROBED_DEVICES, estimate_bound_constants
+from hasfl.readings import paper_estimates
+from hasfl.readings.paper_estimates import DEVICES, LEAST_GAP, estimate_bound_constants
 from hasfl.state.optimizers import Sgd
 from tests.engines.models import model as catalogue_model
 from tests.engines.simulations import run
 from tests.engines.trainings import job as any_job
+from tests.engines.trainings import probe_of
 
 A, C, FEATURES = 1.5, 0.7, 3
 SHARES = (40, 90, 33, 60, 50, 70, 45)  # more devices than are probed
@@ -99,8 +100,10 @@ def truth(ready: LocalEngine) -> dict[str, float]:
 def probed() -> tuple[list[BoundConstants], dict[str, float]]:
     ready = engine(SimulatedEngine, depth=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "PROBE_SAMPLES", PROBE_SAMPLES)
-        return [estimate_bound_constants(ready, order(len(SHARES), t)) for t in range(PROBES)], truth(ready)
+        patch.setattr(paper_estimates, "SAMPLES", PROBE_SAMPLES)
+        return [
+            estimate_bound_constants(probe_of(ready), order(len(SHARES), t)) for t in range(PROBES)
+        ], truth(ready)
 
 
 def z_score(found: list[float], expected: float) -> float:
@@ -155,7 +158,9 @@ def test_a_layer_without_weights_has_no_gradient(
 def test_smoothness(kind: type[LocalEngine], depth: int, expected: float) -> None:
     """Exact, since the Hessian does not depend on samples; 1e-9 for differences of numbers around 1."""
     ready = engine(kind, depth=depth)
-    assert estimate_bound_constants(ready, order(len(SHARES))).smoothness == pytest.approx(expected, rel=1e-9)
+    assert estimate_bound_constants(probe_of(ready), order(len(SHARES))).smoothness == pytest.approx(
+        expected, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", ["small-cnn batch", "dropout", "token", "parametrised"])
@@ -166,7 +171,7 @@ def test_engines_agree_and_looking_changes_nothing(name: str) -> None:
         ready.split(2, np.arange(4))
         ready.split_train(order(4))
         before = {key: tensor.clone() for key, tensor in ready.state.saved().items()}
-        found.append(estimate_bound_constants(ready, order(4)))
+        found.append(estimate_bound_constants(probe_of(ready), order(4)))
         assert all(torch.equal(tensor, before[key]) for key, tensor in ready.state.saved().items())
     one, other = found
     # Devices are 1e-1 apart after one step, so that β divides rounding errors of 1e-15 by no less than that.
@@ -187,9 +192,9 @@ def test_few_devices_are_asked_and_others_in_another_round(monkeypatch: pytest.M
 
     monkeypatch.setattr(type(ready.state), "model_of", model_of)
     for t in range(1, 9):
-        estimate_bound_constants(ready, order(len(SHARES), t))
-        assert len(set(asked[-PROBED_DEVICES:])) == PROBED_DEVICES
-    assert len(asked) == 8 * PROBED_DEVICES
+        estimate_bound_constants(probe_of(ready), order(len(SHARES), t))
+        assert len(set(asked[-DEVICES:])) == DEVICES
+    assert len(asked) == 8 * DEVICES
     assert set(asked) == set(range(len(SHARES)))
 
 
@@ -199,7 +204,7 @@ def test_a_loss_of_nothing_leaves_a_gap() -> None:
     for state in ready.state.shared:
         for weight in state.weights.values():
             weight.zero_()
-    constants = estimate_bound_constants(ready, order(len(SHARES)))
+    constants = estimate_bound_constants(probe_of(ready), order(len(SHARES)))
     assert constants.initial_gap == LEAST_GAP
     assert not constants.variance_of.any()
 

@@ -15,19 +15,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasfl.engines import measuring
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import Diverged
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order, Plan
+from hasfl.readings import reading as reading_module
 from hasfl.readings.gradients import Samples, gradient
+from hasfl.readings.probe import Probe
 from hasfl.readings.reading import Reading, take_reading
 from hasfl.state.optimizers import Adam, Momentum, Optimizer, Sgd
 from tests.engines.models import model as catalogue_model
 from tests.engines.trainings import job as any_job
-from tests.engines.trainings import largest_difference, snapshot
+from tests.engines.trainings import largest_difference, probe_of, snapshot
 from tests.readings.test_paper_estimates import BATCHES, LARGEST_Z, SHARES, A, C, z_score
 from tests.readings.test_paper_estimates import engine as quadratic_engine
 
@@ -48,11 +49,11 @@ class Spy:
     taken: list[Samples] = field(default_factory=list)
 
     def install(self, patch: pytest.MonkeyPatch) -> "Spy":
-        def seen(engine: LocalEngine, states: Any, samples: Samples, round: int, **which: Any) -> Any:
+        def seen(probe: Probe, states: Any, samples: Samples, round: int, **which: Any) -> Any:
             self.taken.append(samples)
-            return gradient(engine, states, samples, round, **which)
+            return gradient(probe, states, samples, round, **which)
 
-        patch.setattr(measuring, "gradient", seen)
+        patch.setattr(reading_module, "gradient", seen)
         return self
 
     @property
@@ -78,7 +79,7 @@ def harmonic(samples: Samples) -> float:
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_a_hessian_that_samples_share_makes_no_noise(kind: type[LocalEngine], depth: int) -> None:
     """The gradient is an eigenvector, with C (1 + A²), of what every sample sees."""
-    reading = take_reading(quadratic_engine(kind, depth=depth), order(len(SHARES)), interval=3)
+    reading = take_reading(probe_of(quadratic_engine(kind, depth=depth)), order(len(SHARES)), interval=3)
     assert reading.overshoot == pytest.approx(RATE * C * (1 + A**2), rel=EXACT)
     assert reading.carried == pytest.approx(reading.overshoot, rel=EXACT)
     assert reading.noise == pytest.approx(0.0, abs=1e-7)
@@ -108,7 +109,7 @@ def test_drift_is_the_loss_that_it_adds_over_that_of_common_steps(
         for weight in state.weights.values():
             weight.sub_(weight.mean(0, keepdim=True)).mul_(scale)
     spy, interval = Spy().install(monkeypatch), 4
-    reading = take_reading(ready, order(len(SHARES)), interval)
+    reading = take_reading(probe_of(ready), order(len(SHARES)), interval)
     noise, per_sample = quadratic_noise(spy, ready), float((1 / BATCHES).mean())
     moved = [state.weights["shift"].numpy() for state in ready.state.private]
     along = A * moved[0] + (moved[1] if depth == 2 else 0.0)  # δᵀHδ = C |A δ₁ + δ₂|²
@@ -126,7 +127,7 @@ def test_a_drift_smaller_than_a_random_walk_is_one() -> None:
     ready = quadratic_engine(SimulatedEngine, depth=1)
     for weight in ready.state.private[0].weights.values():
         weight.sub_(weight.mean(0, keepdim=True)).mul_(1e-3)
-    reading = take_reading(ready, order(len(SHARES)), interval=15)
+    reading = take_reading(probe_of(ready), order(len(SHARES)), interval=15)
     assert reading.walked == 1.0
     assert reading.drift > 0
 
@@ -156,7 +157,9 @@ def test_a_random_walk_is_told_from_its_steps() -> None:
         walked = random_walk(ready, batch, interval, seed)
         walked -= walked.mean(0)
         shift.copy_(middle + times * torch.from_numpy(walked))
-        reading = take_reading(ready, order(len(SHARES), [batch] * len(SHARES), round=seed), interval)
+        reading = take_reading(
+            probe_of(ready), order(len(SHARES), [batch] * len(SHARES), round=seed), interval
+        )
         squared = float((walked**2).sum()) / len(SHARES)
         surplus.append((reading.walked * times**2 * squared, squared))
     predicted, true = np.array(surplus).T
@@ -216,7 +219,7 @@ def test_least_squares(rule: str, batches: list[int], monkeypatch: pytest.Monkey
     spy = Spy().install(monkeypatch)
     for t in range(1, 6):
         spy.taken.clear()
-        reading = take_reading(ready, order(4, batches, round=t), interval=3)
+        reading = take_reading(probe_of(ready), order(4, batches, round=t), interval=3)
         w = ready.state.mean()[0].weights["weight"].numpy()[0]
         first, second = (Batch.of(samples, w) for samples in spy.halves)
         D = reach(first.gradient)
@@ -234,7 +237,7 @@ def test_where_others_see_nothing_of_a_step_noise_is_bounded(rate: float) -> Non
     shares = (70, 40, 64, 51)
     ready = least_squares(Sgd(rate), shares=shares, width=sum(shares))
     ready.job.data.x.copy_(torch.eye(sum(shares), dtype=torch.float64))
-    reading = take_reading(ready, order(4, [8, 8, 8, 8]), interval=3)
+    reading = take_reading(probe_of(ready), order(4, [8, 8, 8, 8]), interval=3)
     assert reading.carried == pytest.approx(0.0, abs=1e-12)
     assert reading.overshoot == pytest.approx(rate / 16, rel=EXACT)  # each sample weighs 1/16 in A
     assert reading.noise == pytest.approx(min(rate / 16, 1.0) * 49 * 4, rel=1e-6)
@@ -248,7 +251,7 @@ def test_two_batches_share_no_sample(batches: list[int], monkeypatch: pytest.Mon
     seen = []
     for t in (1, 2):
         spy.taken.clear()
-        take_reading(ready, order(4, batches, round=t), interval=3)
+        take_reading(probe_of(ready), order(4, batches, round=t), interval=3)
         first, second = spy.halves
         held = [len(share) for share in ready.job.data.shares]
         sizes = [min(max(b // 2, 4), n // 2) for b, n in zip(batches, held, strict=True)]
@@ -267,7 +270,7 @@ def test_what_is_a_batchs_own_falls_as_it_grows() -> None:
     rounds, width, found = 300, 6, {}
     ready = least_squares(Sgd(0.03), shares=(900, 900, 900, 900), width=width)
     for batch in (16, 32):
-        readings = [take_reading(ready, order(4, [batch] * 4, round=t), 3) for t in range(rounds)]
+        readings = [take_reading(probe_of(ready), order(4, [batch] * 4, round=t), 3) for t in range(rounds)]
         overshoot, carried = np.array([(each.overshoot, each.carried) for each in readings]).T
         excess = overshoot / carried.mean() - 1
         found[batch] = excess.mean(), excess.std(ddof=1) / np.sqrt(rounds)
@@ -287,7 +290,7 @@ def looked_at(kind: type[LocalEngine], name: str, rule: Optimizer, depth: int) -
     before = snapshot(ready)
     torch.manual_seed(1)
     generator = torch.get_rng_state()
-    reading = take_reading(ready, order(4, [2, 3, 4, 2]), interval=1)
+    reading = take_reading(probe_of(ready), order(4, [2, 3, 4, 2]), interval=1)
     assert largest_difference(snapshot(ready), before) == 0
     assert torch.equal(torch.get_rng_state(), generator)
     return reading
@@ -331,7 +334,7 @@ def test_private_layers_without_weights_do_not_drift(name: str, depth: int) -> N
 def test_shares_are_all_alike_where_there_is_no_noise() -> None:
     ready = least_squares(Sgd(0.1))
     ready.job.data.x.zero_()
-    reading = take_reading(ready, order(4), interval=3)
+    reading = take_reading(probe_of(ready), order(4), interval=3)
     assert reading.share_of.tolist() == [0.5, 0.5]
     assert (reading.noise, reading.overshoot, reading.carried, reading.drift) == (0.0, 0.0, 0.0, None)
 
@@ -340,7 +343,7 @@ def test_one_device_does_not_drift() -> None:
     ready = SimulatedEngine(any_job(catalogue_model("plain"), Sgd(0.1), shares=(40,)))
     ready.split(2, np.arange(1))
     ready.split_train(order(1, [4]))
-    reading = take_reading(ready, order(1, [4]), interval=3)
+    reading = take_reading(probe_of(ready), order(1, [4]), interval=3)
     assert reading.drift is None
     assert reading.overshoot > 0
 
@@ -348,7 +351,7 @@ def test_one_device_does_not_drift() -> None:
 def test_a_device_with_one_sample_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = least_squares(Sgd(0.1), shares=(1, 5, 1, 2))
     spy = Spy().install(monkeypatch)
-    reading = take_reading(ready, order(4, [1, 5, 1, 2]), interval=3)
+    reading = take_reading(probe_of(ready), order(4, [1, 5, 1, 2]), interval=3)
     assert spy.halves[0].rows.places == [2, 1]
     assert np.isfinite(reading.noise)
 
@@ -360,15 +363,15 @@ def test_halves_of_one_sample_do_not_stop_a_norm_that_training_does_not(shares: 
     ready = SimulatedEngine(any_job(catalogue_model("batch norm 1d"), Sgd(0.1), shares=shares))
     ready.split(2, np.arange(devices))
     ready.split_train(order(devices, [2] * devices))
-    assert np.isfinite(take_reading(ready, order(devices, [2] * devices), interval=3).noise)
+    assert np.isfinite(take_reading(probe_of(ready), order(devices, [2] * devices), interval=3).noise)
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_gradients_that_are_no_numbers_end_training(value: float) -> None:
     ready = least_squares(Sgd(0.1))
     ready.state.shared[0].weights["weight"].fill_(value)
-    with pytest.raises(Diverged, match="no finite numbers any more in round 7: lower the learning rate"):
-        take_reading(ready, order(4, round=7), interval=3)
+    with pytest.raises(Diverged, match="not finite numbers any more in round 7: lower the learning rate"):
+        take_reading(probe_of(ready), order(4, round=7), interval=3)
 
 
 def test_nothing_is_read_where_the_slope_is_lost() -> None:
@@ -376,5 +379,5 @@ def test_nothing_is_read_where_the_slope_is_lost() -> None:
     ready = least_squares(Sgd(0.1))
     ready.state.shared[0].weights["weight"].zero_()
     ready.job.data.y.zero_()
-    reading = take_reading(ready, order(4), interval=3)
+    reading = take_reading(probe_of(ready), order(4), interval=3)
     assert (reading.overshoot, reading.carried, reading.noise) == (0.0, 0.0, 0.0)

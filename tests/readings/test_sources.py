@@ -11,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.constants import BoundConstants, MeasuredConstants
-from hasfl.engines import constants, measuring
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import Diverged
 from hasfl.plan import Order, Plan
 from hasfl.profile import PER_LAYER_COSTS, Profile
+from hasfl.readings import reading as reading_module
+from hasfl.readings import sources
 from hasfl.readings.gradients import Samples, gradient
+from hasfl.readings.probe import Probe
 from hasfl.readings.reading import Reading, samples_beyond_training
 from hasfl.readings.sources import (
     GUESSED_NOISE,
@@ -30,7 +32,7 @@ from hasfl.readings.sources import (
 from hasfl.readings.tracking import CHANGE, GUESS_ERROR, LEAST, READING_ERROR, Tracked
 from hasfl.state.optimizers import Sgd
 from tests.engines.models import model
-from tests.engines.trainings import job
+from tests.engines.trainings import job, probe_of
 from tests.training.fakes import small_profile
 
 READINGS = st.lists(st.floats(-8, 8).map(math.exp), min_size=1, max_size=20)
@@ -122,11 +124,11 @@ class Read:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         left = iter(self.readings)
 
-        def take(engine: LocalEngine, order: Order, interval: int) -> Reading:
+        def take(probe: Probe, order: Order, interval: int) -> Reading:
             self.intervals.append(interval)
             return next(left)
 
-        patch.setattr(constants, "take_reading", take)
+        patch.setattr(sources, "take_reading", take)
 
 
 def reading(noise: float, drift: float | None, *shares: float) -> Reading:
@@ -170,7 +172,7 @@ def test_what_is_read_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
     read = Read(seen)
     read.install(monkeypatch)
     for each, own in zip(seen, (1.0, 1.0, 4.0), strict=True):
-        found = made.learn(ready, order(), 1, own) or {}
+        found = made.learn(probe_of(ready), order(), 1, own) or {}
         shares = shares + noise.read(each.noise) * (each.share_of - shares)
         if each.drift is not None:
             drift.read(min(own / LOSS, 1.0) * each.drift / (shares[0] + shares[1]))
@@ -192,12 +194,12 @@ def test_it_learns_only_when_it_is_due_and_able(monkeypatch: pytest.MonkeyPatch)
     Read([reading(1.0, 0.1, 0.25, 0.25, 0.25, 0.25)] * 99).install(monkeypatch)
     ready, each = engine(), order(batch=16)
     made, staying = guessed(), guessed(stay=True)
-    assert [k for k in range(40) if staying.learn(ready, each, k, 1.0) is not None] == [1, 4]
+    assert [k for k in range(40) if staying.learn(probe_of(ready), each, k, 1.0) is not None] == [1, 4]
     cost, spent, read = 4 * 16 + 2 * 2 * 4, 0, []
     for k in range(1, 2500):
         now = replace(each, drawn=np.full(4, (INTERVAL * k - 1) * 16))
         due = k in (1, 4) or spent + cost <= 0.002 * (INTERVAL * k * 4 * 16)
-        assert (made.learn(ready, now, k, 1.0) is not None) == due
+        assert (made.learn(probe_of(ready), now, k, 1.0) is not None) == due
         if due:
             read.append(k)
             spent += cost
@@ -206,13 +208,13 @@ def test_it_learns_only_when_it_is_due_and_able(monkeypatch: pytest.MonkeyPatch)
     alone = engine(shares=(1, 1, 1, 1))
     made = guessed()
     before = dict(made.saved())
-    assert made.learn(alone, order(batch=1), 1, 1.0) is None
+    assert made.learn(probe_of(alone), order(batch=1), 1, 1.0) is None
     assert made.saved() == before
 
 
 def test_one_device_of_many_is_enough() -> None:
     made = guessed()
-    found = made.learn(engine(depth=0, shares=(1, 1, 20, 1)), order(batch=1), 1, 1.0)
+    found = made.learn(probe_of(engine(depth=0, shares=(1, 1, 20, 1))), order(batch=1), 1, 1.0)
     assert found is not None
     assert found["drift"] is None
 
@@ -222,7 +224,7 @@ def test_an_interval_of_one_round_and_a_device_alone_have_no_drift(kind: dict[st
     made = guessed(**kind)
     assert not made.constants().drift_of.any()
     assert not made.constants().skew_upto.any()
-    made.learn(engine(), order(), early(made.interval)[0], 1.0)
+    made.learn(probe_of(engine()), order(), early(made.interval)[0], 1.0)
     assert not made.constants().drift_of.any()
     assert not made.constants().skew_upto.any()
     assert made.constants().noise != pytest.approx(GUESSED_NOISE)
@@ -232,11 +234,11 @@ def test_an_interval_of_one_round_and_a_device_alone_have_no_drift(kind: dict[st
 def test_measured_constants_go_on_after_a_pause(times: int) -> None:
     ready, whole, resumed = engine(), guessed(), guessed()
     for t in range(times):
-        whole.learn(ready, order(round=t), 1, 1.0)
+        whole.learn(probe_of(ready), order(round=t), 1, 1.0)
     resumed.restore(json.loads(json.dumps(whole.saved())))
     assert resumed.saved() == whole.saved()
     for each in (whole, resumed):
-        each.learn(ready, order(round=9), 4, 1.0)
+        each.learn(probe_of(ready), order(round=9), 4, 1.0)
     assert resumed.saved() == whole.saved()
     assert resumed.constants().noise == whole.constants().noise
 
@@ -250,10 +252,10 @@ CONSTANTS = [
 def test_the_papers_constants_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimated at once, then half of the newest each time, when that is due; and restored."""
     newest = iter(CONSTANTS)
-    monkeypatch.setattr(constants, "estimate_bound_constants", lambda engine, order: next(newest))
+    monkeypatch.setattr(sources, "estimate_bound_constants", lambda probe, order: next(newest))
     made, ready = EstimatedConstants(15), engine()
     assert made.saved() == {}
-    asked = [made.learn(ready, order(), k, 1.0) for k in (0, 0, 1, 2, 3, 4)]
+    asked = [made.learn(probe_of(ready), order(), k, 1.0) for k in (0, 0, 1, 2, 3, 4)]
     assert [found is not None for found in asked] == [True, False, True, False, False, True]
     expected = [
         0.25 * one + 0.25 * two + 0.5 * three for one, two, three in ((1, 3, 2), (2, 1, 8), (3, 5, 1))
@@ -271,7 +273,7 @@ def test_the_papers_constants_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_given_constants_stay() -> None:
     made = FixedConstants(CONSTANTS[0])
-    assert made.learn(engine(), order(), 1, 1.0) is None
+    assert made.learn(probe_of(engine()), order(), 1, 1.0) is None
     made.restore(made.saved())
     assert made.constants() is CONSTANTS[0]
 
@@ -281,14 +283,16 @@ def samples_read(batch: int, devices: int, monkeypatch: pytest.MonkeyPatch) -> t
     taken: list[int] = []
     original = gradient
 
-    def counted(engine: LocalEngine, states: Any, samples: Samples, round: int, **which: Any) -> Any:
+    def counted(probe: Probe, states: Any, samples: Samples, round: int, **which: Any) -> Any:
         taken.append(len(samples.y))
-        return original(engine, states, samples, round, **which)
+        return original(probe, states, samples, round, **which)
 
     ready = engine(shares=(100,) * devices)
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "gradient", counted)
-        assert guessed(devices=devices).learn(ready, order(devices, batch=batch), 1, 1.0) is not None
+        patch.setattr(reading_module, "gradient", counted)
+        assert (
+            guessed(devices=devices).learn(probe_of(ready), order(devices, batch=batch), 1, 1.0) is not None
+        )
     return len(taken), sum(taken)
 
 
@@ -318,7 +322,7 @@ def test_skew_is_the_loss_that_an_aggregation_brings_back(monkeypatch: pytest.Mo
         made.share_of = np.array(shares)
         weight = made.noise.variance + CHANGE**2
         weight /= weight + READING_ERROR**2
-        found = made.learn(engine(), order(), 1, own)
+        found = made.learn(probe_of(engine()), order(), 1, own)
         assert found is not None
         assert found["undone"] == pytest.approx(math.log(LOSS / own))
         skew = GUESSED_SKEW + weight * (math.log(LOSS / own) / private - GUESSED_SKEW)
@@ -331,7 +335,7 @@ def test_skew_is_the_loss_that_an_aggregation_brings_back(monkeypatch: pytest.Mo
 def test_layers_that_nobody_holds_alone_tell_nothing_of_skew(monkeypatch: pytest.MonkeyPatch) -> None:
     Read([reading(1.0, None, 0.1, 0.2, 0.3, 0.4)]).install(monkeypatch)
     made = guessed()
-    made.learn(engine(depth=0), order(), 1, 0.5)
+    made.learn(probe_of(engine(depth=0)), order(), 1, 0.5)
     assert made.skew == GUESSED_SKEW
 
 
@@ -349,4 +353,4 @@ def test_losses_without_end_are_a_divergence(
 ) -> None:
     Read([replace(reading(1.0, 0.1, 0.1, 0.2, 0.3, 0.4), loss=mean)]).install(monkeypatch)
     with pytest.raises(Diverged, match="round 5"):
-        guessed().learn(engine(), order(), 1, own)
+        guessed().learn(probe_of(engine()), order(), 1, own)

@@ -82,7 +82,7 @@ def test_a_checkpoint_that_was_cut_off_is_refused(tmp_path: Path, share: float) 
     write_tensors(tmp_path / "whole", tensors(), "{}")
     whole = (tmp_path / "whole").read_bytes()
     (tmp_path / "cut").write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(InputError, match="cut must hold tensors and the state they belong to, but"):
+    with pytest.raises(InputError, match="cut must hold tensors and a state, but"):
         read_tensors(tmp_path / "cut")
 
 
@@ -98,7 +98,7 @@ def test_the_old_checkpoint_stays_until_the_new_one_is_complete(run: RunFolder) 
     names = sorted(path.name for path in run.path.iterdir())
     with (
         no_file_above(2000),
-        pytest.raises(StorageError, match=r"safetensors: File too large; what was"),
+        pytest.raises(StorageError, match=r"safetensors: File too large; the earlier"),
     ):
         run.save_checkpoint(tensors(2), {"round": 2})
     with pytest.raises(Diverged, match="got loss = nan"):

@@ -175,7 +175,7 @@ def test_a_figure_is_written_whole_and_always_the_same(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == first
         with (
             no_file_above(500),
-            pytest.raises(StorageError, match=r"a\.[a-z]*: File too large; make"),
+            pytest.raises(StorageError, match=r"a\.[a-z]*: File too large; free"),
         ):
             save_figure(plan_over_time(runs["hasfl"]), tmp_path / name)
         assert (tmp_path / name).read_bytes() == first

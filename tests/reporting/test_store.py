@@ -92,7 +92,7 @@ def test_of_two_that_begin_the_same_run_one_does(tmp_path: Path, monkeypatch: py
 
 
 def test_a_run_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:
-    with no_file_above(1000), pytest.raises(StorageError, match=r"x: File too large; make room there, or"):
+    with no_file_above(1000), pytest.raises(StorageError, match=r"x: File too large; free some space, or"):
         begin(tmp_path / "x", scenario_text="#" * 2000)
     with pytest.raises(Diverged, match=r"settings.json must hold finite numbers, got rate = nan"):
         begin(tmp_path / "x", settings={"rate": float("nan")})
@@ -100,7 +100,7 @@ def test_a_run_that_cannot_begin_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file must be a folder, but is a file: choose another place"):
         begin(tmp_path / "file" / "x")
-    with pytest.raises(StorageError, match=r"cannot write .*: Not a directory; make room there, or choose"):
+    with pytest.raises(StorageError, match=r"cannot write .*: Not a directory; free some space, or choose"):
         begin(tmp_path / "file" / "deeper" / "x")
 
 
@@ -172,7 +172,7 @@ def test_rewinding_needs_the_rounds_to_be_there(run: RunFolder) -> None:
     for t in (1, 2, 3):
         run.append(record(t))
     complete = lines(run)
-    with pytest.raises(InputError, match=r"must hold the 4 rounds .* builds on, but only 3 can"):
+    with pytest.raises(InputError, match=r"must hold the 4 rounds before the checkpoint, but only 3 can"):
         run.rewind(4)
     assert lines(run) == complete
     damaged = complete.replace(b'{"round":2', b'{"round":?')
@@ -244,7 +244,7 @@ def test_a_full_disk_is_one_sentence(run: RunFolder) -> None:
         run.append(record(1))
     assert str(refusal.value) == (
         f"cannot write {run.path / 'rounds.jsonl'}: No space left on device; "
-        "what was recorded before is intact, and --resume goes on from there"
+        "the earlier records are intact, and --resume continues from there"
     )
     assert refusal.value.exit_code == 1
 

@@ -10,20 +10,16 @@ import pytest
 
 from hasfl.cli.training_view import TrainingView
 from hasfl.constants import BoundConstants, MeasuredConstants
-from hasfl.engines import constants as constants_module
 from hasfl.errors import InputError
-from hasfl.goal import Goal
+from hasfl.readings import sources
 from hasfl.record import RoundRecord
 from hasfl.settings import Settings
-from hasfl.strategies.catalogue import STRATEGIES
-from hasfl.strategies.ending import Ending
 from tests.cli.conftest import Hasfl, Outcome
-from tests.engines.simulations import simulation, unequal_fleet
+from tests.engines.simulations import grouped, simulation, unequal_fleet
 from tests.runner.scenarios import kept, rounds, sentence, write
 
 pytestmark = pytest.mark.usefixtures("readings_come_soon")
 FIXED = {"training.interval": "2", "stop.rounds": "12"}
-LAST = {"training.serve": '"last"', "training.evaluate_every": "2", "training.learning_rate": "0.1"}
 FIELDS = {
     "measured": {"overshoot", "carried", "drift", "walked", "read_noise", "undone", "skew_of"}
     | {"rounds", "noise", "drift_of", "noise_error", "drift_error", "single_noise"},
@@ -64,13 +60,13 @@ def test_constants_are_recorded_where_they_were_due(
 
 def test_after_the_first_readings_they_keep_to_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of samples; here a generous one, for a short training."""
-    monkeypatch.setattr(constants_module, "BUDGET", 0.5)
+    monkeypatch.setattr(sources, "BUDGET", 0.5)
     made = simulation("hasfl", unequal_fleet(), rounds=90, interval=1, max_batch=3)
     records = list(made.training.rounds())
     found = {record.round: record.constants for record in records if record.constants}
     assert list(found)[:2] == [1, 4]
     assert len(found) > 3
-    known: Any = made.training.observer.constants  # type: ignore[attr-defined]
+    known: Any = made.training.observer.source  # type: ignore[attr-defined]
     assert known.spent <= 0.5 * records[-1].samples
     errors = [constants["noise_error"] for constants in found.values()]
     assert errors == sorted(errors, reverse=True)
@@ -93,15 +89,6 @@ def test_plans_over_time_are_asked_again() -> None:
     made = simulation("hasfl", unequal_fleet(), rounds=66, interval=2, max_batch=8, constants="paper")
     read = [record.round for record in made.training.rounds() if record.constants is not None]
     assert read == [2, 8, 48]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_mean_is_watched_only_where_an_ending_asks(strategy: str) -> None:
-    for serve in ("mean", "last"):
-        made = simulation(strategy, unequal_fleet(), rounds=6, serve=serve, evaluate_every=3)
-        evaluated = [record for record in made.training.rounds() if record.accuracy is not None]
-        watched = [record.mean_accuracy is not None for record in evaluated]
-        assert watched == [serve == "last" and strategy == "hasfl"] * len(evaluated)
 
 
 def press_control_c_in(monkeypatch: pytest.MonkeyPatch, chosen: set[int]) -> None:
@@ -146,43 +133,23 @@ def test_resumed_across_readings(
     assert sum(row["constants"] is not None for row in rows) >= 2
 
 
-@pytest.mark.parametrize("goal", ["rounds", "accuracy"])
-def test_resumed_across_an_ending(
-    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goal: str
-) -> None:
-    """The last interval has larger batches; where a goal seems near and is not, one before it too.
-
-    Noise is said to cost much, which a short training does not tell; after a try the mean is too far away.
-    """
-    monkeypatch.setattr(Ending, "_price", lambda ending: 0.5)
-    monkeypatch.setattr(Ending, "_ahead", lambda ending: 0.0)
-    monkeypatch.setattr(Ending, "_speed", lambda ending: 1e-3)
-    monkeypatch.setattr(Ending, "_standing", lambda ending: 0.6)
-    changes = LAST | {"stop.rounds": "20", "training.max_batch": "32"}
-    stop = {"stop.accuracy": "0.97"} if goal == "accuracy" else {}
-    rows = stopped_often(hasfl, tmp_path, changes | stop, {8, 9, 18, 19}, monkeypatch)
-    assert all((row["mean_accuracy"] is None) == (row["accuracy"] is None) for row in rows)
-    sizes = [sum(row["batch_sizes"]) for row in rows]
-    assert sizes[18] == sizes[19] == max(sizes)
-    assert (max(sizes[6:18]) == max(sizes)) == (goal == "accuracy")
-    assert min(sizes[6:18]) < max(sizes)
-
-
 @pytest.mark.parametrize(
-    "goal", [{"seconds": 0.4}, {"seconds": 0.5}, {"samples": 700}, {"samples": 900}], ids=str
+    "changes",
+    [
+        {"stop.accuracy": "0.4", "training.learning_rate": "0.1", "training.serve": '"last"'},
+        {"stop.loss": "2.0", "training.learning_rate": "0.1"},
+        {"stop.converged": "true", "training.learning_rate": "1e-6"},  # too low to learn: a plateau at once
+    ],
+    ids=str,
 )
-def test_a_budget_ends_with_the_largest_batches(
-    goal: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_resumed_where_held_out_samples_decide(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
 ) -> None:
-    """Also where it ends in the middle of an interval, or more is left than one with larger batches takes."""
-    monkeypatch.setattr(Ending, "_price", lambda ending: 0.5)
-    monkeypatch.setattr(Ending, "_speed", lambda ending: 1e-3)
-    made = simulation(
-        "hasfl", unequal_fleet(), goal=Goal(**goal), serve="last", evaluate_every=3, max_batch=30
-    )
-    sizes = [int(record.plan.batch_sizes.sum()) for record in made.training.rounds()]
-    assert sizes[-1] == max(sizes) > sizes[len(sizes) // 2]
-    assert sizes.index(max(sizes)) + sizes.count(max(sizes)) == len(sizes)  # from then on
+    """A run that goes on knows the evaluations before the pause, and ends in the same round."""
+    often = {"stop.rounds": "40", "training.evaluate_every": "1"}
+    rows = stopped_often(hasfl, tmp_path, often | changes, {1, 4}, monkeypatch)
+    assert 5 < len(rows) < 40, "the goal ends training, not the number of rounds"
+    assert all(row["held_out_accuracy"] is not None for row in rows)
 
 
 CONSTANTS = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=[1.0], moment_of=[1.0])
@@ -203,13 +170,13 @@ CONSTANTS = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=[1.0], m
     ids=str,
 )
 def test_which_constants_are_meant(given: dict[str, Any], kind: str) -> None:
-    assert Settings(**given).kind_of_constants == kind
+    assert Settings(**grouped(given)).kind_of_constants == kind
 
 
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ({"constants": "guessed"}, "constants must be measured or paper, got 'guessed'"),
+        ({"constants": "guessed"}, "constants must be one of measured, paper, got 'guessed'"),
         ({"plans": "once"}, "plans must be one of over time, stay, got 'once'"),
         (
             {"constants": "measured", "target": 1.0},
@@ -221,7 +188,7 @@ def test_which_constants_are_meant(given: dict[str, Any], kind: str) -> None:
         ),
         (
             {"known_constants": CONSTANTS, "constants": "measured"},
-            'leave constants out, or set it to "paper"',
+            'constants = "measured" is not the kind .*: leave it out, or set it to "paper"',
         ),
         ({"known_constants": MeasuredConstants.unknown(1), "constants": "paper"}, 'set it to "measured"'),
     ],
@@ -229,7 +196,7 @@ def test_which_constants_are_meant(given: dict[str, Any], kind: str) -> None:
 )
 def test_faults_in_settings(given: dict[str, Any], fault: str) -> None:
     with pytest.raises(InputError, match=fault):
-        Settings(**given)
+        Settings(**grouped(given))
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasfl.engines import calibration
 from hasfl.engines.local import LocalEngine
 from hasfl.networks import LayeredModel
 from hasfl.plan import Plan
 from hasfl.seeds import Seeds
+from hasfl.serving import calibration
 from hasfl.serving.calibration import CALIBRATION_SAMPLES, Calibration
 from hasfl.serving.evaluation import SAMPLES_AT_ONCE
 from hasfl.settings import Serving
@@ -117,7 +117,7 @@ def test_moments_are_those_of_all_samples(kind: type[LocalEngine], name: str, se
     served.layers.load_state_dict(found, strict=False)
     x, y = engine.job.test
     loss = float(engine.job.sample_loss(served(x), y).mean().detach())
-    assert engine.evaluate()[1] == pytest.approx(loss, rel=1e-6)  # summed up in float32
+    assert engine.evaluate().test_loss == pytest.approx(loss, rel=1e-6)  # summed up in float32
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -9,28 +9,28 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hasfl.data import Dataset
 from hasfl.engines.local import LocalEngine
+from hasfl.goal import Goal
 from hasfl.networks import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.runner.simulation import Simulation
-from hasfl.serving.running_mean import MEAN_AGE, WAYS, RunningMean
+from hasfl.serving.running_mean import DECAY, RunningMean
 from hasfl.settings import Serving
 from hasfl.state.layer_state import LayerState
 from hasfl.state.split_state import whole_model
 from tests.engines.models import AsDouble, model
-from tests.engines.simulations import CLASSES, simulation
+from tests.engines.simulations import CLASSES, images, run, simulation
 from tests.engines.trainings import (
     ENGINES,
     LAST,
     OPTIMIZERS,
     carry_out,
     job,
-    largest_difference,
-    snapshot,
     timetable,
 )
 
-UNMEASURED = Serving("mean", calibrate=False)
+UNMEASURED = Serving(serve="mean", calibrate=False)
 TOLERANCE = 1e-12  # float64, sums of a few models in another order
 Arrays = dict[str, NDArray[Any]]
 
@@ -124,12 +124,13 @@ def test_what_is_averaged_is_a_copy_without_the_optimisers_slots() -> None:
 
 def test_the_window_is_a_ninth_of_training() -> None:
     """… so that the mean age of what is served is a tenth: (K − 1)/10 aggregations, whatever K is."""
-    assert MEAN_AGE == 0.1
+    mean_age = 1 / (DECAY + 2)  # of the models in the mean, as a share of training
+    assert mean_age == 0.1
     for count in (5, 60, 500):
         mean = RunningMean()
         for k in range(1, count + 1):
             mean.take([layer_of(age=torch.tensor(float(k), dtype=torch.float64))])
-        assert count - float(mean.states[0].buffers["age"]) == pytest.approx((count - 1) * MEAN_AGE)
+        assert count - float(mean.states[0].buffers["age"]) == pytest.approx((count - 1) * mean_age)
 
 
 def noisy_model() -> LayeredModel:
@@ -192,42 +193,70 @@ def test_the_mean_changes_hands_when_the_depth_does() -> None:
 
 def test_norms_are_measured_where_the_mean_is_served_unless_it_is_said() -> None:
     assert Serving().calibrates
-    assert not Serving("last").calibrates
-    assert Serving("last", calibrate=True).calibrates
+    assert not Serving(serve="last").calibrates
+    assert Serving(serve="last", calibrate=True).calibrates
     assert not replace(Serving(), calibrate=False).calibrates
 
 
-@pytest.mark.parametrize("calibrate", [False, True])
-@pytest.mark.parametrize("kind", ENGINES)
-def test_a_mean_that_is_watched_is_the_one_that_would_be_served(
-    kind: type[LocalEngine], calibrate: bool
-) -> None:
-    """And training goes on as if nobody looked."""
-    engines = [
-        kind(job(model("residual images"), OPTIMIZERS["momentum"], serving=serving))
-        for serving in (
-            Serving("last", calibrate, watch=True),
-            Serving("mean", calibrate),
-            Serving("last", calibrate),
-        )
-    ]
-    watching, serving, plain = engines
-    for step in timetable(len(watching.layers), intervals=4, smallest=2):
-        for engine in engines:
-            list(carry_out(engine, [step]))
-        mean = watching.mean_accuracy()
-        assert (mean is None) == (step.order.round < 3)
-        if mean is not None:
-            assert mean == serving.evaluate()[0]
-        assert watching.evaluate() == plain.evaluate()
-        assert serving.mean_accuracy() is plain.mean_accuracy() is None
-        assert largest_difference(snapshot(watching), snapshot(plain)) == 0
+@pytest.mark.parametrize("engine", ["simulated", "reference"])
+@pytest.mark.usefixtures("readings_come_soon")
+def test_plans_losses_and_weights_do_not_depend_on_the_served_model(engine: str) -> None:
+    """Also where plans follow readings: after every round, to the last bit."""
+    mean, last = (
+        simulation("hasfl", model=noisy_model(), rounds=15, engine=engine, serve=serve)
+        for serve in ("mean", "last")
+    )
+    records = []
+    for one, other in zip(mean, last, strict=True):
+        assert (one.loss, one.plan, one.constants) == (other.loss, other.plan, other.constants)
+        assert one.devices.tolist() == other.devices.tolist()
+        served_by_mean, served_by_last = mean.engine.state.saved(), last.engine.state.saved()
+        assert served_by_mean.keys() == served_by_last.keys()
+        assert all(torch.equal(tensor, served_by_last[name]) for name, tensor in served_by_mean.items())
+        records.append(one)
+    assert sum(record.constants is not None for record in records) >= 2, "nothing was read"
+    assert len({record.plan for record in records}) > 3, "plans never changed"
 
 
-def test_the_mean_is_watched_where_it_is_asked_for_and_not_served() -> None:
-    assert [Serving(serve, watch=watch).watches for serve in WAYS for watch in (False, True)] == [
-        False, False, False, True,
-    ]  # fmt: skip
-    assert [Serving(serve, watch=watch).averages for serve in WAYS for watch in (False, True)] == [
-        True, True, False, True,
-    ]  # fmt: skip
+def learnable(permuted: bool) -> Dataset:
+    """Images of three classes that a small model learns to tell; the test labels may be shuffled."""
+    noise = images(train=200, test=60)
+    x_train, x_test = (
+        x + 0.4 * (y - 1.0).view(-1, 1, 1, 1)
+        for x, y in ((noise.x_train, noise.y_train), (noise.x_test, noise.y_test))
+    )
+    order = torch.randperm(len(noise.y_test), generator=torch.Generator().manual_seed(1))
+    y_test = noise.y_test[order] if permuted else noise.y_test
+    return replace(noise, x_train=x_train, x_test=x_test, y_test=y_test)
+
+
+def would_end(goal: Goal, accuracies: list[float], losses: list[float]) -> int | None:
+    """The number of the first evaluation that reaches the goal; None if none does."""
+    reached = (n for n in range(1, len(losses) + 1) if goal.reached(accuracies[:n], losses[:n]))
+    return next(reached, None)
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        Goal(accuracy=0.6, rounds=60),
+        Goal(loss=0.95, rounds=60),
+        Goal(converged=True, rounds=60),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("readings_come_soon")
+def test_the_test_set_decides_nothing(goal: Goal) -> None:
+    """With other test labels, training is the same and only the reported test results differ."""
+    settings: dict[str, Any] = {"goal": goal, "evaluate_every": 3, "learning_rate": 0.1}
+    records, others = (run("hasfl", data=learnable(permuted), **settings) for permuted in (False, True))
+    assert 3 < len(records) == len(others) < 60, "the goal ends training, not the number of rounds"
+    for one, other in zip(records, others, strict=True):
+        mine, theirs = one.as_json(), other.as_json()
+        for row in (mine, theirs):
+            del row["accuracy"], row["test_loss"]
+        assert mine == theirs
+    accuracies = [record.accuracy for record in others if record.accuracy is not None]
+    losses = [record.test_loss for record in others if record.test_loss is not None]
+    assert losses != [record.test_loss for record in records if record.test_loss is not None]
+    assert would_end(goal, accuracies, losses) != len(losses), "test labels would have decided the same"

@@ -106,7 +106,8 @@ def test_buffers_are_averaged_and_stay_what_they_are(kind: type[LocalEngine], na
     steps = steady([Plan([2, 3, 1, 2], [3] * 4)] * 8, interval=2)
     engine = kind(job(with_first(BUFFERS[name]()), Sgd(0.1), serving=LAST))
     for _ in carry_out(engine, steps):
-        assert np.isfinite(engine.evaluate()).all()  # within an interval, too
+        evaluation = engine.evaluate()  # within an interval, too
+        assert np.isfinite([evaluation.accuracy, evaluation.test_loss]).all()
     expected = fed_avg(engine.job, [step.order for step in steps], 2)
     for key, tensor in engine.model().items():
         assert tensor.dtype == expected[key].dtype
@@ -191,11 +192,12 @@ def test_a_trained_model_can_be_loaded(make: Callable[[], nn.Module]) -> None:
     made = simulation("sfl", unequal_fleet())
     Simulation(made.training, engine).load_into(found)
     x, y = engine.job.test
-    accuracy, loss = engine.evaluate()
+    evaluation = engine.evaluate()
     outputs = found.eval()(x)
-    assert float((outputs.argmax(1) == y).double().mean()) == pytest.approx(accuracy)
+    assert float((outputs.argmax(1) == y).double().mean()) == pytest.approx(evaluation.accuracy)
     # an evaluation is summed up in float32
-    assert float(engine.job.sample_loss(outputs, y).mean().detach()) == pytest.approx(loss, rel=1e-6)
+    loss = float(engine.job.sample_loss(outputs, y).mean().detach())
+    assert loss == pytest.approx(evaluation.test_loss, rel=1e-6)
 
 
 def test_a_weight_that_two_layers_share_is_refused() -> None:

@@ -244,9 +244,9 @@ def changes(seed: int, error: float) -> list[int]:
     decider, devices = StrategyDecider(strategy("hasfl"), Seeds(0)), np.arange(len(problem.fleet))
     plan, taken, found = None, [], []
     for k, each in enumerate(seen):
-        plan = decider.plan(each, devices, 1 + k * problem.interval, plan)
+        plan = decider.plan(each, devices, 1 + k * problem.interval, plan).plan
         taken.append(plan)
-        found.append(decider.found)
+        found.append(decider.answer)
     return [sum(one != other for one, other in itertools.pairwise(row)) for row in (taken, found)]
 
 

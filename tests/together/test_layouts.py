@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
-from hasfl.errors import InputError
+from hasfl.errors import OneValueError
 from hasfl.networks import LayeredModel
 from hasfl.plan import Plan
 from hasfl.together.layouts import Layouts
@@ -64,10 +65,10 @@ def test_a_batch_norm_of_a_single_number_is_refused() -> None:
     normed = LayeredModel(layers, torch.empty(1, FEATURES, dtype=torch.float64)).double()
     steps = steady([Plan([2, 3, 4], [1, 2, 2]), Plan([1, 3, 4], [1, 2, 2])], interval=2)
     for kind, reuse in ((ReferenceEngine, False), (SimulatedEngine, False), (SimulatedEngine, True)):
-        engine: ReferenceEngine = kind(job(normed, OPTIMIZERS["sgd"]))
+        engine: LocalEngine = kind(job(normed, OPTIMIZERS["sgd"]))
         if isinstance(engine, SimulatedEngine):
             engine.layouts = Layouts(reuse=reuse)
-        with pytest.raises(InputError, match="batch norm"):
+        with pytest.raises(OneValueError, match="batch norm"):
             list(carry_out(engine, steps))
 
 
@@ -78,7 +79,7 @@ def test_every_layout_holds_what_it_is_for(rounds: list[list[int]]) -> None:
         layout = layouts.choose(sizes)
         assert sorted(layout.replicas.tolist()) == [0, 1, 2]
         assert (np.array(layout.places) >= np.array(sizes)[layout.replicas]).all()
-        assert layout.room >= sum(sizes)
+        assert layout.total >= sum(sizes)
         if layout.exact:
             assert layout.places == tuple(sizes)
             assert layout.replicas.tolist() == [0, 1, 2]

@@ -1,16 +1,18 @@
 """Which layers may be run for all devices at once: found by trying, and never at the cost of the result."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.networks import LayeredModel
-from hasfl.together.probing import LayerKind, try_layers
+from hasfl.runner.simulation import Simulation
+from hasfl.together.probing import LayerKind, TriedLayer, try_layers
 from tests.engines.models import (
     CLASSES,
     FEATURES,
@@ -22,6 +24,7 @@ from tests.engines.models import (
     Tied,
     model,
 )
+from tests.engines.simulations import simulation
 from tests.engines.trainings import OPTIMIZERS, carry_out, job, largest_difference, snapshot, timetable
 
 RAGGED, LOOPED, RANDOM = LayerKind.RAGGED, LayerKind.LOOPED, LayerKind.RANDOM
@@ -43,12 +46,15 @@ def chain(*layers: nn.Module, shape: Sequence[int] = (FEATURES,), dtype: Any = t
     return LayeredModel(named, torch.empty(1, *shape, dtype=dtype)).double()
 
 
-def kinds_of(model: LayeredModel) -> list[LayerKind]:
+def tried_layers(model: LayeredModel) -> list[TriedLayer]:
     example = model.example_input
     given = torch.linspace(0, 1.9, 5 * example[:1].numel(), dtype=torch.float64)
     samples = given[torch.randperm(len(given), generator=torch.Generator().manual_seed(0))]
-    tried = try_layers(model, samples.reshape(5, *example.shape[1:]).to(example.dtype))
-    return [layer.kind for layer in tried]
+    return try_layers(model, samples.reshape(5, *example.shape[1:]).to(example.dtype))
+
+
+def kinds_of(model: LayeredModel) -> list[LayerKind]:
+    return [layer.kind for layer in tried_layers(model)]
 
 
 def kind_of(layer: nn.Module, *, shape: Sequence[int] = (FEATURES,), dtype: Any = torch.float64) -> LayerKind:
@@ -108,6 +114,13 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], LayerKind]] = {
 def test_kinds(name: str) -> None:
     make, shape, expected = KINDS[name]
     assert kind_of(make(), shape=shape) is expected
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_layer_that_is_not_ragged_has_a_reason(name: str) -> None:
+    make, shape, kind = KINDS[name]
+    reason = tried_layers(chain(make(), shape=shape).train())[0].reason
+    assert (reason == "") == (kind is RAGGED)
 
 
 def test_words_are_looked_up_one_device_after_the_other() -> None:
@@ -212,3 +225,69 @@ def test_a_model_is_tried_on_samples_that_it_can_take() -> None:
     given.data.x.copy_(given.data.x.abs().clamp(max=8).round())
     engine = SimulatedEngine(given)
     list(carry_out(engine, timetable(2)))
+
+
+class FirstOnly(nn.Module):
+    """Gives its weights to a function that is known, but with a part of the samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.linear(x[:1]), x[1:]])
+
+
+def at_most_three(x: Tensor) -> Tensor:
+    """Two devices with two and three samples are fine alone, but not at once."""
+    if len(x) > 3:
+        raise RuntimeError(f"at most three samples, got {len(x)}")
+    return x
+
+
+GIVEN_TO = "it gives its weights to {}, which is not done for many devices at once"
+REASONS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "exception": (
+        lambda: Applied(at_most_three),
+        "two devices at once end in RuntimeError: at most three samples, got 5",
+    ),
+    "unknown function": (lambda: nn.PReLU(FEATURES), GIVEN_TO.format("prelu")),
+    "some samples only": (FirstOnly, GIVEN_TO.format("linear")),
+    "other numbers": (Centred, "two devices at once give other numbers than each alone"),
+    "random numbers": (lambda: nn.Dropout(0.5), "it draws random numbers"),
+    "ragged": (lambda: nn.Linear(FEATURES, FEATURES), ""),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_the_reason_says_why_a_layer_is_looped(name: str) -> None:
+    make, reason = REASONS[name]
+    assert tried_layers(chain(make()).train())[0].reason == reason
+
+
+def engine_of(*layers: nn.Module, kind: type[LocalEngine] = SimulatedEngine) -> LocalEngine:
+    torch.manual_seed(2)
+    return kind(job(chain(*layers, nn.Linear(FEATURES, CLASSES)), OPTIMIZERS["sgd"]))
+
+
+def looped_layers(engine: LocalEngine) -> Mapping[str, str]:
+    """As a user of the library sees them."""
+    return Simulation(simulation("sfl").training, engine).looped_layers
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_the_engine_reports_looped_layers_with_their_reasons(name: str) -> None:
+    make, reason = REASONS[name]
+    engine = engine_of(make(), nn.Tanh())
+    assert isinstance(engine, SimulatedEngine)
+    assert engine.looped_layers == ({"layer0": reason} if reason else {})
+    assert looped_layers(engine) == engine.looped_layers
+    assert looped_layers(engine_of(make(), nn.Tanh(), kind=ReferenceEngine)) == {}
+
+
+def test_a_layer_that_turns_out_otherwise_in_training_is_reported_then() -> None:
+    engine = engine_of(Experts(1.5))
+    assert isinstance(engine, SimulatedEngine)
+    assert engine.looped_layers == {}
+    list(carry_out(engine, timetable(2, smallest=2)))
+    assert engine.looped_layers == {"layer0": "it gives its weights to linear"}

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hasfl.engines import ragged
 from hasfl.state.layer_state import LayerState
+from hasfl.together import rowwise
 from hasfl.together.ragged import Ragged, SharedNorm
 from hasfl.together.rows import Rows
 from hasfl.together.rowwise import ROWWISE, NotRowwise
@@ -108,8 +108,8 @@ def test_forward_gradients_and_buffers(name: str, sizes: Sequence[int]) -> None:
 def test_on_both_sides_of_what_is_small(
     monkeypatch: pytest.MonkeyPatch, name: str, sizes: Sequence[int], limit: float
 ) -> None:
-    monkeypatch.setattr(ragged, "SMALL_CONVOLUTION", limit)
-    monkeypatch.setattr(ragged, "SMALL_NORM", limit)
+    monkeypatch.setattr(rowwise, "SMALL_CONVOLUTION", limit)
+    monkeypatch.setattr(rowwise, "SMALL_NORM", limit)
     assert_alike(name, sizes)
 
 
@@ -120,7 +120,7 @@ def test_batch_norm_with_statistics_of_before(name: str) -> None:
 
 @pytest.mark.parametrize(("limit", "calls"), [(0.0, 3), (float("inf"), 1)])
 def test_small_convolutions_share_one_call(monkeypatch: pytest.MonkeyPatch, limit: float, calls: int) -> None:
-    monkeypatch.setattr(ragged, "SMALL_CONVOLUTION", limit)
+    monkeypatch.setattr(rowwise, "SMALL_CONVOLUTION", limit)
     seen = []
 
     def convolution(*given: Any) -> Tensor:
@@ -128,7 +128,7 @@ def test_small_convolutions_share_one_call(monkeypatch: pytest.MonkeyPatch, limi
         return F.conv2d(*given)
 
     rows, x = Rows((2, 1, 4)), at_random((7, 2, 5, 5), 0)
-    ragged._convolve(convolution)(rows, x, at_random((3, 4, 2, 3, 3), 1))
+    rowwise._convolve(convolution)(rows, x, at_random((3, 4, 2, 3, 3), 1))
     assert len(seen) == calls
 
 
@@ -194,7 +194,7 @@ def test_a_norm_that_all_share_leaves_out_what_does_not_count() -> None:
 def test_convolution_by_patches(sizes: Sequence[int], stride: Any, padding: Any) -> None:
     rows, x = Rows(sizes), at_random((sum(sizes), 2, 6, 5), 0)
     weight, bias = at_random((len(sizes), 3, 2, 3, 2), 1), at_random((len(sizes), 3), 2)
-    found = ragged._convolve_patches(rows, x, weight, bias, stride, padding)
+    found = rowwise._convolve_patches(rows, x, weight, bias, stride, padding)
     each = zip(x.split(list(sizes)), weight, bias, strict=True)
     expected = torch.cat([F.conv2d(own, w, b, stride, padding) for own, w, b in each])
     torch.testing.assert_close(found, expected, rtol=TOLERANCE, atol=TOLERANCE)

@@ -71,7 +71,7 @@ class FakeEngine:
         self.calls.append(("aggregate",))
 
     def evaluate(self) -> Evaluation:
-        """The accuracies are those of held-out samples; on the test set the model is always a little worse."""
+        """The accuracies are those of held-out samples; on the test set the model is a little worse."""
         self.calls.append(("evaluate",))
         accuracy = next(self.accuracies, 0.5)  # type: ignore[call-overload]
         return Evaluation(

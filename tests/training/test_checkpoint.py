@@ -42,7 +42,7 @@ def kept_after_every_round(made: Simulation) -> tuple[list[RoundRecord], list[Ke
     kept: list[Kept] = []
     for record in made.training.rounds():
         records.append(record)
-        arrays, values = saved(made.training, made.engine)
+        arrays, values = saved(made.training)
         kept.append((copy.deepcopy(arrays), json.loads(json.dumps(values)), list(records)))
     return records, kept, made.model()
 
@@ -50,7 +50,7 @@ def kept_after_every_round(made: Simulation) -> tuple[list[RoundRecord], list[Ke
 def gone_on(made: Simulation, kept: Kept) -> tuple[list[RoundRecord], dict[str, Tensor]]:
     arrays, values, before = kept
     read = [RoundRecord.from_json(json.loads(json.dumps(record.as_json()))) for record in before]
-    restore(made.training, made.engine, arrays, values, read)
+    restore(made.training, arrays, values, read)
     return [*read, *made.training.rounds()], made.model()
 
 
@@ -109,11 +109,11 @@ def test_what_is_served_otherwise_is_refused(rounds: int) -> None:
     assert values["split"]["averaged"] == rounds // 3
     last = simulation("sfl", rounds=ROUNDS, serve="last")
     with pytest.raises(InputError, match=r"^this training serves 'last', but what was saved says 'mean'$"):
-        restore(last.training, last.engine, arrays, values, records)
+        restore(last.training, arrays, values, records)
     split = {"depth": values["split"]["depth"], "devices": values["split"]["devices"]}
     mean = simulation("sfl", rounds=ROUNDS)
     with pytest.raises(InputError, match=r"^this training serves 'mean', but .* an older version wrote it$"):
-        restore(mean.training, mean.engine, arrays, {**values, "split": split}, records)
+        restore(mean.training, arrays, {**values, "split": split}, records)
 
 
 def test_a_running_mean_that_is_missing_is_refused() -> None:
@@ -123,20 +123,20 @@ def test_a_running_mean_that_is_missing_is_refused() -> None:
     assert len(own) < len(arrays)
     made = simulation("sfl", rounds=ROUNDS)
     with pytest.raises(InputError, match=r"^\.mean\.conv1\..* must be a tensor .* got nothing$"):
-        restore(made.training, made.engine, own, values, records)
+        restore(made.training, own, values, records)
 
 
 def test_a_training_that_stops_twice() -> None:
     records, kept, model = kept_after_every_round(simulation("rbs+rms", rounds=ROUNDS))
     second = simulation("rbs+rms", rounds=ROUNDS)
     arrays, values, before = kept[1]
-    restore(second.training, second.engine, arrays, values, before)
+    restore(second.training, arrays, values, before)
     more = [*before]
     for record in second.training.rounds():
         more.append(record)
         if record.round == 5:
             break
-    once_more = (*saved(second.training, second.engine), more)
+    once_more = (*saved(second.training), more)
     assert_same_bits(gone_on(simulation("rbs+rms", rounds=ROUNDS), once_more), (records, model))
 
 

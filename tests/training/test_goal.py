@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.errors import InputError
-from hasfl.goal import PLATEAU_EVALUATIONS, PLATEAU_GAIN, Goal, plateau
+from hasfl.goal import PLATEAU_EVALUATIONS, PLATEAU_GAIN, Goal, held_out_counts, plateau
 from hasfl.record import RoundRecord
 from tests.training.fakes import training
 
@@ -51,7 +51,14 @@ def test_seconds(done: int) -> None:
 def test_accuracy_counts_when_it_is_evaluated() -> None:
     done = rounds(Goal(accuracy=0.7), accuracies=[0.2, 0.69, 0.7, 0.9], evaluate_every=2)
     assert len(done) == 6
-    assert done[-1].accuracy == 0.7
+    assert done[-1].held_out_accuracy == 0.7
+
+
+def test_a_loss_counts_when_it_is_evaluated() -> None:
+    """That of the stand-ins is 1.0 on held-out samples, and 1.1 on the test set."""
+    assert len(rounds(Goal(loss=1.0, rounds=6), evaluate_every=2)) == 2
+    assert len(rounds(Goal(loss=1.05, rounds=6), evaluate_every=2)) == 2
+    assert len(rounds(Goal(loss=0.99, rounds=6), evaluate_every=2)) == 6
 
 
 def test_convergence() -> None:
@@ -85,7 +92,8 @@ def test_the_goal_does_not_wait_for_a_report(report_every: int) -> None:
 
 def test_the_end_is_evaluated_once() -> None:
     done = rounds(Goal(samples=5 * SAMPLES), evaluate_every=2, accuracies=[0.1, 0.2, 0.3])
-    assert [record.accuracy for record in done] == [None, 0.1, None, 0.2, 0.3]
+    assert [record.held_out_accuracy for record in done] == [None, 0.1, None, 0.2, 0.3]
+    assert [record.accuracy for record in done] == [None, 0.9 * 0.1, None, 0.9 * 0.2, 0.9 * 0.3]
 
 
 BY_HAND: list[tuple[list[float], int | None]] = [
@@ -119,9 +127,36 @@ def test_plateau_against_its_definition(accuracies: list[float]) -> None:
     assert plateau(accuracies) == found
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_what_is_reached_stays_reached(accuracies: list[float]) -> None:
-    reached = [Goal(converged=True).reached(accuracies[:t]) for t in range(len(accuracies) + 1)]
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 9)), min_size=1, max_size=20))
+def test_what_is_reached_stays_reached(evaluations: list[tuple[float, float]]) -> None:
+    accuracies, losses = map(list, zip(*evaluations, strict=True))
+    converged = Goal(converged=True)
+    reached = [converged.reached(accuracies[:t], losses[:t]) for t in range(len(accuracies) + 1)]
     assert reached == sorted(reached)
-    assert Goal().reached(accuracies) is False
-    assert Goal(accuracy=float(np.max(accuracies))).reached([*accuracies, max(accuracies)])
+    assert Goal().reached(accuracies, losses) is False
+    best, lowest = max(accuracies), min(losses)
+    assert Goal(accuracy=best).reached([*accuracies, best], [*losses, 0.0])
+    assert Goal(loss=lowest).reached([*accuracies, 0.0], [*losses, lowest])
+
+
+@pytest.mark.parametrize(
+    ("goal", "judges"),
+    [
+        (Goal(), False),
+        (Goal(rounds=1, samples=1, seconds=1.0), False),
+        (Goal(rounds=1, accuracy=0.5), True),
+        (Goal(loss=0.5), True),
+        (Goal(converged=True), True),
+    ],
+)
+def test_which_goals_need_held_out_samples(goal: Goal, judges: bool) -> None:
+    assert goal.judges_model is judges
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=9), st.floats(0, 0.5))
+def test_every_device_holds_out_its_share_and_keeps_a_sample(samples: list[int], share: float) -> None:
+    held_out = held_out_counts(np.array(samples), share)
+    for own, count in zip(samples, held_out.tolist(), strict=True):
+        assert count == min(math.ceil(share * own), own - 1)
+        assert own - count >= 1
+    assert not held_out_counts(np.array(samples), 0.0).any()

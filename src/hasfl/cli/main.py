@@ -1,4 +1,4 @@
-"""The verbs of `hasfl`. Each is short: read, ask, show. What goes wrong is one sentence and exit code 2."""
+"""The commands of `hasfl`. A wrong input ends in one sentence on standard error and exit code 2."""
 
 import io
 import json
@@ -39,9 +39,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 
 def main() -> NoReturn:
-    """Run the command line; what goes wrong becomes one sentence on standard error."""
+    """Run the command line; an error becomes one sentence on standard error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without Greek still gets its table
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters still gets the table
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -49,7 +49,7 @@ def main() -> NoReturn:
             _fail("interrupted", INTERRUPTED)
     except HasflError as error:
         _fail(str(error), error.exit_code)
-    except BrokenPipeError:  # the reader of our output went away: nothing is wrong
+    except BrokenPipeError:  # the reader of the output has gone, as with `hasfl … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
@@ -95,22 +95,26 @@ def plan(
     ] = None,
     solver: Annotated[str, typer.Option(help="exact, or bcd, the paper's Algorithm 2.")] = "exact",
     gap: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="How near to the optimum to prove the plan.")
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Stop when the plan is proved to be within this share of the optimum."
+        ),
     ] = 1e-3,
     time_limit: Annotated[
         float, typer.Option(min=0.0, help="Seconds after which to stop with the best plan found.")
     ] = 60.0,
     why: Annotated[
-        bool, typer.Option("--why", help="Show who is waited for, and which upgrades would save most.")
+        bool,
+        typer.Option("--why", help="Show which devices set the pace, and which upgrades would save most."),
     ] = False,
     sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="Show what is lost if a constant is off.")
+        bool, typer.Option("--sensitivity", help="Show how much time a wrong constant would cost.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what each device should do, and how long training takes.
+    """Find the batch size and the cut of every device, and say how long training takes.
 
-    With --batch and --cut the plan is evaluated; with one of them, the best for the other is found.
+    With --batch or --cut, only the other is chosen; with both, the plan is evaluated.
     """
     from hasfl.runner.questions import read_problem, solve
 

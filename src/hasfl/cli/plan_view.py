@@ -1,4 +1,4 @@
-"""A plan as a person wants to see it: what each device does, who is slowest, where a round's time goes."""
+"""Prints a plan: what each device does, which devices are slowest, where the time of a round goes."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ from hasfl.theory.laws import law_of
 from hasfl.theory.objective import memory_needed
 from hasfl.units import format_quantity, format_seconds
 
-ROWS = 24  # devices shown; of a larger fleet, those that take longest
+ROWS = 24  # devices shown; of a larger fleet, the slowest ones
 BAR = 16  # characters for the longest phase
 SHOWN_UPGRADES = 3
 PARTS = {
@@ -40,7 +40,7 @@ COLUMNS = ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (
 def show_plan(
     report: PlanReport, problem: Problem, upgrades: Upgrades | None, mistakes: Sequence[Mistake]
 ) -> None:
-    """Print the plan, the breakdown of a round, its worth, what would make it better, and how sure it is."""
+    """Print the plan, the time of a round by step, the training time, and the advice that was asked for."""
     console = Console()
     split = split_training_latency(report.plan, problem.fleet, problem.profile)
     aggregation = aggregation_latency(report.plan, problem.fleet, problem.profile)

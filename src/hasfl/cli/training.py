@@ -1,4 +1,4 @@
-"""The verbs that train: `train`, `compare`, and `data`, which shows what they would train on."""
+"""The commands `train`, `compare` and `data`."""
 
 import json
 import os
@@ -12,34 +12,36 @@ import typer
 from hasfl.errors import InputError
 
 if TYPE_CHECKING:
+    from hasfl.runner.comparison import Contest
     from hasfl.runner.runs import RunRequest
 
 ScenarioFile = Annotated[Path, typer.Argument(help="A scenario (.toml).", metavar="SCENARIO")]
-RunsFolder = Annotated[Path, typer.Option("--out", help="The folder that runs are kept in.")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda, instead of the scenario's.")]
+RunsFolder = Annotated[Path, typer.Option("--out", help="Folder for the runs.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; overrides the scenario's.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 PAPER = "hasfl,rbs+hams,habs+rms,rbs+rms,rbs+rhams"
 
 
 def train(
     scenario: ScenarioFile,
-    strategy: Annotated[str | None, typer.Option(help="Instead of the scenario's.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the scenario's.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Overrides the scenario's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Overrides the scenario's.")] = None,
     run: Annotated[str | None, typer.Option(help="A name for the run's folder.")] = None,
     out: RunsFolder = Path("runs"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     device: Device = None,
     picture: Annotated[
-        Path | None, typer.Option(help="Draw the plans over time into this file (.png or .svg).")
+        Path | None, typer.Option(help="File for a picture of the plans over time (.png or .svg).")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how much memory it takes, and whether it fits.")
+        bool,
+        typer.Option("--dry-run", help="Only print how much memory training needs, and whether it fits."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model over a fleet, in virtual time.
+    """Train a model over a fleet in virtual time.
 
-    The run is kept in a folder: a record of every round, a checkpoint, the model, the result.
+    The run is a folder with a record of every round, a checkpoint, the model and the result.
     """
     _wait_politely()
     from hasfl.cli.training_view import TrainingView, show_outcome
@@ -54,12 +56,12 @@ def train(
         )
     if picture is not None:
         require_drawable(picture)
-    given = read_scenario(scenario)
+    asked = read_scenario(scenario)
     request = RunRequest.of(
         scenario,
         out,
-        strategy_name=given.training.strategy if strategy is None else strategy,
-        seed=given.seed if seed is None else seed,
+        strategy_name=asked.training.strategy if strategy is None else strategy,
+        seed=asked.seed if seed is None else seed,
         name=run,
         device=device,
     )
@@ -73,50 +75,83 @@ def train(
     if as_json:
         typer.echo(json.dumps({"run": str(request.path), **asdict(reached)}))
     else:
-        show_outcome(reached, request.path, wanted=given.stop.accuracy)
+        show_outcome(reached, request.path, asked.stop.goal())
 
 
 def compare(
     scenario: ScenarioFile,
     strategies: Annotated[
-        str, typer.Option(help="Names, with commas between; a name with options ends at a semicolon.")
+        str,
+        typer.Option(help="Names separated by commas; by semicolons where a name has options with commas."),
     ] = PAPER,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, as 0,1,2; the scenario's if not given.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, as 0,1,2; default: the scenario's.")] = None,
     out: RunsFolder = Path("runs"),
     picture: Annotated[
-        Path | None, typer.Option(help="Where accuracy against time is drawn (.png or .svg).")
+        Path | None, typer.Option(help="File for the picture of accuracy against time (.png or .svg).")
     ] = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train several strategies and say who is better and faster, by how much.
+    """Train several strategies and say which one is better and faster, and by how much.
 
-    Runs that are there already are used, and those that were stopped are gone on with.
+    Where the scenario asks for an accuracy, the time to it is compared. Finished runs are used again, stopped
+    ones are resumed.
     """
     _wait_politely()
-    from hasfl.cli.training_view import TrainingView, comparison_rows, show_comparison
-    from hasfl.reporting.figures import accuracy_against_time, require_drawable, save_figure
+    from hasfl.cli.training_view import TrainingView
+    from hasfl.reporting.figures import require_drawable
     from hasfl.runner.comparison import compare as contests_of
     from hasfl.runner.scenarios import read_scenario
 
     drawn = picture or out / f"{scenario.stem}-accuracy.png"
     if picture is not None:
         require_drawable(drawn)
-    chosen = [read_scenario(scenario).seed] if seeds is None else _seeds(seeds)
+    asked = read_scenario(scenario)
+    chosen = [asked.seed] if seeds is None else _seeds(seeds)
     with TrainingView() as view:
         contests = contests_of(scenario, out, _names(strategies), chosen, view, device=device)
+    if asked.stop.accuracy is None:
+        _tell_convergence(contests, drawn, as_json=as_json)
+    else:
+        _tell_race(scenario, contests, asked.stop.accuracy, drawn, as_json=as_json)
+
+
+def _tell_convergence(contests: "Sequence[Contest]", drawn: Path, *, as_json: bool) -> None:
+    """Draw and print where each strategy converged."""
+    from hasfl.cli.comparison_view import convergence_rows, show_convergence
+    from hasfl.reporting.figures import accuracy_against_time, save_figure
+
     save_figure(accuracy_against_time(contests[0].runs), drawn)
-    rows = comparison_rows(contests)
+    rows = convergence_rows(contests)
     if as_json:
         typer.echo(json.dumps({"picture": str(drawn), "strategies": [asdict(row) for row in rows]}))
     else:
-        show_comparison(rows, chosen, drawn)
+        show_convergence(rows, [contest.seed for contest in contests], drawn)
+
+
+def _tell_race(
+    scenario: Path, contests: "Sequence[Contest]", goal: float, drawn: Path, *, as_json: bool
+) -> None:
+    """Draw and print when each strategy reached the goal."""
+    from hasfl.cli.comparison_view import race_rows, show_race
+    from hasfl.reporting.figures import save_figure
+    from hasfl.reporting.race import race_picture
+    from hasfl.runner.comparison import last_plan
+
+    save_figure(race_picture(contests[0].runs, goal), drawn)
+    rows = race_rows(contests, goal)
+    if as_json:
+        summary = {"picture": str(drawn), "goal": goal, "strategies": [asdict(row) for row in rows]}
+        typer.echo(json.dumps(summary))
+    else:
+        show_race(rows, goal, last_plan(scenario, contests[0]), drawn)
 
 
 def data(
     scenario: ScenarioFile,
     picture: Annotated[
-        Path | None, typer.Option(help="Draw who holds what into this file (.png or .svg).")
+        Path | None,
+        typer.Option(help="File for a picture of the classes that each device holds (.png or .svg)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -157,7 +192,7 @@ def _say_what_it_needs(request: "RunRequest", *, as_json: bool) -> None:
 
 
 def _names(text: str) -> Sequence[str]:
-    """Strategies between commas; where one has options, which have commas too, between semicolons."""
+    """Strategies separated by commas, or by semicolons where options have commas."""
     names = [name.strip() for name in text.rstrip("; ").split(";" if ";" in text else ",")]
     if not all(names):
         raise InputError(f"--strategies must be names with commas between, as {PAPER}; got {text!r}")
@@ -172,5 +207,5 @@ def _seeds(text: str) -> list[int]:
 
 
 def _wait_politely() -> None:
-    """Let idle threads sleep; torch, which is not imported yet, would have them spin on a shared machine."""
+    """Let idle threads sleep instead of spin; this must be set before torch is imported."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

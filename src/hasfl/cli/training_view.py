@@ -1,7 +1,7 @@
 """A training as it runs, and what came out of it, for people."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
-from hasfl.reporting.metrics import Outcome, Spread, outcome, speed_ups
-from hasfl.runner.comparison import Contest
+from hasfl.reporting.metrics import Outcome
 from hasfl.runner.dry_run import Forecast
 from hasfl.runner.runs import RunRequest
 from hasfl.runner.simulation import Simulation
@@ -27,7 +26,7 @@ CLASSES_SHOWN = 10
 
 
 class TrainingView:
-    """A live line for the training that runs; where nobody looks live, a line for each one that begins."""
+    """A live line for every training; where the output is no terminal, a line when a training begins."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
@@ -39,7 +38,7 @@ class TrainingView:
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.task = self.progress.add_task("", total=None, state="")
+        self.task = TaskID(0)
         self.goal, self.accuracy = Goal(), ""
         self.noted: set[str] = set()  # kinds of notes that were shown
 
@@ -53,18 +52,17 @@ class TrainingView:
         self.progress.stop()
 
     def found(self, request: RunRequest) -> None:
-        """A training is there already, and finished."""
+        """The folder holds a finished training already."""
         self._say(f"{request.strategy}, seed {request.seed}: finished before, in {request.path}")
 
     def started(self, request: RunRequest, simulation: Simulation, last: RoundRecord | None) -> None:
-        """A training begins, or goes on."""
+        """A training begins, or goes on after a round."""
         self.goal, self.accuracy, self.noted = simulation.training.goal, "", set()
         where = f", from round {last.round} on" if last else ""
         self._say(f"{request.strategy}, seed {request.seed}: training{where}")
-        self.progress.reset(self.task, description=escape(request.strategy), total=_total(self.goal))
-
-    def _say(self, sentence: str) -> None:
-        self.console.print(escape(sentence), highlight=False, soft_wrap=True)
+        for layer, reason in simulation.looped_layers.items():
+            self._say(f"layer {layer!r} is trained for one device after the other: {reason}")
+        self.task = self.progress.add_task(escape(request.strategy), total=_total(self.goal), state="")
 
     def recorded(self, record: RoundRecord) -> None:
         """A round is over; of every kind of note, the first is shown."""
@@ -73,13 +71,29 @@ class TrainingView:
                 self.noted.add(kind)
                 self._say(f"round {record.round}: {note}")
         if record.accuracy is not None:
-            self.accuracy = f" · {record.accuracy:.1%}"
+            self.accuracy = f" · {_progress(self.goal, record)}"
         of = f"/{self.goal.rounds}" if self.goal.rounds else ""
         state = (
             f"round {record.round}{of} · loss {record.loss:.3f}{self.accuracy} · "
             f"virtual {format_seconds(record.clock)} · left"
         )
         self.progress.update(self.task, completed=_done(self.goal, record), state=state)
+
+    def finished(self, reached: Outcome) -> None:
+        """A training is over."""
+        time = format_seconds(reached.seconds)
+        state = f"round {reached.rounds} · {reached.accuracy:.1%} · virtual {time} · done"
+        self.progress.update(self.task, total=1.0, completed=1.0, state=state)
+
+    def _say(self, sentence: str) -> None:
+        self.console.print(escape(sentence), highlight=False, soft_wrap=True)
+
+
+def _progress(goal: Goal, record: RoundRecord) -> str:
+    """The accuracy of an evaluation: toward the goal on held-out samples, where there is one."""
+    if goal.accuracy is not None and record.held_out_accuracy is not None:
+        return f"{record.held_out_accuracy:.1%} of {100 * goal.accuracy:g}%"
+    return f"{record.accuracy:.1%}"
 
 
 def _total(goal: Goal) -> float | None:
@@ -88,29 +102,34 @@ def _total(goal: Goal) -> float | None:
 
 
 def _done(goal: Goal, record: RoundRecord) -> float:
-    """How much of the nearest budget is used."""
+    """The used share of the budget that is used up most."""
     budgets = ((goal.rounds, record.round), (goal.samples, record.samples), (goal.seconds, record.clock))
     return max((used / budget for budget, used in budgets if budget), default=0.0)
 
 
-def show_outcome(reached: Outcome, path: Path, *, wanted: float | None) -> None:
-    """What a training came to; it ends as soon as it has the accuracy that is wanted, if any is."""
-    if wanted is not None and reached.best_accuracy >= wanted:
-        first = f"reached the {wanted:.2%} that were wanted"
-    elif reached.converged:
-        time = format_seconds(reached.converged_seconds)
-        first = f"converged after {time} of virtual time, round {reached.converged_rounds}"
-        first += f", at {reached.converged_accuracy:.2%}"
-    else:
-        first = "ended before its accuracy had converged"
+def show_outcome(reached: Outcome, path: Path, goal: Goal) -> None:
+    """Print what a training came to: how it ended, the accuracy of the model that was saved, where it is."""
     Console().print(
-        f"{escape(reached.strategy)} {first}\n"
-        f"in all {format_seconds(reached.seconds)} of virtual time, {_many(reached.rounds, 'round')}, "
-        f"{_many(reached.samples, 'sample')}; the best accuracy was {reached.best_accuracy:.2%}\n"
+        f"{escape(reached.strategy)} {_ending(reached, goal)} after {_many(reached.rounds, 'round')}, "
+        f"{format_seconds(reached.seconds)} of virtual time and {_many(reached.samples, 'sample')}\n"
+        f"the saved model has {reached.accuracy:.2%} on the test set; the best evaluation had "
+        f"{reached.best_accuracy:.2%}\n"
         f"the run is in {escape(str(path))}",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _ending(reached: Outcome, goal: Goal) -> str:
+    """Why training ended."""
+    held_out = reached.held_out_accuracy
+    if goal.accuracy is not None and held_out is not None and held_out >= goal.accuracy:
+        return f"reached {100 * goal.accuracy:g} % on held-out samples"
+    if goal.loss is not None and reached.held_out_loss is not None and reached.held_out_loss <= goal.loss:
+        return f"reached the loss {goal.loss:.4g} on held-out samples"
+    limits = ((goal.rounds, reached.rounds), (goal.seconds, reached.seconds))
+    used_up = any(limit is not None and used >= limit for limit, used in limits)
+    return "used up its budget" if used_up or not goal.converged else "converged"
 
 
 def _many(number: int, thing: str) -> str:
@@ -129,90 +148,6 @@ def show_forecast(found: Forecast) -> None:
     for part, size in [*asdict(found.need).items(), ("in all", found.need.total), ("free", found.available)]:
         table.add_row(part, f"{size / 2**20:,.0f} MiB")
     Console().print(table)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonRow:
-    """One strategy against the first, over seeds."""
-
-    strategy: str
-    converged: bool  # with every seed
-    converged_accuracy: Spread
-    converged_seconds: Spread
-    slower: Spread  # converged time over that of the first
-    common_accuracy: Spread
-    common_seconds: Spread  # to the accuracy that all reach
-    common_slower: Spread
-
-
-def comparison_rows(contests: Sequence[Contest]) -> list[ComparisonRow]:
-    """What the paper's Fig. 5 draws, and the same to one accuracy, which compares better."""
-    first = next(iter(contests[0].runs))
-    ratios = [{each.strategy: each for each in speed_ups(contest.runs, first)} for contest in contests]
-    rows = []
-    for name in contests[0].runs:
-        outcomes = [outcome(name, contest.runs[name]) for contest in contests]
-        own = [by_name[name] for by_name in ratios]
-        rows.append(
-            ComparisonRow(
-                strategy=name,
-                converged=all(each.converged for each in outcomes),
-                converged_accuracy=Spread.of([each.converged_accuracy for each in outcomes]),
-                converged_seconds=Spread.of([each.converged_seconds for each in outcomes]),
-                slower=Spread.of([each.converged for each in own]),
-                common_accuracy=Spread.of([each.common_accuracy for each in own]),
-                common_seconds=Spread.of([each.common_seconds for each in own]),
-                common_slower=Spread.of([each.common for each in own]),
-            )
-        )
-    return rows
-
-
-def show_comparison(rows: Sequence[ComparisonRow], seeds: Sequence[int], picture: Path) -> None:
-    """Print the table, and where the picture is."""
-    first, common = rows[0].strategy, rows[0].common_accuracy
-    table = Table(
-        box=box.SIMPLE_HEAD, title="Who learns more, and sooner", title_justify="left", title_style="bold"
-    )
-    table.add_column("strategy", no_wrap=True)
-    for column in (
-        "converged\naccuracy",
-        "converged\ntime",
-        f"times as long\nas {escape(first)}",
-        f"time to\n{_shown(common, _percent)}",
-        f"times as long\nas {escape(first)}",
-    ):
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(
-            escape(row.strategy) + ("" if row.converged else " *"),
-            _shown(row.converged_accuracy, _percent),
-            _shown(row.converged_seconds, format_seconds),
-            _shown(row.slower, _times),
-            _shown(row.common_seconds, format_seconds),
-            _shown(row.common_slower, _times),
-        )
-    if not all(row.converged for row in rows):
-        table.caption = "* ended before its accuracy had converged"
-        table.caption_justify = "left"
-    console = Console()
-    console.print(table)
-    which = f" with seed {seeds[0]}" if len(seeds) > 1 else ""
-    console.print(f"accuracy against time{which}: {escape(str(picture))}", highlight=False, soft_wrap=True)
-
-
-def _percent(value: float) -> str:
-    return f"{value:.2%}"
-
-
-def _times(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def _shown(spread: Spread, write: Callable[[float], str]) -> str:
-    """The mean, and the range where there is one."""
-    low, high = write(spread.low), write(spread.high)
-    return write(spread.mean) if low == high else f"{write(spread.mean)}\n{low} to\n{high}"
 
 
 def show_shares(

@@ -1,4 +1,4 @@
-"""Data sets, how they are spread over devices, and which samples a device draws in which order."""
+"""Data sets, their partition over devices, and the order in which a device draws its samples."""
 
 from hasfl.data.augmentation import crop_and_flip as crop_and_flip
 from hasfl.data.augmentation import draw_crops as draw_crops

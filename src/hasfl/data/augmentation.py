@@ -1,4 +1,8 @@
-"""Random crops and flips: drawn with NumPy from the seed, applied to a whole batch wherever it lies."""
+"""Random crops and flips of images.
+
+NumPy draws them from the seed, so they are the same on every machine. torch applies them to a whole batch at
+once, on a CPU or a GPU.
+"""
 
 import numpy as np
 import torch
@@ -10,7 +14,9 @@ from hasfl.arrays import IntN
 from hasfl.errors import InputError
 from hasfl.seeds import Seeds
 
+# Pixels added on each side before an image is cropped; usual for CIFAR (He et al. 2016).
 PADDING = 4
+IMAGE_AXES = 4  # batch, channels, height, width
 
 
 def draw_crops(
@@ -20,16 +26,17 @@ def draw_crops(
     count: int,
     padding: int = PADDING,
 ) -> tuple[IntN, IntN, NDArray[np.bool_]]:
-    """Draw for each of `count` samples the row and column its crop begins at, and whether it is flipped."""
+    """Draw the first row and column of the crop of each of `count` samples, and whether to flip it."""
     stream = seeds.stream("augment", round, device)
-    rows, columns = stream.integers(0, 2 * padding + 1, (2, count))
+    rows, columns = stream.integers(0, 2 * padding + 1, (2, count))  # the upper end is exclusive
     return rows, columns, stream.integers(0, 2, count).astype(np.bool_)
 
 
 def crop_and_flip(x: Tensor, rows: Tensor, columns: Tensor, flips: Tensor, padding: int = PADDING) -> Tensor:
-    """Pad each image with zeros, cut its old size out at its own offset, then mirror it where asked.
+    """Pad each image with zeros, crop it to its old size at its own offset, and mirror it where `flips`.
 
-    `x` is (batch, channels, height, width); offsets lie from 0 to 2 · padding, `padding` moves nothing.
+    `x` has the shape (batch, channels, height, width). `rows` and `columns` are the offsets, from 0 to
+    2 · padding. The offset `padding` leaves the image in its place.
     """
     _check_shapes(x, rows, columns, flips)
     batch, channels, height, width = x.shape
@@ -37,13 +44,14 @@ def crop_and_flip(x: Tensor, rows: Tensor, columns: Tensor, flips: Tensor, paddi
     down, along = torch.arange(height, device=x.device), torch.arange(width, device=x.device)
     row = rows[:, None] + down
     column = columns[:, None] + torch.where(flips[:, None].bool(), along.flip(0), along)
-    pixel = row[:, :, None] * padded.shape[3] + column[:, None, :]  # (batch, height, width)
+    # Index of each pixel of the crop in the flattened padded image: (batch, height, width).
+    pixel = row[:, :, None] * padded.shape[3] + column[:, None, :]
     pixel = pixel.view(batch, 1, height * width).expand(-1, channels, -1)
     return padded.flatten(2).gather(2, pixel).view(x.shape)
 
 
 def _check_shapes(x: Tensor, rows: Tensor, columns: Tensor, flips: Tensor) -> None:
-    if x.ndim != 4:
+    if x.ndim != IMAGE_AXES:
         raise InputError(
             f"crops need images of shape (batch, channels, height, width), got {tuple(x.shape)}: "
             "turn augmentation off for other data"

@@ -1,4 +1,7 @@
-"""CIFAR-10 and CIFAR-100 in their python version: pickles, of which only plain data is believed."""
+"""Read CIFAR-10 and CIFAR-100 in their Python version, which consists of pickle files.
+
+A pickle file can run any code when it is loaded. This reader accepts plain data only.
+"""
 
 import _codecs
 import io
@@ -15,15 +18,18 @@ from hasfl.data.published import Download, Published, broken_file, read_bytes
 from hasfl.errors import InputError
 
 AUTHORS = "https://www.cs.toronto.edu/~kriz"
-SHAPE = (3, 32, 32)
+SHAPE = (3, 32, 32)  # channels, height and width of an image
 VALUES = math.prod(SHAPE)
-TRAIN10 = tuple(f"cifar-10-batches-py/data_batch_{k}" for k in range(1, 6))
+TRAINING_FILES = 5  # of CIFAR-10
+TRAIN10 = tuple(f"cifar-10-batches-py/data_batch_{k}" for k in range(1, TRAINING_FILES + 1))
 TEST10, META10 = "cifar-10-batches-py/test_batch", "cifar-10-batches-py/batches.meta"
 TRAIN100, TEST100, META100 = (f"cifar-100-python/{file}" for file in ("train", "test", "meta"))
+UINT8 = "u1"  # NumPy's code for unsigned bytes
+SHOWN = 20  # characters of a wrong type code that a message shows; chosen by hand
 
 
 def read_cifar10(folder: Path) -> Dataset:
-    """Read CIFAR-10: 50,000 and 10,000 images, 3 x 32 x 32, of 10 classes."""
+    """Read CIFAR-10: 50,000 training and 10,000 test images, 3 x 32 x 32, of 10 classes."""
     batches = [_read_batch(folder, file, "labels") for file in TRAIN10]
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     names = _read_names(folder, META10, "label_names")
@@ -31,14 +37,14 @@ def read_cifar10(folder: Path) -> Dataset:
 
 
 def read_cifar100(folder: Path) -> Dataset:
-    """Read CIFAR-100 with its fine labels: 50,000 and 10,000 images, 3 x 32 x 32, of 100 classes."""
+    """Read CIFAR-100 with its fine labels: 50,000 training and 10,000 test images of 100 classes."""
     train = _read_batch(folder, TRAIN100, "fine_labels")
     test = _read_batch(folder, TEST100, "fine_labels")
     return Dataset.of_arrays("cifar100", *train, *test, _read_names(folder, META100, "fine_label_names"))
 
 
 def _read_batch(folder: Path, file: str, label_field: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Images in the order NHWC, and labels."""
+    """The images of a file, in the order NHWC, and their labels."""
     path, content = _read_pickle(folder, file)
     pixels, labels = content.get("data"), content.get(label_field)
     if not isinstance(pixels, _PickledArray) or not isinstance(labels, list):
@@ -46,7 +52,7 @@ def _read_batch(folder: Path, file: str, label_field: str) -> tuple[NDArray[Any]
     images = pixels.values
     if images.shape != (len(labels), VALUES) or not all(type(label) is int for label in labels):
         raise broken_file(path, f"does not hold {VALUES} bytes and a label for every image")
-    return images.reshape(-1, *SHAPE).transpose(0, 2, 3, 1), np.array(labels)
+    return images.reshape(-1, *SHAPE).transpose(0, 2, 3, 1), np.array(labels)  # NCHW to NHWC
 
 
 def _read_names(folder: Path, file: str, field: str) -> tuple[str, ...]:
@@ -73,18 +79,18 @@ def _text(name: object) -> str:
 
 
 class _PickledType:
-    """Stands in for numpy.dtype; unsigned bytes are the only type there is."""
+    """Replaces numpy.dtype while unpickling; accepts unsigned bytes only."""
 
     def __init__(self, code: bytes | str, *_: object) -> None:
-        if _text(code) != "u1":
-            raise InputError(f"an array of {_text(code)[:20]!r} where unsigned bytes belong")
+        if _text(code) != UINT8:
+            raise InputError(f"an array must hold unsigned bytes, got type {_text(code)[:SHOWN]!r}")
 
     def __setstate__(self, _: object) -> None:
-        """Byte order and alignment: of no meaning for bytes."""
+        """Ignore byte order and alignment, which do not matter for bytes."""
 
 
 class _PickledArray:
-    """Stands in for numpy.ndarray: its state is (version, shape, type, order, bytes)."""
+    """Replaces numpy.ndarray while unpickling; its state is (version, shape, type, order, bytes)."""
 
     def __init__(self, *_: object) -> None:
         self.values: NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -92,12 +98,12 @@ class _PickledArray:
     def __setstate__(self, state: tuple[int, tuple[int, ...], _PickledType, bool, bytes]) -> None:
         _, shape, kind, column_major, data = state
         if type(kind) is not _PickledType:
-            raise InputError("an array without a type")
+            raise InputError("an array must have a type, got none")
         self.values = np.frombuffer(data, np.uint8).reshape(shape, order="F" if column_major else "C")
 
 
 class _PlainDataUnpickler(pickle.Unpickler):
-    """Builds numbers, strings, lists, dictionaries and arrays of bytes, and calls nothing else."""
+    """Builds numbers, strings, lists, dictionaries and arrays of bytes; refuses to call anything else."""
 
     ALLOWED = {  # noqa: RUF012
         ("numpy", "dtype"): _PickledType,
@@ -108,7 +114,7 @@ class _PlainDataUnpickler(pickle.Unpickler):
     }
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        """Look a name up among the few that are needed."""
+        """The replacement of a global name; InputError for a name that is not in `ALLOWED`."""
         try:
             return self.ALLOWED[module_name, global_name]
         except KeyError:

@@ -1,4 +1,4 @@
-"""Samples and labels to train on and to test with, as checked tensors."""
+"""Data sets: samples and labels for training and for testing, as checked tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,22 +12,24 @@ from torch import Tensor
 from hasfl.data.images import as_images, normalised_alike
 from hasfl.errors import InputError
 
-Given = Tensor | NDArray[Any] | Sequence[Any]
+Given = Tensor | NDArray[Any] | Sequence[Any]  # samples or labels from a caller
 
+# Labels from here on are refused. Chosen by hand: every label up to the highest gets a class name, so a wrong
+# label must not create millions of names.
 MOST_CLASSES = 1_000_000
 SAMPLE_TYPES = (torch.float32, torch.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dataset:
-    """A training set and a test set of samples of one shape; class names default to "0", "1", ..."""
+    """A training set and a test set whose samples have the same shape."""
 
     name: str
-    x_train: Tensor  # float32, or int64 for tokens; (n, *sample_shape)
-    y_train: Tensor  # int64, (n,)
+    x_train: Tensor  # samples of shape (n, *sample_shape); float32, or int64 for tokens
+    y_train: Tensor  # labels from 0, of shape (n,); int64
     x_test: Tensor
     y_test: Tensor
-    class_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()  # by default "0", "1", …
 
     def __post_init__(self) -> None:
         for split, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -52,11 +54,11 @@ class Dataset:
         y_test: Given,
         class_names: Sequence[str] = (),
     ) -> Self:
-        """Make a data set of NumPy arrays or tensors.
+        """Create a data set from NumPy arrays, tensors or lists.
 
-        Images of uint8, NHWC or NHW, become NCHW and are normalised by the mean and the standard
-        deviation that each channel has in the training set. Floating samples are taken as they are,
-        other whole numbers are tokens.
+        Samples of uint8 are images in the order NHWC or NHW. They are converted to NCHW, and each channel is
+        normalised by its mean and its standard deviation in the training set. Samples of floating type are
+        used unchanged, as float32. Samples of other whole numbers are tokens, as int64.
         """
         train, test = _as_tensor("x_train", x_train), _as_tensor("x_test", x_test)
         _check_alike(train, test)
@@ -73,12 +75,12 @@ class Dataset:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.class_names)
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
+        """The shape of one sample."""
         return tuple(self.x_train.shape[1:])
 
 
@@ -111,9 +113,9 @@ def _check_alike(x_train: Tensor, x_test: Tensor) -> None:
         )
 
 
-def _as_tensor(field: str, given: Given) -> Tensor:
-    """The same numbers as uint8, float32 or int64, shared with what was given where torch can."""
-    x = given.detach() if isinstance(given, Tensor) else _shared(_as_array(field, given))
+def _as_tensor(field: str, numbers: Given) -> Tensor:
+    """The numbers as a tensor of uint8, float32 or int64, which shares memory with `numbers` if possible."""
+    x = numbers.detach() if isinstance(numbers, Tensor) else _shared(_as_array(field, numbers))
     if x.dtype == torch.bool or x.is_complex():
         raise InputError(f"{field} must hold numbers, got {x.dtype}: convert it to float32 or int64")
     if x.dtype == torch.uint8:
@@ -121,9 +123,9 @@ def _as_tensor(field: str, given: Given) -> Tensor:
     return x.to(torch.float32 if x.is_floating_point() else torch.int64)
 
 
-def _as_array(field: str, given: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:
+def _as_array(field: str, numbers: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:
     try:
-        array = np.asarray(given)
+        array = np.asarray(numbers)
     except ValueError:
         raise InputError(f"{field} must be an array, got rows of unequal lengths") from None
     if array.dtype.kind not in "fiu":
@@ -134,12 +136,13 @@ def _as_array(field: str, given: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:
 
 
 def _shared(array: NDArray[Any]) -> Tensor:
+    """The array as a tensor; torch cannot share the memory of read-only or reversed arrays."""
     torch_can_share = array.flags.writeable and all(stride >= 0 for stride in array.strides)
     return torch.from_numpy(array if torch_can_share else array.copy())
 
 
-def _as_labels(field: str, given: Given) -> Tensor:
-    labels = _as_tensor(field, given)
+def _as_labels(field: str, numbers: Given) -> Tensor:
+    labels = _as_tensor(field, numbers)
     if labels.is_floating_point():
         raise InputError(f"{field} must hold whole numbers, got {labels.dtype}: number the classes from 0")
     return labels.to(torch.int64)

@@ -1,4 +1,7 @@
-"""Which samples a device uses in which order (ξ_i^t): the same on every engine. NumPy only."""
+"""The order in which a device uses its samples (ξ_i^t). The order is the same on every engine.
+
+This file imports NumPy only, no torch.
+"""
 
 from dataclasses import dataclass, field
 
@@ -11,10 +14,10 @@ from hasfl.seeds import Seeds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Minibatches:
-    """Endless samples for every device: each epoch is its whole share in a fresh order.
+    """An endless sequence of samples for every device: each epoch is a new permutation of its samples.
 
-    Device i holds `sizes[i]` samples. What it draws depends on the seed and the numbers asked for
-    alone; only the order of its current epoch is kept, to save making it again.
+    Device i holds `sizes[i]` samples. The drawn samples depend only on the seed and on the arguments of
+    `draw`. The permutation of a device's current epoch is cached.
     """
 
     seeds: Seeds
@@ -25,10 +28,9 @@ class Minibatches:
         object.__setattr__(self, "sizes", counts("sizes", self.sizes))
 
     def draw(self, device: int, start: int, count: int) -> IntN:
-        """Positions, in the device's own share, of its samples number `start` to `start + count - 1`.
+        """The samples number `start` to `start + count - 1` of a device, as positions in its own data.
 
-        Samples are numbered from 0 over all epochs; a batch that crosses the end of one goes on in
-        the next.
+        The numbers run from 0 over all epochs. A batch may begin in one epoch and end in a later one.
         """
         if not 0 <= device < len(self.sizes):
             raise InputError(f"device must be from 0 to {len(self.sizes) - 1}, got {device}")

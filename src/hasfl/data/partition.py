@@ -1,4 +1,7 @@
-"""Which samples each device holds: alike for all, a few labels each, or anything between. NumPy only."""
+"""Spread the samples of a data set over devices, with equal or unequal label distributions.
+
+This file imports NumPy only, no torch.
+"""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -11,6 +14,8 @@ from hasfl.seeds import Seeds
 
 Kind = Literal["iid", "shards", "dirichlet"]
 KINDS: tuple[str, ...] = get_args(Kind)
+SHARDS_PER_DEVICE = 2  # the paper's non-IID setting
+ALPHA = 0.5  # of the Dirichlet distribution; chosen by hand, a usual value in the literature
 
 
 def partition(
@@ -19,17 +24,19 @@ def partition(
     seeds: Seeds,
     *,
     kind: Kind = "iid",
-    shards_per_device: int = 2,
-    alpha: float = 0.5,
+    shards_per_device: int = SHARDS_PER_DEVICE,
+    alpha: float = ALPHA,
     samples: int | None = None,
 ) -> tuple[IntN, ...]:
-    """Spread samples over devices; returns the sorted positions that each device holds.
+    """Spread samples over devices; return the sorted positions of each device's samples.
 
-    `iid` shuffles and deals. `shards` sorts by label, cuts into equal shards and gives each device
-    `shards_per_device` of them at random (the paper's non-IID setting: 20 devices, two each).
-    `dirichlet` spreads every class by proportions drawn from Dir(α). Each sample goes to one device and
-    each device gets one at least. With `samples` each device keeps that many of its share; under `iid`
-    it may be more than the share, and devices then overlap.
+    `iid` shuffles the samples and divides them evenly. `shards` sorts the samples by label, divides them into
+    equal shards, and gives each device `shards_per_device` random shards (the paper's non-IID setting: 20
+    devices with two shards each). `dirichlet` divides every class in proportions drawn from Dir(α).
+
+    Each sample goes to one device, and each device gets at least one sample. With `samples`, each device
+    keeps that many random samples of its part. Under `iid`, `samples` may be larger than an even part; then a
+    sample can go to several devices.
     """
     labels = _checked(labels)
     count("devices", devices)
@@ -55,7 +62,7 @@ def partition(
 
 
 def label_counts(parts: Sequence[IntN], labels: IntN, classes: int) -> IntN:
-    """How many samples of each class each device holds: (devices, classes)."""
+    """The number of samples that each device holds of each class, as an array (devices, classes)."""
     labels = _checked(labels)
     if labels.max() >= classes:
         raise InputError(f"labels must run from 0 to {classes - 1}, got {int(labels.max())}")
@@ -74,9 +81,11 @@ def _checked(labels: IntN) -> IntN:
 
 
 def _overlapping(total: int, devices: int, samples: int, seeds: Seeds) -> tuple[IntN, ...]:
-    """For each device its own draw from all samples, without repetition within a device."""
+    """A random subset of all samples for each device; subsets of two devices may overlap."""
     if samples > total:
-        raise InputError(f"samples must be at most the {total} that there are, got {samples}")
+        raise InputError(
+            f"samples must be at most {total}, the size of the data set, got {samples}: lower it"
+        )
     streams = (seeds.stream("partition.overlapping", i) for i in range(devices))
     return tuple(np.sort(stream.permutation(total)[:samples]) for stream in streams)
 
@@ -98,19 +107,19 @@ def _sharded(labels: IntN, devices: int, shards_per_device: int, seeds: Seeds) -
 
 
 def _spread(labels: IntN, devices: int, alpha: float, seeds: Seeds) -> list[IntN]:
-    """Each class by its own proportions, drawn from a stream of its own."""
+    """Divide each class in its own proportions; each class has its own random stream."""
     pieces: list[list[IntN]] = [[] for _ in range(devices)]
     for label in np.unique(labels):
         stream = seeds.stream("partition.dirichlet", int(label))
         members = stream.permutation(np.flatnonzero(labels == label))
-        shares = stream.dirichlet(np.full(devices, alpha)).cumsum()[:-1]
-        for i, piece in enumerate(np.split(members, (shares * len(members)).round().astype(np.int64))):
+        ends = stream.dirichlet(np.full(devices, alpha)).cumsum()[:-1]
+        for i, piece in enumerate(np.split(members, (ends * len(members)).round().astype(np.int64))):
             pieces[i].append(piece)
-    return _none_empty([np.concatenate(own) for own in pieces])
+    return _none_empty([np.concatenate(device_pieces) for device_pieces in pieces])
 
 
 def _none_empty(parts: list[IntN]) -> list[IntN]:
-    """Give every empty device one sample of the device that then holds the most."""
+    """Give every device without samples one sample of the device that holds the most at that time."""
     sizes = np.array([len(part) for part in parts])
     for i in np.flatnonzero(sizes == 0):
         donor = int(sizes.argmax())
@@ -120,13 +129,13 @@ def _none_empty(parts: list[IntN]) -> list[IntN]:
 
 
 def _thinned(parts: list[IntN], samples: int | None, seeds: Seeds) -> list[IntN]:
-    """A random subset of each share; a smaller one is part of every larger one."""
+    """`samples` random samples of each part; with fewer `samples`, the result is a subset."""
     if samples is None:
         return parts
     smallest = min(range(len(parts)), key=lambda i: len(parts[i]))
     if samples > len(parts[smallest]):
         raise InputError(
-            f"samples must be at most {len(parts[smallest])}, what device {smallest + 1} gets of the data, "
+            f"samples must be at most {len(parts[smallest])}, the number that device {smallest + 1} gets, "
             f"got {samples}: lower it, leave it out, or spread the data iid"
         )
     return [seeds.stream("partition.subset", i).permutation(part)[:samples] for i, part in enumerate(parts)]

@@ -1,4 +1,4 @@
-"""Data sets that others publish: where their files lie, whether all are there, how to fetch them."""
+"""Published data sets: find their files in a folder, and download missing files."""
 
 import gzip
 import importlib
@@ -14,14 +14,16 @@ from typing import IO, Any, cast
 from hasfl.data.dataset import Dataset
 from hasfl.errors import InputError, MissingExtra
 
+REASON_LENGTH = 120  # characters of a download error that a message shows; chosen by hand
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """One file on the web: a tar archive, which is unpacked, or anything else, which is kept."""
+    """One file on the web. A tar archive is unpacked after the download; any other file is kept."""
 
     url: str
     md5: str
-    into: str = "."  # folder inside the data folder
+    into: str = "."  # the target folder, relative to the data folder
 
     @property
     def file_name(self) -> str:
@@ -36,7 +38,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A data set by the files that it must have, relative to the data folder."""
+    """A data set that consists of `files`, relative to the data folder."""
 
     name: str
     files: tuple[str, ...]
@@ -44,17 +46,17 @@ class Published:
     read: Callable[[Path], Dataset]
 
     def missing(self, folder: Path) -> list[str]:
-        """The files that are not there, neither plain nor with .gz."""
+        """The files that the folder lacks, both plain and with .gz."""
         return [file for file in self.files if located(folder, file) is None]
 
     def how_to_get(self, folder: Path) -> str:
-        """What a person can do about missing files, as half a sentence."""
+        """The second half of a message: how a user can add missing files."""
         names = ", ".join(Path(file).name for file in self.files)
         home = self.downloads[0].url if len(self.downloads) == 1 else self.downloads[0].page
         return f"put {names} from {home} into {(folder / self.files[0]).parent}"
 
     def fetch(self, folder: Path) -> None:
-        """Download into the folder; a file appears there only when it is complete and its hash is right."""
+        """Download the files into the folder. A file appears there only after its hash was checked."""
         pooch = optional_module("pooch", package="pooch", extra="data", need=f"downloading {self.name}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -63,41 +65,41 @@ class Published:
                     _fetch_one(pooch, download, Path(staging))
                 _move(self.files, Path(staging), folder)
         except (OSError, ValueError, EOFError, tarfile.TarError, zlib.error) as error:
-            reason = f"{type(error).__name__}: {shorten(str(error), 120)}"
+            reason = f"{type(error).__name__}: {shorten(str(error), REASON_LENGTH)}"
             raise InputError(
                 f"cannot download {self.name} into {folder} ({reason}): {self.how_to_get(folder)}"
             ) from error
 
 
 def _fetch_one(pooch: Any, download: Download, staging: Path) -> None:
-    place = staging / download.into
-    kept = pooch.retrieve(
-        download.url, known_hash=f"md5:{download.md5}", fname=download.file_name, path=place
+    target = staging / download.into
+    file = pooch.retrieve(
+        download.url, known_hash=f"md5:{download.md5}", fname=download.file_name, path=target
     )
-    if tarfile.is_tarfile(kept):
-        with tarfile.open(kept) as archive:
-            archive.extractall(place, filter="data")
+    if tarfile.is_tarfile(file):
+        with tarfile.open(file) as archive:
+            archive.extractall(target, filter="data")
 
 
 def _move(files: tuple[str, ...], staging: Path, folder: Path) -> None:
     for file in files:
-        found = located(staging, file)
-        if found is None:
+        downloaded = located(staging, file)
+        if downloaded is None:
             raise ValueError(f"the download holds no {file}")
-        target = folder / found.relative_to(staging)
+        target = folder / downloaded.relative_to(staging)
         target.parent.mkdir(parents=True, exist_ok=True)
-        found.replace(target)
+        downloaded.replace(target)
 
 
 def located(folder: Path, file: str) -> Path | None:
-    """Where a file lies: at its place in the standard layout or directly in the folder, maybe with .gz."""
-    places = (folder / file, folder / Path(file).name)
-    candidates = (place.with_name(place.name + ending) for place in places for ending in ("", ".gz"))
+    """The path of a file: in its standard subfolder or directly in `folder`, plain or with .gz."""
+    plain = (folder / file, folder / Path(file).name)
+    candidates = (path.with_name(path.name + ending) for path in plain for ending in ("", ".gz"))
     return next((path for path in candidates if path.is_file()), None)
 
 
 def read_bytes(folder: Path, file: str) -> tuple[Path, bytes]:
-    """The path and the contents of a file of the standard layout, decompressed."""
+    """The path and the decompressed contents of a file of a data set."""
     path = located(folder, file)
     if path is None:
         raise InputError(f"{folder / file} does not exist")
@@ -109,12 +111,12 @@ def read_bytes(folder: Path, file: str) -> tuple[Path, bytes]:
 
 
 def broken_file(path: Path, fault: str) -> InputError:
-    """The error to raise for a file that is not what was published."""
+    """The error to raise for a file whose contents are not those that were published."""
     return InputError(f"{path} {fault}: delete it and fetch it again")
 
 
 def optional_module(name: str, *, package: str, extra: str, need: str) -> Any:
-    """Import a module of a package that comes with an extra of hasfl, or say how to install it."""
+    """Import a module of an optional package. `need` is what needs the package, for the message."""
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -1,4 +1,4 @@
-"""Files that people and other programs write: read, checked field by field, every fault one sentence."""
+"""Reads files that people and other programs write. Every fault in them is told in one sentence."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ STANDARD_INPUT = "-"
 
 
 class Document(BaseModel):
-    """A file or a section of one: frozen, exact in its types, and without unknown fields."""
+    """A file or a section of one. It is frozen, its types are exact, and unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -52,7 +52,7 @@ def _text(path: str) -> str:
 
 
 def checked(data: object, kind: type[Kind], source: str) -> Kind:
-    """Read plain data as a document of this kind; `source` says in a fault where it came from."""
+    """Check plain data and return it as a document of this kind; `source` is named in a fault."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -60,20 +60,25 @@ def checked(data: object, kind: type[Kind], source: str) -> Kind:
 
 
 def _sentence(fault: ErrorDetails, kind: type[Document]) -> str:
-    field = _field_name(fault["loc"])
-    given = _short(fault["input"])
+    field, value = _field_name(fault["loc"]), _short(fault["input"])
     match fault["type"]:
         case "missing":
             return f"{field} is missing"
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return f"{field} is not a known field{_did_you_mean(fault['loc'], kind)}"
-        case "model_type":
-            return f"{field} must be an object with named fields, got {given}"
+        case "model_type" | "dataclass_type":
+            return f"{field} must be a table with named fields, got {value}"
         case "value_error":
-            return f"{field}: {fault['ctx']['error']}"
+            return _with_field(str(fault["ctx"]["error"]), field, fault["loc"], kind)
         case _:
             expected = fault["msg"].removeprefix("Input ").replace("should", "must", 1)
-            return f"{field} {expected}, got {given}"
+            return f"{field} {expected}, got {value}"
+
+
+def _with_field(sentence: str, field: str, location: tuple[int | str, ...], kind: type[Document]) -> str:
+    """A sentence that a check of ours wrote, with the name of the section or field that it is about."""
+    about_a_field = sentence.partition(" ")[0] in _field_types(_section(location, kind))
+    return f"{field}.{sentence}" if about_a_field else f"{field}: {sentence}"
 
 
 def _field_name(location: tuple[int | str, ...]) -> str:
@@ -89,21 +94,24 @@ def _short(value: object) -> str:
 
 def _did_you_mean(location: tuple[int | str, ...], kind: type[Document]) -> str:
     """The known fields beside an unknown one: the nearest, or all of them."""
-    section: Any = kind
-    for step in location[:-1]:
-        if isinstance(step, str):
-            section = field_types(section)[step]
-        while not (
-            is_dataclass(section) or hasattr(section, "model_fields")
-        ):  # a list of sections, or optional
-            section = get_args(section)[0]
-    known = list(field_types(section))
+    known = list(_field_types(_section(location[:-1], kind)))
     near = get_close_matches(str(location[-1]), known, n=1)
     return f": did you mean {near[0]}?" if near else f": expected one of {', '.join(known)}"
 
 
-def field_types(section: Any) -> dict[str, Any]:
+def _section(location: tuple[int | str, ...], kind: type[Document]) -> Any:
+    """The type of the section at a location; of a list of sections or an optional one, that of the section."""
+    section: Any = kind
+    for step in location:
+        if isinstance(step, str):
+            section = _field_types(section).get(step)
+        while section is not None and not _field_types(section):
+            section = next(iter(get_args(section)), None)
+    return section
+
+
+def _field_types(section: Any) -> dict[str, Any]:
     """The fields of a section and their types; a section is a document or a dataclass."""
     if is_dataclass(section):
         return get_type_hints(section)
-    return {name: field.annotation for name, field in section.model_fields.items()}
+    return {name: field.annotation for name, field in getattr(section, "model_fields", {}).items()}

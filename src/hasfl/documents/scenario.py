@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, model_validator
 
 from hasfl.arrays import MOST, IntN
 from hasfl.documents.document import Document
@@ -126,6 +126,11 @@ class TrainingSection(Recipe, Planning, Serving, Machine):
     )
 
     __pydantic_config__ = Document.model_config
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Take a table where pydantic, being strict, would only take a finished value; fields stay strict."""
+        return {**handler(source), "strict": False}
 
     def __post_init__(self) -> None:
         for group in (Recipe, Planning, Serving, Machine):

@@ -1,1 +1,1 @@
-"""How a round is computed on this machine: device by device, or for all devices at once."""
+"""The engines that compute a round on this machine: for one device after the other, or for all at once."""

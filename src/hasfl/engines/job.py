@@ -1,4 +1,4 @@
-"""What an engine trains, on what, and how."""
+"""The input of an engine: a model, its data, and how the model is trained and served."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,31 +13,31 @@ from hasfl.settings import Serving
 from hasfl.state.optimizers import Optimizer
 from hasfl.state.training_data import TrainingData
 
-SampleLoss = Callable[[Tensor, Tensor], Tensor]
+SampleLoss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) → the loss of each sample
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The loss of each sample."""
+    """The cross entropy of each sample."""
     return F.cross_entropy(outputs, labels, reduction="none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
-    """A model, its data, and how it is trained and served."""
+    """A model, its data, and how the model is trained and served."""
 
-    model: LayeredModel  # with the weights that training starts from
+    model: LayeredModel  # holds the weights before the first round
     data: TrainingData
-    test: tuple[Tensor, Tensor]  # samples and labels
+    test: tuple[Tensor, Tensor]  # samples and labels of the test set
     optimizer: Optimizer
-    sample_loss: SampleLoss = cross_entropy  # (outputs, labels) → one number for each sample
-    half: bool = False  # whether layers work in bfloat16 where that is safe
+    sample_loss: SampleLoss = cross_entropy
+    half: bool = False  # whether layers compute in bfloat16 where torch's autocast allows it
     serving: Serving = field(default_factory=Serving)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the model's weights."""
+        """The dtype of the model's weights."""
         return next((weight.dtype for weight in self.model.parameters()), torch.float32)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """While it is on, layers work in the precision that was asked for; weights keep theirs."""
+        """A context in which layers compute in bfloat16, if `half` is set. Weights keep their dtype."""
         return torch.autocast(self.data.x.device.type, torch.bfloat16, enabled=self.half)

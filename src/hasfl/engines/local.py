@@ -1,4 +1,4 @@
-"""What both engines on this machine have in common: the state, aggregation, and the served model."""
+"""What both engines on this machine share: the state, aggregation, and the served model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -22,11 +22,13 @@ from hasfl.state.layer_state import LayerState, cloned
 from hasfl.state.precision import tensor_cores
 from hasfl.state.split_state import SplitState, Weights, whole_model
 
-MEAN = ".mean."  # stands before the names of the running mean's tensors; no layer has an empty name
+# The prefix of the names of the running mean's tensors in a checkpoint. It begins with a dot, so it cannot
+# clash with a name that begins with a layer's name, which is never empty.
+MEAN = ".mean."
 
 
 class LocalEngine(ABC):
-    """An engine on this machine; a subclass says how a round is computed."""
+    """An engine on this machine. Subclasses compute a round in different ways."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -38,29 +40,29 @@ class LocalEngine(ABC):
         self.calibration = Calibration(job.model, job.data) if job.serving.calibrates else None
 
     def split(self, depth: int, devices: IntN) -> None:
-        """Begin an interval: each device gets its own copy of the first `depth` layers."""
+        """Begin an interval: each device gets a replica of the first `depth` layers."""
         self.state.split(depth, devices)
 
     def split_train(self, order: Order) -> Tensor:
-        """One round of split training, a1 to a5; the mean over devices of F_i."""
+        """Compute one round of split training, steps a1 to a5. Returns the mean over devices of F_i."""
         self.state.keep(order.devices)
         with tensor_cores(self.job.data.x.device):
             return self._train(order)
 
     @abstractmethod
     def _train(self, order: Order) -> Tensor:
-        """Forward, backward and step for the devices of the round."""
+        """Forward pass, backward pass and optimiser step for the devices of the round."""
 
     def aggregate(self) -> None:
-        """End an interval: average the replicas, b1 to b3, and move the running mean."""
+        """End an interval: average the replicas, steps b1 to b3, and update the running mean."""
         self.state.aggregate()
         if self.job.serving.averages:
             self.running.take(self.state.shared)
 
     def served(self) -> list[LayerState]:
-        """The model that is read out: the running mean, or the mean of all replicas at this moment.
+        """The served model: the running mean, or the mean of all replicas at this moment.
 
-        The running mean begins with the first aggregation.
+        The running mean exists from the first aggregation on.
         """
         mean = self.running.states if self.job.serving.averages else []
         states = mean or self.state.mean()
@@ -71,21 +73,25 @@ class LocalEngine(ABC):
         return cloned(whole_model(self.state.names, self.served()))
 
     def evaluate(self) -> Evaluation:
-        """How good the served model is on the test set, and on held-out samples where there are any."""
+        """Evaluate the served model on the test set, and on held-out samples if there are any."""
         with tensor_cores(self.job.data.x.device):
             states = self.served()
             accuracy, loss = self._scores(states, self.job.test)
             held_out = self.job.data.held_out_samples()
-            judged = (None, None) if held_out is None else self._scores(states, held_out)
+            held_out_scores = (None, None) if held_out is None else self._scores(states, held_out)
         return Evaluation(
-            accuracy=accuracy, test_loss=loss, held_out_accuracy=judged[0], held_out_loss=judged[1]
+            accuracy=accuracy,
+            test_loss=loss,
+            held_out_accuracy=held_out_scores[0],
+            held_out_loss=held_out_scores[1],
         )
 
     def _scores(self, states: list[LayerState], samples: tuple[Tensor, Tensor]) -> tuple[float, float]:
+        """Accuracy and mean loss."""
         return evaluate(self.job.model, states, samples, self.job.sample_loss)
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Every tensor as an array, and how the layers are split and served."""
+        """The state for `restore`: all tensors as arrays, and plain values."""
         tensors = dict(self.state.saved())
         for layer, state in zip(self.state.names, self.running.states, strict=False):
             tensors |= {MEAN + name: tensor for name, tensor in state.named(layer)}
@@ -98,29 +104,35 @@ class LocalEngine(ABC):
         }
 
     def restore(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        """Go on from what `saved` gave."""
-        _require_served_alike(self.job.serving, values)
+        """Take over what `saved` returned."""
+        _require_same_serving(self.job.serving, values)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
         self.state.restore(tensors, int(values["depth"]), np.array(values["devices"], dtype=np.int64))
         self.running = self._running_mean(tensors, int(values["averaged"]))
 
     def _running_mean(self, tensors: Mapping[str, Tensor], count: int) -> RunningMean:
+        """The running mean of `count` models, with its tensors from a checkpoint."""
         states = [without_slots(state).map(Tensor.clone) for state in self.state.shared] if count else []
         for layer, state in zip(self.state.names, states, strict=False):
             state.take(state.filled(MEAN + layer, tensors))
         return RunningMean(count, states)
 
 
-def _require_served_alike(serving: Serving, values: Mapping[str, Any]) -> None:
-    """Refuse what another way of serving, or an older version, has saved."""
-    if values.get("serve") != serving.serve:
-        found = f"{values['serve']!r}" if "serve" in values else "nothing, as an older version wrote it"
-        raise InputError(f"this training serves {serving.serve!r}, but what was saved says {found}")
+def _require_same_serving(serving: Serving, values: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint with another value of `serve`, or with none, as older versions wrote it."""
+    if "serve" not in values:
+        raise InputError(
+            f"this training serves {serving.serve!r}, but its checkpoint does not say what it serves: "
+            "an older version wrote it"
+        )
+    if values["serve"] != serving.serve:
+        saved = values["serve"]
+        raise InputError(f"this training serves {serving.serve!r}, but its checkpoint serves {saved!r}")
 
 
 def _require_weights_of_their_own(model: LayeredModel) -> None:
-    """Refuse a weight in two layers, which may come to lie with two parties."""
-    seen: dict[int, str] = {}
+    """Refuse a weight that two layers share: a cut between them would make it two weights."""
+    seen: dict[int, str] = {}  # for each weight, the first layer that has it
     for name, layer in model.layers.items():
         for weight in layer.parameters():
             if seen.setdefault(id(weight), name) != name:

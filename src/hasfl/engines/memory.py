@@ -1,4 +1,4 @@
-"""How much memory a training will hold at most, predicted before it begins."""
+"""A prediction, before training begins, of the most memory that it will hold."""
 
 import os
 import resource
@@ -15,37 +15,40 @@ from hasfl.networks import LayeredModel
 from hasfl.state.layer_state import LayerState, forward, trainable
 from hasfl.state.split_state import SplitState
 
-RUSAGE_UNIT = 1 if sys.platform == "darwin" else 1024
+KIB = 1024  # bytes
+RUSAGE_UNIT = 1 if sys.platform == "darwin" else KIB  # bytes in a unit of ru_maxrss, see getrusage(2)
+# Two batch sizes whose difference gives the activations of one sample. A batch norm needs at least two.
+FEW_SAMPLES, MORE_SAMPLES = 2, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
-    """Bytes, by what they are for."""
+    """Bytes by purpose."""
 
-    held: int  # already, when this is asked: the program, the data, one model
-    replicas: int  # of private layers, for every device
+    held: int  # before training: the program, the data, one model
+    replicas: int  # of the private layers, for all devices
     gradients: int
-    activations: int  # kept from the forward pass for the backward one
-    served: int  # the running mean of the model, if there is one
+    activations: int  # tensors that the forward pass saves for the backward pass
+    served: int  # the running mean; 0 if there is none
 
     @property
     def total(self) -> int:
-        """All of it, which is held at once at the end of a forward pass."""
+        """The sum: the most bytes that training holds at once."""
         return sum(asdict(self).values())
 
 
 def predict_memory(job: Job, *, depth: int, devices: int, samples: int) -> MemoryNeed:
-    """What a round with so many samples needs while so many devices hold `depth` layers apart."""
+    """The memory of a round with `samples` samples in all and `depth` private layers on each device."""
     state = SplitState.of(job.model, job.optimizer.slots)
-    layers = [sum(_bytes(tensor) for tensor in layer.tensors()) for layer in state.shared]
-    weights = [sum(_bytes(tensor) for tensor in layer.weights.values()) for layer in state.shared]
-    kept = [*job.model.parameters(), *job.model.buffers()] if job.serving.averages else []
+    layer_bytes = [sum(_bytes(tensor) for tensor in layer.tensors()) for layer in state.shared]
+    weight_bytes = [sum(_bytes(tensor) for tensor in layer.weights.values()) for layer in state.shared]
+    averaged = [*job.model.parameters(), *job.model.buffers()] if job.serving.averages else []
     return MemoryNeed(
         held=held_memory(job.data.x.device),
-        replicas=devices * sum(layers[:depth]),
-        gradients=devices * sum(weights[:depth]) + sum(weights[depth:]),
+        replicas=devices * sum(layer_bytes[:depth]),
+        gradients=devices * sum(weight_bytes[:depth]) + sum(weight_bytes[depth:]),
         activations=samples * kept_for_backward(job.model),
-        served=sum(map(_bytes, kept)),
+        served=sum(map(_bytes, averaged)),
     )
 
 
@@ -54,17 +57,21 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def kept_for_backward(model: LayeredModel) -> int:
-    """Bytes that a forward pass keeps for each sample, counted on shapes alone."""
-    few, more = (_kept(model, samples) for samples in (2, 4))
-    return (more - few) // 2
+    """Bytes that a forward pass saves for the backward pass, per sample.
+
+    Weights are saved too, but they do not depend on the batch size, so the difference leaves them out.
+    """
+    few, more = (_saved_bytes(model, samples) for samples in (FEW_SAMPLES, MORE_SAMPLES))
+    return (more - few) // (MORE_SAMPLES - FEW_SAMPLES)
 
 
-def _kept(model: LayeredModel, samples: int) -> int:
-    kept: dict[int, int] = {}
+def _saved_bytes(model: LayeredModel, samples: int) -> int:
+    """Bytes of all storages that a forward pass saves, found on the meta device: nothing is computed."""
+    bytes_of: dict[int, int] = {}  # by storage, because several saved tensors may share one
 
     def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage.nbytes()
+        bytes_of[storage._cdata] = storage.nbytes()
         return tensor
 
     states = [LayerState.of(layer, lambda weight: {}) for layer in model.layers.values()]
@@ -74,23 +81,23 @@ def _kept(model: LayeredModel, samples: int) -> int:
         outputs = forward(
             model.layers.values(), shapes, torch.zeros(samples, *example.shape[1:], dtype=example.dtype)
         )
-    del outputs  # held until here, so that no storage was given out twice
-    return sum(kept.values())
+    del outputs  # kept until here: a freed storage could have lent its address to another one
+    return sum(bytes_of.values())
 
 
 def held_memory(device: torch.device) -> int:
-    """Bytes that are held where tensors live; in the computer's own memory, the most there ever were."""
+    """Bytes that this process holds: on a GPU, those of tensors now; on a CPU, the most so far."""
     if device.type == "cuda":
         return int(torch.cuda.memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RUSAGE_UNIT
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that are free where tensors will live."""
+    """Bytes that are free on the device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024
+        return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * KIB
     except (OSError, StopIteration):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

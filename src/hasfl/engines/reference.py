@@ -1,4 +1,9 @@
-"""The reference engine: one device after the other, step by step as in Algorithm 1. Slow and obvious."""
+"""The reference engine: one device after the other, step by step as in Algorithm 1.
+
+It is slow and simple. The simulated engine is tested against it. In comments, a1 to a5 are the steps of a
+round in the paper: a1 forward on the device, a2 send activations, a3 forward and backward on the edge server,
+a4 send the activations' gradients, a5 backward on the device.
+"""
 
 from collections.abc import Sequence
 
@@ -21,7 +26,7 @@ class ReferenceEngine(LocalEngine):
 
 
 def train_device_by_device(job: Job, state: SplitState, order: Order) -> Tensor:
-    """Steps a1 to a5 of one round; returns the mean over devices of F_i."""
+    """Compute steps a1 to a5 of one round. Returns the mean over devices of F_i."""
     x, y = job.data.batch(order)
     sizes = order.batch_sizes.tolist()
     replicas = [_replica(state, i) for i in range(len(sizes))]
@@ -49,11 +54,14 @@ def _forward_all(
     common: list[LayerState],
     order: Order,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """a1 to the first half of a3: each device's activations, as sent and as received, and the outputs."""
+    """Step a1 to the first half of a3.
+
+    Returns the activations of each device, as sent and as received, and the outputs of the common part.
+    """
     clients, middles = [], []
-    rows = zip(samples, replicas, order.plan.cuts.tolist(), order.devices.tolist(), strict=True)
-    for own, replica, cut, device in rows:
-        activations = _forward(job, own, replica[:cut], 0, order.round, device + 1)  # a1: Eq. (2)
+    devices = zip(samples, replicas, order.plan.cuts.tolist(), order.devices.tolist(), strict=True)
+    for x, replica, cut, device in devices:
+        activations = _forward(job, x, replica[:cut], 0, order.round, device + 1)  # a1: Eq. (2)
         received = activations.detach().requires_grad_(activations.requires_grad)  # a2
         middle = _forward(job, received.clone(), replica[cut:], cut, order.round, device + 1)  # a3: Eq. (3)
         clients.append((activations, received))
@@ -64,7 +72,7 @@ def _forward_all(
 
 
 def _forward(job: Job, x: Tensor, states: list[LayerState], first: int, round: int, device: int) -> Tensor:
-    """Pass samples through layers `first`, `first` + 1, …; what layers draw depends on the device."""
+    """Pass samples through layers `first`, `first` + 1, …, with random numbers that depend on the device."""
     layers = list(job.model.layers.values())
     for j, state in enumerate(states, start=first):
         with drawn_for(job.data.seeds, round, j, device):
@@ -73,19 +81,23 @@ def _forward(job: Job, x: Tensor, states: list[LayerState], first: int, round: i
 
 
 def _replica(state: SplitState, i: int) -> list[LayerState]:
-    """One device's layers: its weights in their place, its buffers copied, since layers change them."""
+    """The private layers of one device: views of weights and slots, and copies of buffers."""
     rows = [layer.row(i) for layer in state.private]
     return [trainable(LayerState(row.weights, cloned(row.buffers), row.slots)) for row in rows]
 
 
 def _keep_buffers(state: SplitState, i: int, replica: list[LayerState]) -> None:
+    """Copy the changed buffers of one device back into the state."""
     for layer, changed in zip(state.private, replica, strict=True):
         for name, buffer in changed.buffers.items():
             layer.buffers[name][i] = buffer
 
 
 def _step(job: Job, states: list[LayerState], *, devices: int) -> None:
-    """One optimiser step on the gradient over `devices`; a weight that no sample touched has gradient 0."""
+    """Take one optimiser step with the gradient divided by `devices`.
+
+    The gradient of a weight that no sample used is 0.
+    """
     for state in states:
         gradients = {
             name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices

@@ -1,4 +1,7 @@
-"""Models as chains of layers that can be cut between any two: the paper's two, a small one, and yours."""
+"""Models as chains of layers: the paper's two models, a small CNN, and any torch module of the user.
+
+A model can be cut between any two neighbouring layers.
+"""
 
 from hasfl.networks.catalogue import NETWORKS as NETWORKS
 from hasfl.networks.catalogue import network as network

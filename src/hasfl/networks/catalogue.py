@@ -1,4 +1,4 @@
-"""Models by name: the three that come with hasfl, or `package.module:callable` for your own."""
+"""Models by name: the three models of hasfl, or `package.module:callable` for a user's own model."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ NETWORKS: dict[str, Callable[..., LayeredModel]] = {
     "resnet18": resnet18,
     "small-cnn": small_cnn,
 }
-ANY_SHAPE = {"small-cnn"}
+ANY_SHAPE = {"small-cnn"}  # models of hasfl that take samples of any shape
 
 
 def network(
@@ -31,51 +31,51 @@ def network(
 ) -> LayeredModel:
     """Build the model called `name`.
 
-    The classes and the norm are for hasfl's own models; their defaults are the model's. The shape of
-    one sample is for small-cnn and for a callable that returns a plain module.
+    `classes` and `norm` apply to hasfl's own models only; None is the model's default. `input_shape`, the
+    shape of one sample, applies to small-cnn and to a callable that returns a plain module.
     """
     if ":" in name:
-        _refuse(name, classes=classes, norm=norm)
-        return _as_layered(name, _made_by(name), input_shape)
+        _refuse_options(name, classes=classes, norm=norm)
+        return _as_layered(name, _returned_by(name), input_shape)
     if name not in NETWORKS:
-        known = ", ".join(NETWORKS)
-        raise ModelError(f"unknown model {name!r}: expected one of {known}, or package.module:callable")
+        names = ", ".join(NETWORKS)
+        raise ModelError(f"unknown model {name!r}: expected one of {names}, or package.module:callable")
     if name not in ANY_SHAPE:
-        _refuse(name, input=input_shape)
-    given = {"classes": classes, "norm": norm, "input_shape": input_shape}
-    return NETWORKS[name](**{option: value for option, value in given.items() if value is not None})
+        _refuse_options(name, input=input_shape)
+    options = {"classes": classes, "norm": norm, "input_shape": input_shape}
+    return NETWORKS[name](**{option: value for option, value in options.items() if value is not None})
 
 
-def _refuse(name: str, **options: object) -> None:
-    """Refuse options that this model could only ignore."""
+def _refuse_options(name: str, **options: object) -> None:
+    """Raise ModelError if one of these options is set: the model called `name` has none of them."""
     for option, value in options.items():
         if value is not None:
             raise ModelError(f"model {name!r} takes no {option}, got {option} = {value!r}: leave it out")
 
 
-def _made_by(name: str) -> object:
-    """What `package.module:callable` returns; a module may also be named itself."""
-    named = find(name, "model")
-    if isinstance(named, nn.Module):
-        return named
-    if not callable(named):
+def _returned_by(name: str) -> object:
+    """The result of calling `package.module:callable`. If the name is that of a torch module, the module."""
+    target = find(name, "model")
+    if isinstance(target, nn.Module):
+        return target
+    if not callable(target):
         raise ModelError(
-            f"model {name!r} must be a callable that returns a module, got {type(named).__name__}"
+            f"model {name!r} must be a callable that returns a module, got {type(target).__name__}"
         )
-    return call(named, name, "model")
+    return call(target, name, "model")
 
 
-def _as_layered(name: str, made: object, input_shape: tuple[int, ...] | None) -> LayeredModel:
-    """Turn what a user's callable returned into a layered model."""
-    match made:
+def _as_layered(name: str, model: object, input_shape: tuple[int, ...] | None) -> LayeredModel:
+    """Convert the result of a user's callable to a layered model."""
+    match model:
         case LayeredModel() | (nn.Module(), Tensor()) if input_shape is not None:
             raise ModelError(f"model {name!r} brings its own example input: leave out --input")
         case LayeredModel():
-            return made
+            return model
         case (nn.Module() as module, Tensor() as example_input):
             return layered(module, example_input)
         case nn.Module() if input_shape is not None:
-            return layered(made, torch.empty(1, *input_shape, device="meta"))
+            return layered(model, torch.empty(1, *input_shape, device="meta"))
         case nn.Module():
             raise ModelError(
                 f"model {name!r} returns a plain module: give the shape of one sample, e.g. --input 3x32x32"
@@ -83,5 +83,5 @@ def _as_layered(name: str, made: object, input_shape: tuple[int, ...] | None) ->
         case _:
             raise ModelError(
                 f"model {name!r} must return a module, a LayeredModel or a pair (module, example input), "
-                f"got {type(made).__name__}"
+                f"got {type(model).__name__}"
             )

@@ -1,7 +1,8 @@
-"""Any torch module as a chain of layers: find every place where exactly one tensor crosses, and cut there.
+"""Convert any torch module to a chain of layers, by cutting it wherever exactly one tensor crosses.
 
-A place lies after a node when a single tensor made so far is still needed later. Between two
-neighbouring places lies a layer.
+`torch.fx` writes a module's forward as a list of nodes. The module can be cut after a node if later nodes
+need exactly one of the tensors computed so far. That tensor is a crossing tensor. The nodes between two
+neighbouring crossing tensors form a layer. docs/decisions/0005-cutting-any-model.md explains the choices.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,28 +15,33 @@ from hasfl.networks.layered_model import LayeredModel
 from hasfl.networks.meta_values import MetaValues, attribute
 from hasfl.networks.tracing import BODY, SingleInput, trace_both_modes, works_in_place
 
+FEWEST_LAYERS = 2  # a chain of one layer has no place to cut
+
 
 def layered(module: nn.Module, example_input: Tensor) -> LayeredModel:
-    """Return `module` as a chain of as many layers as there are places where one tensor crosses.
+    """Return `module` as a chain with one layer for each crossing tensor.
 
-    The result computes the same function and shares its weights with `module`. `example_input` is a
-    batch of any size; from then on the shape of a sample is fixed, and the batch size is free.
+    The chain computes the same function as `module` and shares its weights. `example_input` is a batch of any
+    size. The chain accepts any batch size, but only samples of the shape of `example_input`'s samples.
     """
     root = SingleInput(module)
     values = MetaValues(root, example_input)
     graph = trace_both_modes(root, values)
-    places = _Crossings(graph, root, values).places()
-    if len(places) < 2:
+    tensors = _Crossings(graph, root, values).crossing_tensors()
+    if len(tensors) < FEWEST_LAYERS:
         raise ModelError(_cannot_be_cut(module, graph))
     layers: dict[str, nn.Module] = {}
-    for before, after in zip([None, *places], places, strict=False):
+    for before, after in zip([None, *tensors], tensors, strict=False):
         segment = _Segment(graph, before, after, values)
         layers[_unused(segment.name(root), layers)] = segment.module(root)
     return LayeredModel(layers, example_input)
 
 
 class _Crossings:
-    """Which values are alive after each node of a graph, and where a single tensor is."""
+    """Finds the crossing tensors of a graph.
+
+    A value is alive after a node if it was computed up to that node and a later node uses it.
+    """
 
     def __init__(self, graph: fx.Graph, root: nn.Module, values: MetaValues) -> None:
         self.nodes = [node for node in graph.nodes if node.op != "output"]
@@ -44,21 +50,22 @@ class _Crossings:
         self.output = next(node for node in graph.nodes if node.op == "output").args[0]
         self.within_shared_weights = self._nodes_between_uses_of_a_weight()
 
-    def places(self) -> list[fx.Node]:
-        """The tensors that cross alone, first to last; the last one is the module's result."""
+    def crossing_tensors(self) -> list[fx.Node]:
+        """The crossing tensors, first to last; the last one is the module's result."""
         if not isinstance(self.output, fx.Node) or not isinstance(self.values.of(self.output)[0], Tensor):
             kind = type(self.output).__name__
             raise ModelError(
                 f"a model must return one tensor, {type(self.root.body).__name__} returns {kind}"
             )
-        found: dict[fx.Node, None] = {}
+        crossing: dict[fx.Node, None] = {}  # a dictionary, as a set that keeps its order
         for node in self.nodes:
-            tensor = self._lone_tensor_after(node)
+            tensor = self._crossing_after(node)
             if tensor is not None and tensor is not self.output:
-                found[tensor] = None
-        return [*found, self.output]
+                crossing[tensor] = None
+        return [*crossing, self.output]
 
-    def _lone_tensor_after(self, node: fx.Node) -> fx.Node | None:
+    def _crossing_after(self, node: fx.Node) -> fx.Node | None:
+        """The tensor that crosses after a node, or None if the module cannot be cut there."""
         if node in self.within_shared_weights:
             return None
         alive = self._alive_after(node)
@@ -69,11 +76,11 @@ class _Crossings:
         if not self.values.of(tensor)[0].is_floating_point() or self._overwritten(tensor):
             return None
         sizes = (other for other in alive if other is not tensor)
-        readable = all(size_in(tensor, other, self.values) is not None for other in sizes)
-        return tensor if readable else None
+        all_known = all(size_in(tensor, other, self.values) is not None for other in sizes)
+        return tensor if all_known else None
 
     def _alive_after(self, node: fx.Node) -> list[fx.Node]:
-        """Values made up to `node` and used after it; weights and constants are looked up anew."""
+        """The values that are alive after `node`, except weights and constants: every layer holds its own."""
         return [
             other
             for other in self.nodes[: self.order[node] + 1]
@@ -81,19 +88,22 @@ class _Crossings:
         ]
 
     def _overwritten(self, tensor: fx.Node) -> bool:
-        """Whether a later node works in place on the tensor, which one who received it may not."""
+        """Whether a later node overwrites the tensor.
+
+        The receiver of a crossing tensor needs it unchanged for the backward pass.
+        """
         return any(works_in_place(user, self.root) for user in tensor.users)
 
     def _nodes_between_uses_of_a_weight(self) -> set[fx.Node]:
-        """Nodes after which no cut may come, because two parties would hold one weight."""
+        """Nodes between two uses of a weight. No cut is possible there: both sides would need the weight."""
         uses: dict[int, list[int]] = {}
         for node in self.nodes:
             for weight in self._weights(node):
                 uses.setdefault(weight, []).append(self.order[node])
-        return {node for at in uses.values() for node in self.nodes[at[0] : at[-1]]}
+        return {node for orders in uses.values() for node in self.nodes[orders[0] : orders[-1]]}
 
     def _weights(self, node: fx.Node) -> list[int]:
-        """Identities of the parameters, and the buffers of modules, that a node uses."""
+        """Identities of the parameters that a node uses, and of the buffers of the module that it calls."""
         if node.op == "call_module":
             module = self.root.get_submodule(str(node.target))
             return [id(tensor) for tensor in (*module.parameters(), *module.buffers())]
@@ -104,9 +114,10 @@ class _Crossings:
 
 
 def size_in(tensor: fx.Node, size: fx.Node, values: MetaValues) -> Callable[[fx.Node], Any] | None:
-    """How to read a whole number that crosses beside `tensor` off that tensor; None if it cannot be.
+    """A function that adds a node for the whole number `size` to a graph that receives `tensor`.
 
-    What is the same for both batch sizes is a constant; what changes with them must be a dimension.
+    A number that is equal for both batch sizes of `values` is a constant. A number that differs must equal a
+    dimension of `tensor`, and is read from there. Otherwise the result is None.
     """
     small, large = values.of(size)
     if type(small) is not int or type(large) is not int:
@@ -121,7 +132,10 @@ def size_in(tensor: fx.Node, size: fx.Node, values: MetaValues) -> Callable[[fx.
 
 
 class _Segment:
-    """The nodes that lead from one crossing tensor to the next, as a graph of their own."""
+    """The nodes that compute the crossing tensor `after` from the crossing tensor `before`: one layer.
+
+    Without `before`, the segment begins at the module's input.
+    """
 
     def __init__(self, source: fx.Graph, before: fx.Node | None, after: fx.Node, values: MetaValues) -> None:
         nodes = list(source.nodes)
@@ -130,24 +144,24 @@ class _Segment:
         self.nodes = self._needed(nodes)
 
     def _needed(self, nodes: list[fx.Node]) -> list[fx.Node]:
-        """What `after` is made from, back to `before` and to what can be looked up anew."""
+        """The nodes from which `after` is computed, as far back as `before`."""
         needed: set[fx.Node] = set()
         waiting = [self.after]
         while waiting:
             node = waiting.pop()
-            if node not in needed and not self._given(node):
+            if node not in needed and not self._received(node):
                 needed.add(node)
                 waiting.extend(node.all_input_nodes)
         return [node for node in nodes if node in needed]
 
-    def _given(self, node: fx.Node) -> bool:
-        """Whether the tensor that arrives carries this value."""
+    def _received(self, node: fx.Node) -> bool:
+        """Whether the value of a node is `before` itself, or a number that `size_in` can supply."""
         if node is self.before:
             return True
         return size_in(self.before, node, self.values) is not None
 
     def name(self, root: nn.Module) -> str:
-        """The last module with weights among the nodes, or the last node."""
+        """The name of the last module with weights, else of the last module, else of the last node."""
         modules = [str(node.target) for node in self.nodes if node.op == "call_module"]
         weighted = [path for path in modules if any(True for _ in root.get_submodule(path).parameters())]
         path = weighted[-1] if weighted else modules[-1] if modules else self.nodes[-1].name
@@ -155,52 +169,53 @@ class _Segment:
 
     def module(self, root: nn.Module) -> fx.GraphModule:
         """The segment as a module that shares its weights with `root`."""
-        held = {
+        attributes = {
             str(node.target): root.get_submodule(str(node.target))
             if node.op == "call_module"
             else attribute(root, str(node.target))
             for node in self.nodes
             if node.op in ("call_module", "get_attr")
         }
-        return fx.GraphModule({_short(path): value for path, value in held.items()}, self._graph())
+        return fx.GraphModule({_short(path): value for path, value in attributes.items()}, self._graph())
 
     def _graph(self) -> fx.Graph:
-        """A graph with one input, `before`, and one output, `after`."""
+        """The segment as a graph with one input, `before`, and one output, `after`."""
         graph = fx.Graph()
         received = graph.placeholder("x")
-        made: dict[fx.Node, Any] = {self.before: received}
+        copies: dict[fx.Node, Any] = {self.before: received}
 
         def argument(node: fx.Node) -> Any:
-            if node not in made:
-                read = size_in(self.before, node, self.values)
-                assert read is not None, node
-                made[node] = read(received)
-            return made[node]
+            if node not in copies:
+                add_size = size_in(self.before, node, self.values)
+                assert add_size is not None, node
+                copies[node] = add_size(received)
+            return copies[node]
 
         for node in self.nodes:
-            made[node] = graph.node_copy(node, argument)
+            copies[node] = graph.node_copy(node, argument)
             if node.op in ("call_module", "get_attr"):
-                made[node].target = _short(str(node.target))
-        graph.output(made[self.after])
+                copies[node].target = _short(str(node.target))
+        graph.output(copies[self.after])
         return graph
 
 
 def _short(path: str) -> str:
-    """A path as the user's module has it."""
+    """The path inside the user's module, without the wrapper `SingleInput`."""
     return path.removeprefix(f"{BODY}.")
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:
+    """The name, with underscores added until no layer and no method of nn.ModuleDict has it."""
     while name in taken or hasattr(nn.ModuleDict, name):
         name += "_"
     return name
 
 
 def _cannot_be_cut(module: nn.Module, graph: fx.Graph) -> str:
-    whole = any(node.op == "call_module" and node.target == BODY for node in graph.nodes)
+    untraced = any(node.op == "call_module" and node.target == BODY for node in graph.nodes)
     reason = (
         "its forward cannot be traced, because it depends on data or is a single step"
-        if whole
-        else "nowhere inside does exactly one tensor cross between parts that share no weight"
+        if untraced
+        else "no place was found where exactly one tensor crosses between parts that share no weight"
     )
     return f"{type(module).__name__} cannot be cut anywhere: {reason}"

@@ -1,4 +1,4 @@
-"""A model as a chain of named layers, so that a cut is a number."""
+"""A model as a chain of named layers, so that a number of layers describes a cut."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 class LayeredModel(nn.Module):
-    """L named layers; exactly one tensor passes from each to the next.
+    """A chain of L named layers; exactly one tensor passes from each layer to the next.
 
-    `example_input` is a tensor of the shape and type that the model takes. Only these two are
-    kept, on the meta device, where a tensor has no storage.
+    `example_input` is a batch of the shape and type that the model takes. The model keeps the shape and the
+    type, as a tensor on the meta device, which has no storage.
     """
 
     def __init__(self, layers: Mapping[str, nn.Module], example_input: Tensor) -> None:
@@ -24,7 +24,7 @@ class LayeredModel(nn.Module):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The layers' names, first to last."""
+        """The names of the layers, first to last."""
         return tuple(self.layers)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,8 +34,8 @@ class LayeredModel(nn.Module):
         return x
 
     def part(self, start: int, stop: int) -> nn.Sequential:
-        """Layers start+1 to stop, sharing their weights with this model.
+        """Layers start+1 to stop. They share their weights with this model.
 
-        `part(0, cut)` is the client part of a cut, `part(cut, len(model))` the rest.
+        `part(0, cut)` is the client part of a cut; `part(cut, len(model))` holds the remaining layers.
         """
         return nn.Sequential(OrderedDict(list(self.layers.items())[start:stop]))

@@ -1,4 +1,4 @@
-"""What every node of a traced graph holds, worked out on the meta device, which allocates nothing."""
+"""The value of every node of a traced graph, computed on the meta device, which allocates no storage."""
 
 from typing import Any
 
@@ -9,36 +9,41 @@ from torch.fx.node import map_arg
 
 from hasfl.errors import ModelError
 
+# The two batch sizes for which every node is computed. They must differ. A batch of 1 is avoided, because a
+# batch norm may refuse a single sample.
+BATCH_SIZES = (2, 3)
+
 
 def meta_state(module: nn.Module) -> dict[str, Tensor]:
-    """The module's parameters and buffers as shapes without storage; counters keep their values."""
+    """The module's parameters and buffers on the meta device; counters keep their values."""
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return {name: _shape_of(tensor) for name, tensor in state.items()}
+    return {name: _without_storage(tensor) for name, tensor in state.items()}
 
 
-def _shape_of(tensor: Tensor) -> Tensor:
+def _without_storage(tensor: Tensor) -> Tensor:
+    # A module may use a counter, such as the number of batches of a batch norm, as a Python number.
     if tensor.dim() == 0 and not tensor.is_floating_point():
         return tensor.clone()
     return torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
 
 
 class MetaValues:
-    """Evaluates nodes of a graph of `root` for two batch sizes at once.
+    """The values of the nodes of a graph of `root`, each for two batch sizes.
 
-    Two, because what differs between them depends on the batch, and what does not is a constant of
-    the model. Nodes may still be added to the graph between two questions.
+    A number that differs between the two depends on the batch size; any other number is a constant of the
+    model. Nodes may be added to the graph between two calls of `of`.
     """
 
     def __init__(self, root: nn.Module, example_input: Tensor) -> None:
         self._root = root
         self._inputs = tuple(
             torch.empty((batch_size, *example_input.shape[1:]), dtype=example_input.dtype, device="meta")
-            for batch_size in (2, 3)
+            for batch_size in BATCH_SIZES
         )
         self._values: dict[fx.Node, tuple[Any, ...]] = {}
 
     def of(self, node: fx.Node) -> tuple[Any, Any]:
-        """The node's value for the smaller and for the larger batch."""
+        """The value of a node for the smaller and for the larger batch size."""
         for earlier in node.graph.nodes if node not in self._values else ():
             if earlier not in self._values:
                 self._values[earlier] = self._run_both(earlier)
@@ -53,14 +58,16 @@ class MetaValues:
         except Exception as error:  # a user's forward may raise anything
             reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
             raise ModelError(
-                f"{self._what(node)} cannot be worked out from shapes alone: {reason[0]}"
+                f"{self._label(node)} cannot be worked out from shapes alone: {reason[0]}"
             ) from error
 
-    def _what(self, node: fx.Node) -> str:
+    def _label(self, node: fx.Node) -> str:
+        """The node's name in messages: the class of its module, or the name of the operation."""
         is_module = node.op == "call_module"
         return type(self._root.get_submodule(str(node.target))).__name__ if is_module else node.name
 
     def _run(self, node: fx.Node, k: int) -> Any:
+        """Compute a node for `BATCH_SIZES[k]` from the values of earlier nodes."""
         args = map_arg(node.args, lambda n: self._values[n][k])
         kwargs = map_arg(node.kwargs, lambda n: self._values[n][k])
         with torch.device("meta"), torch.no_grad():
@@ -82,9 +89,9 @@ class MetaValues:
 
 
 def attribute(root: nn.Module, path: str) -> Any:
-    """What stands at a dotted path below `root`.
+    """The attribute at a dotted path below `root`.
 
-    Not by `getattr`, which gives a stand-in for a parameter while a module is being traced.
+    `getattr` cannot be used: while fx traces a module, `getattr` returns a proxy instead of a parameter.
     """
     parent, _, name = path.rpartition(".")
     owner = root.get_submodule(parent)

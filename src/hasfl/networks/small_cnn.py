@@ -1,4 +1,4 @@
-"""A small convolutional network, by default for 8x8 grey images such as scikit-learn's digits."""
+"""A small convolutional network, by default for the 8x8 grey images of scikit-learn's digits."""
 
 import torch
 from torch import nn
@@ -7,21 +7,32 @@ from hasfl.errors import ModelError
 from hasfl.networks.layered_model import LayeredModel
 from hasfl.networks.norms import Norm, convolution
 
+DIGIT = (1, 8, 8)  # channels, height and width of a digit
+CLASSES = 10  # of digits
+# Output channels of the three convolutions, and features of the first linear layer. Chosen by hand.
+CHANNELS = (16, 32, 32)
+FEATURES = 64
+POOLING = 2  # each of the two poolings halves height and width
+SHRUNK = POOLING**2  # both poolings divide height and width by this number
+
 
 def small_cnn(
-    classes: int = 10, norm: Norm = "batch", input_shape: tuple[int, ...] = (1, 8, 8)
+    classes: int = CLASSES, norm: Norm = "batch", input_shape: tuple[int, ...] = DIGIT
 ) -> LayeredModel:
-    """Five layers: three convolutions, the last two pooled to half the size, and two linear layers."""
-    if len(input_shape) != 3 or min(input_shape[1:]) < 4:
+    """Five layers: a convolution, two convolutions with a pooling each, and two linear layers."""
+    if len(input_shape) != len(DIGIT) or min(input_shape[1:]) < SHRUNK:
         raise ModelError(
-            f"small-cnn takes images (channels, height, width) of at least 4x4, got {input_shape}"
+            f"small-cnn takes images (channels, height, width) of at least {SHRUNK}x{SHRUNK}, "
+            f"got {input_shape}"
         )
     channels, height, width = input_shape
+    first, second, third = CHANNELS
+    inputs = third * (height // SHRUNK) * (width // SHRUNK)
     layers = {
-        "conv1": nn.Sequential(*convolution(channels, 16, norm=norm), nn.ReLU()),
-        "conv2": nn.Sequential(*convolution(16, 32, norm=norm), nn.ReLU(), nn.MaxPool2d(2)),
-        "conv3": nn.Sequential(*convolution(32, 32, norm=norm), nn.ReLU(), nn.MaxPool2d(2)),
-        "fc1": nn.Sequential(nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), 64), nn.ReLU()),
-        "fc2": nn.Linear(64, classes),
+        "conv1": nn.Sequential(*convolution(channels, first, norm=norm), nn.ReLU()),
+        "conv2": nn.Sequential(*convolution(first, second, norm=norm), nn.ReLU(), nn.MaxPool2d(POOLING)),
+        "conv3": nn.Sequential(*convolution(second, third, norm=norm), nn.ReLU(), nn.MaxPool2d(POOLING)),
+        "fc1": nn.Sequential(nn.Flatten(), nn.Linear(inputs, FEATURES), nn.ReLU()),
+        "fc2": nn.Linear(FEATURES, classes),
     }
     return LayeredModel(layers, torch.empty(1, *input_shape))

@@ -1,7 +1,8 @@
-"""What a module's forward does, written down as a list of nodes by `torch.fx`.
+"""Trace a module's forward with `torch.fx`: the result is a list of nodes, one for each operation.
 
-Three things are added to what fx does by itself: questions about shapes are answered where the batch size
-does not matter, tensors made from sizes are recorded, and the graph still tells training from evaluation.
+This file extends fx in three ways. A forward may ask for shapes, if the answer does not depend on the batch
+size. Tensors that a forward creates from sizes become nodes. The traced graph distinguishes training from
+evaluation. docs/decisions/0005-cutting-any-model.md explains the choices.
 """
 
 import operator
@@ -16,11 +17,12 @@ from torch.fx.proxy import TraceError
 from hasfl.errors import ModelError
 from hasfl.networks.meta_values import MetaValues
 
-# Modules of torch.nn that only call their children one after the other; the others stay whole.
+# Modules of torch.nn that only call their children one after the other. Other torch modules become one node.
 CONTAINERS = (nn.Sequential, nn.TransformerEncoder)
-# What a forward raises when it wants to know something that only a real run can tell.
+# Exceptions of a forward that needs values which are unknown while it is traced.
 UNTRACEABLE = (TraceError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError)
 
+# The operators that overwrite their first argument, such as `+=`.
 IN_PLACE_OPERATORS = tuple(
     getattr(operator, f"i{name}")
     for name in (
@@ -29,16 +31,16 @@ IN_PLACE_OPERATORS = tuple(
     )
 )  # fmt: skip
 
-# Functions that make a tensor from sizes, a type and a device; fx does not see them by itself.
+# Functions that create a tensor from sizes, a type and a device. fx alone does not record their calls.
 FACTORIES = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "zeros")
-CONSTANT = "_tensor_constant"  # what fx calls a tensor that a forward makes from nothing
+CONSTANT = "_tensor_constant"  # the prefix of fx's names for tensors that a forward creates without inputs
 
-BODY = "body"
+BODY = "body"  # the attribute of `SingleInput` that holds the user's module
 Answer = TypeVar("Answer")
 
 
 class SingleInput(nn.Module):
-    """Calls a module with one tensor, so that its other arguments keep their defaults."""
+    """Calls a module with one tensor; other arguments of the module's forward keep their defaults."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -50,7 +52,7 @@ class SingleInput(nn.Module):
 
 
 class _Proxy(fx.Proxy):
-    """Stands for a value while tracing, and knows as much of its shape as no batch size changes."""
+    """A placeholder for a value during tracing; it knows the sizes that do not depend on the batch size."""
 
     tracer: "_Tracer"
 
@@ -65,23 +67,23 @@ class _Proxy(fx.Proxy):
 
     def __getattr__(self, name: str) -> Any:
         is_property = hasattr(Tensor, name) and not callable(getattr(Tensor, name))
-        if is_property:  # known at once, unlike a method, which waits for its call
+        if is_property:  # becomes a node now; a method becomes a node when it is called
             return self.tracer.create_proxy("call_function", getattr, (self, name), {})
         return super().__getattr__(name)
 
 
 class _Tracer(fx.Tracer):
-    """Follows a forward; a child that cannot be followed stays whole."""
+    """Traces a forward; a child module that cannot be traced becomes one node."""
 
     proxy_buffer_attributes = True
 
     def __init__(self, values: MetaValues) -> None:
         super().__init__()
         self.values = values
-        self.evaluating = False  # while True, modules run; otherwise a call becomes a node
+        self.evaluating = False  # while True, a module runs when it is called, and no node is added
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Keep torch's own modules whole, and those without children: nothing is gained inside."""
+        """Whether a module becomes one node: true for torch's own modules and modules without children."""
         if isinstance(m, CONTAINERS):
             return False
         return m.__module__.startswith("torch.nn") or not any(m.children())
@@ -89,7 +91,7 @@ class _Tracer(fx.Tracer):
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Follow a child, or take back what was followed and keep it whole."""
+        """Trace a child. If the tracing fails, replace the nodes that it added by one node for the child."""
         if self.evaluating:
             return forward(*args, **kwargs)
         nodes, stack = list(self.graph.nodes), self.module_stack.copy()
@@ -102,15 +104,15 @@ class _Tracer(fx.Tracer):
             return self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        """Stand in for the value of a node."""
+        """The placeholder for the value of a node."""
         return _Proxy(node, self)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Answer a question about shapes."""
+        """The truth value of a comparison of shapes, as `if` needs it."""
         return self.fixed(obj.node, _only_bool)
 
     def fixed(self, node: fx.Node, ask: Callable[[Any], Answer]) -> Answer:
-        """Ask something of a node's value, if the answer is the same for every batch size."""
+        """The result of `ask` on a node's value; TraceError if the result depends on the batch size."""
         self.evaluating = True
         try:
             small, large = map(ask, self.values.of(node))
@@ -129,25 +131,25 @@ def _only_int(value: Any) -> int:
 
 def _only_bool(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TraceError(f"expected a yes or no that shapes can tell, got {type(value).__name__}")
+        raise TraceError(f"expected a truth value that follows from shapes, got {type(value).__name__}")
     return value
 
 
 def trace_both_modes(root: nn.Module, values: MetaValues) -> fx.Graph:
-    """Trace a forward so that it still tells training from evaluation.
+    """Trace a forward so that the graph follows the module's mode, training or evaluation.
 
-    A forward reads `self.training` when it is traced, so `dropout(x, training=True)` would be fixed
-    for good. Traced once in each mode, the two graphs differ just there.
+    A trace records the value that `self.training` has at that time, as in `dropout(x, training=True)`. So the
+    forward is traced in both modes. Where the two graphs differ, the mode is read when the graph runs.
     """
     graph = _trace(root, values, training=True)
     for constant in [name for name in vars(root) if name.startswith(CONSTANT)]:
-        delattr(root, constant)  # so that the second trace gives its own the same names
+        delattr(root, constant)  # the second trace must give its constants the same names
     evaluating = _trace(root, values, training=False)
     nodes, others = list(graph.nodes), list(evaluating.nodes)
     if [(n.op, str(n.target)) for n in nodes] != [(n.op, str(n.target)) for n in others]:
         raise ModelError(
-            f"{type(root.body).__name__} cannot be cut: its forward does other things in training than "
-            "in evaluation; put that step into a module of its own"
+            f"{type(root.body).__name__} cannot be cut: its forward runs other operations in training than "
+            "in evaluation, so put these operations into a module of their own"
         )
     for node, other in zip(nodes, others, strict=True):
         _read_mode_at_run_time(node, other)
@@ -155,7 +157,10 @@ def trace_both_modes(root: nn.Module, values: MetaValues) -> fx.Graph:
 
 
 def _trace(root: nn.Module, values: MetaValues, *, training: bool) -> fx.Graph:
-    """Trace a forward in one mode, drop what nothing needs, and make writing in place visible."""
+    """Trace a forward in one mode, and remove nodes that nothing uses.
+
+    Later users of a tensor that an in-place node overwrites become users of the in-place node.
+    """
     tracer = _Tracer(values)
     with _mode(root, training=training), _factories_on_proxies(tracer):
         graph = tracer.trace(root)
@@ -169,7 +174,7 @@ def _trace(root: nn.Module, values: MetaValues, *, training: bool) -> fx.Graph:
 
 
 def works_in_place(node: fx.Node, root: nn.Module) -> bool:
-    """Whether a node overwrites its first argument, by torch's naming."""
+    """Whether a node overwrites its first argument: it has `inplace=True`, or a name such as `add_`."""
     if node.op == "call_module":
         return bool(getattr(root.get_submodule(str(node.target)), "inplace", False))
     if node.op not in ("call_function", "call_method"):
@@ -181,7 +186,7 @@ def works_in_place(node: fx.Node, root: nn.Module) -> bool:
 
 @contextmanager
 def _factories_on_proxies(tracer: fx.Tracer) -> Iterator[None]:
-    """While tracing, `torch.arange(x.size(1), device=x.device)` and its like become nodes too."""
+    """Record calls such as `torch.arange(x.size(1), device=x.device)` as nodes while tracing."""
 
     def recorded(factory: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -203,6 +208,7 @@ def _factories_on_proxies(tracer: fx.Tracer) -> Iterator[None]:
 
 @contextmanager
 def _mode(root: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set the mode of all modules, and restore it afterwards."""
     before = {module: module.training for module in root.modules()}
     root.train(training)
     try:
@@ -213,14 +219,14 @@ def _mode(root: nn.Module, *, training: bool) -> Iterator[None]:
 
 
 def _read_mode_at_run_time(node: fx.Node, evaluating: fx.Node) -> None:
-    """Where a constant is True in training and False in evaluation, put the mode itself."""
+    """Replace an argument that is True in training and False in evaluation by the mode itself."""
 
     def mode() -> fx.Node:
         with node.graph.inserting_before(node):
             return node.graph.create_node("get_attr", "training")
 
-    def merged(here: Any, there: Any) -> Any:
-        return mode() if here is True and there is False else here
+    def merged(in_training: Any, in_evaluation: Any) -> Any:
+        return mode() if in_training is True and in_evaluation is False else in_training
 
     node.args = tuple(map(merged, node.args, evaluating.args))
     node.kwargs = {key: merged(value, evaluating.kwargs[key]) for key, value in node.kwargs.items()}

@@ -1,1 +1,1 @@
-"""Which batch size and cut for every device: the paper's solver, and one that proves its answer."""
+"""Planners: the best batch size and cut of every device, by the paper's solver or with a proof."""

@@ -1,4 +1,4 @@
-"""What a planner is asked for, and which constraint of which device forbids it."""
+"""Which plans a planner may choose from, and why there may be none."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -15,78 +15,86 @@ from hasfl.theory.laws import law_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """Which batch sizes and cuts the caller leaves open: all of them, batches alone, or cuts alone."""
+    """The batch sizes and cuts that a planner may choose from.
 
-    smallest_batch: FloatN
-    largest_batch: FloatN
-    cuts: NDArray[np.bool_]  # (N, L)
+    The caller leaves open both, the batch sizes alone, or the cuts alone.
+    """
+
+    smallest_batch: FloatN  # (N,)
+    largest_batch: FloatN  # (N,)
+    cuts: NDArray[np.bool_]  # (N, L): True where device i may cut after layer j
 
     @classmethod
     def anything(cls, problem: Problem) -> Self:
-        """Any batch size up to the largest, and any cut."""
+        """Any batch size up to the largest of the problem, and any cut."""
         shape = (len(problem.fleet), len(problem.profile))
         return cls(np.ones(shape[0]), problem.largest_batch, np.ones(shape, dtype=bool))
 
     @classmethod
     def these_cuts(cls, problem: Problem, cuts: IntN) -> Self:
-        """Any batch size, at given cuts."""
+        """Any batch size, with the given cuts."""
         anything = cls.anything(problem)
         layers = np.arange(1, len(problem.profile) + 1)
         return cls(anything.smallest_batch, anything.largest_batch, layers == np.asarray(cuts)[:, None])
 
     @classmethod
     def these_batches(cls, problem: Problem, batch_sizes: IntN) -> Self:
-        """Any cut, with given batch sizes."""
-        fixed = np.asarray(batch_sizes, dtype=float)
-        return cls(fixed, fixed, cls.anything(problem).cuts)
+        """Any cut, with the given batch sizes."""
+        only = np.asarray(batch_sizes, dtype=float)
+        return cls(only, only, cls.anything(problem).cuts)
 
     @property
     def batches_are_given(self) -> bool:
-        """Whether only the cuts are left open."""
+        """True if only the cuts are left open."""
         return bool((self.smallest_batch == self.largest_batch).all())
 
     def least(self, tables: CostTables, deepest_cut: int) -> FloatN:
-        """The smallest batch size of each device that the private layers of this deepest cut can train on."""
+        """(N,) The smallest batch size of each device, where layers 1 to `deepest_cut` are private."""
         return np.maximum(self.smallest_batch, tables.smallest_batch_upto[deepest_cut - 1])
 
     def room(self, tables: CostTables, deepest_cut: int) -> NDArray[np.float64]:
-        """The largest batch size for each device and cut up to the deepest, 0 where none will do."""
-        within = slice(None), slice(deepest_cut)
-        most = np.minimum(tables.largest_batch[within], self.largest_batch[:, None])
-        possible = (most >= self.least(tables, deepest_cut)[:, None]) & self.cuts[within]
-        return np.where(possible, most, 0.0)
+        """(N, J) The largest batch size of each device at each cut up to J = `deepest_cut`.
+
+        0 where the cut is not asked for, or where even the smallest batch size does not fit.
+        """
+        up_to_deepest = slice(None), slice(deepest_cut)
+        largest = np.minimum(tables.largest_batch[up_to_deepest], self.largest_batch[:, None])
+        possible = (largest >= self.least(tables, deepest_cut)[:, None]) & self.cuts[up_to_deepest]
+        return np.where(possible, largest, 0.0)
 
     def leaves_one_plan(self, tables: CostTables) -> bool:
-        """Whether there is a single plan to choose."""
+        """True if exactly one plan can be chosen."""
         plans = 0
         for deepest_cut in range(1, self.cuts.shape[1] + 1):
-            room = self.room(tables, deepest_cut)
-            options = np.where(room > 0, room - self.least(tables, deepest_cut)[:, None] + 1, 0.0)
-            of_device = options.sum(axis=1)
-            if not of_device.all() or not options[:, -1].any():
+            largest = self.room(tables, deepest_cut)
+            # Whole batch sizes from the smallest to the largest, for each device and cut.
+            options = np.where(largest > 0, largest - self.least(tables, deepest_cut)[:, None] + 1, 0.0)
+            options_of_device = options.sum(axis=1)
+            if not options_of_device.all() or not options[:, -1].any():
                 continue  # no plan has this deepest cut
-            if (of_device > 1).any():
+            if (options_of_device > 1).any():
                 return False
             plans += 1
         return plans == 1
 
 
 def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
-    """Which constraint of which device forbids every plan that is asked for."""
-    rooms = [asked.room(tables, deepest_cut) for deepest_cut in range(1, len(problem.profile) + 1)]
-    if (large := np.flatnonzero(asked.smallest_batch > problem.largest_batch)).size:
-        i = large[0]
+    """One sentence on a problem without a plan: which constraint of which device no plan satisfies."""
+    largest_upto = [asked.room(tables, deepest_cut) for deepest_cut in range(1, len(problem.profile) + 1)]
+    if (too_large := np.flatnonzero(asked.smallest_batch > problem.largest_batch)).size:
+        i = too_large[0]
         return (
             f"batch size {asked.smallest_batch[i]:.0f} of device {problem.fleet.names[i]!r} is above "
-            f"{problem.largest_batch[i]:.0f}, the lesser of max_batch and the samples it holds"
+            f"{problem.largest_batch[i]:.0f}, the smaller of max_batch and the samples that the device holds"
         )
-    if all(not room.any(axis=1).all() for room in rooms):
-        return _who_is_stuck(problem, tables, asked)
+    if all(not largest.any(axis=1).all() for largest in largest_upto):
+        return _device_without_cut(problem, tables, asked)
+    # Every device has a cut that fits, so C1 is the reason. The largest batches have the least noise.
     law = law_of(problem)
     margins = [
-        law.target_margin(Plan(room.max(axis=1).astype(np.int64), np.full(len(room), deepest_cut)))
-        for deepest_cut, room in enumerate(rooms, start=1)
-        if room.any(axis=1).all()
+        law.target_margin(Plan(largest.max(axis=1).astype(np.int64), np.full(len(largest), deepest_cut)))
+        for deepest_cut, largest in enumerate(largest_upto, start=1)
+        if largest.any(axis=1).all()
     ]
     best = max(margin for margin in margins if margin is not None)
     assert problem.target is not None
@@ -97,11 +105,11 @@ def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
     )
 
 
-def _who_is_stuck(problem: Problem, tables: CostTables, asked: Asked) -> str:
-    """The first device that no cut will do for."""
+def _device_without_cut(problem: Problem, tables: CostTables, asked: Asked) -> str:
+    """One sentence on the first device that has no possible cut."""
     allowed = np.where(asked.cuts, np.minimum(tables.largest_batch, asked.largest_batch[:, None]), 0.0)
-    most = allowed.max(axis=1)
-    without_memory = np.flatnonzero(most < asked.smallest_batch)
+    largest = allowed.max(axis=1)
+    without_memory = np.flatnonzero(largest < asked.smallest_batch)
     if without_memory.size:
         i = without_memory[0]
         return (
@@ -109,9 +117,9 @@ def _who_is_stuck(problem: Problem, tables: CostTables, asked: Asked) -> str:
             f"for needs more than its {problem.fleet.memory[i]:.4g} bit at batch size "
             f"{asked.smallest_batch[i]:.0f}"
         )
-    i = int(most.argmin())
+    i = int(largest.argmin())
     return (
-        f"device {problem.fleet.names[i]!r} can take at most {most[i]:.0f} samples in a round, but layers on "
-        f"devices need {asked.least(tables, 1)[i]:.0f} or more to train on (batch norm): give the device "
+        f"device {problem.fleet.names[i]!r} can take at most {largest[i]:.0f} samples in a round, but its "
+        f"layers need {asked.least(tables, 1)[i]:.0f} or more to train on (batch norm): give the device "
         "more memory or samples, or leave it out"
     )

@@ -1,4 +1,9 @@
-"""A problem as the tables that planners work with: what one sample costs each device at each cut."""
+"""The tables that planners work with: the seconds and bits of each device at each cut.
+
+A round takes T₃ + T₄ + (edge server's seconds) + (T₅ + T₆)/I seconds, by Eqs. (38), (39) and R3 to R8 of
+Eq. (44). T₃ and T₄ are the slowest device's seconds up and down. T₅ and T₆ are the slowest seconds of a
+sub-model's upload and download, by a device or by the edge server.
+"""
 
 from dataclasses import dataclass
 from typing import Self
@@ -10,9 +15,20 @@ from hasfl.arrays import FloatL, FloatN, IntL, IntN
 from hasfl.problem import Problem
 from hasfl.theory.rounds import Floats
 
-ENDLESS = 1e18  # samples: no memory is needed for them
-INSTANT = 1e-90  # seconds; what costs nothing costs this, so that every limit on time is a limit on samples
-ROUNDING = 1 + 1e-12  # limits are loosened by this much, so that rounding never excludes a plan
+# The largest batch size where samples need no memory: far above max_batch, which is at most 1e9 (arrays.py).
+ENDLESS = 1e18
+# Seconds, added to those of every sample: a sample that costs nothing still takes time, so every limit on T₃
+# or T₄ is a limit on samples. INSTANT is so small that no sum with real seconds changes; 1/INSTANT is finite.
+INSTANT = 1e-90
+# Limits are multiplied by this factor, so that a rounding error never excludes a plan that touches a limit.
+# Floating-point numbers have 16 digits; a limit is the product of a few of them.
+ROUNDING = 1 + 1e-12
+
+T3, T4, T5, T6 = range(4)  # places of T₃ to T₆ in arrays
+STEP_TIMES = slice(0, 2)  # T₃ and T₄
+EXCHANGE_TIMES = slice(2, 4)  # T₅ and T₆
+TIMES = slice(0, 4)  # T₃ to T₆
+
 FloatNL = NDArray[np.float64]  # device i, layer j
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -20,16 +36,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CostTables:
-    """Seconds and bits by device and cut; every entry is linear in the batch size or free of it."""
+    """Seconds, rates and bits by device i and cut j."""
 
-    up_seconds: FloatNL  # ρ_j/f_i + ψ_j/r_i^U, a sample (R3)
-    down_seconds: FloatNL  # χ_j/r_i^D + ϖ_j/f_i, a sample (R4)
-    up_rate: FloatNL  # samples a second: 1 / up_seconds
-    down_rate: FloatNL
-    server_seconds: FloatL  # C_j = (ρ_L − ρ_j + ϖ_L − ϖ_j)/f_s, a sample
-    largest_batch: FloatNL  # ⌊κ⌋ from C4, max_batch and |D_i|; below 1 where the cut does not fit
+    up_seconds: FloatNL  # ρ_j/f_i + ψ_j/r_i^U, seconds per sample (R3)
+    down_seconds: FloatNL  # χ_j/r_i^D + ϖ_j/f_i, seconds per sample (R4)
+    up_rate: FloatNL  # samples per second: 1 / up_seconds
+    down_rate: FloatNL  # samples per second: 1 / down_seconds
+    server_seconds: FloatL  # C_j = (ρ_L − ρ_j + ϖ_L − ϖ_j)/f_s, seconds per sample on the edge server
+    largest_batch: FloatNL  # smallest of ⌊κ⌋ from C4, max_batch and |D_i|; below 1 if the cut does not fit
     smallest_batch_upto: IntL  # the fewest samples that the private layers can train on, by deepest cut
-    submodel_bits: FloatL  # δ_j, with what the optimiser keeps
+    submodel_bits: FloatL  # δ_j, bits of the weights and slots of layers 1 to j
     fed_up_rate: FloatN
     fed_down_rate: FloatN
     server_fed_up_rate: float
@@ -38,7 +54,7 @@ class CostTables:
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """Work the tables out."""
+        """Compute the tables of a problem."""
         fleet, profile = problem.fleet, problem.profile
         up_seconds, down_seconds, server_seconds = seconds_per_sample(problem, slice(None))
         return cls(
@@ -59,18 +75,24 @@ class CostTables:
             interval=problem.interval,
         )
 
+    @property
+    def weights(self) -> Floats:
+        """(4,) The weights of T₃, T₄, T₅ and T₆ in the seconds of a round: 1, 1, 1/I and 1/I."""
+        return np.array([1.0, 1.0, 1 / self.interval, 1 / self.interval])
+
     def parts(self, batch_sizes: Floats, cuts: IntN) -> Floats:
-        """T₃, T₄, T₅, T₆ and the server's seconds (5, ...) of plans (..., N)."""
+        """T₃, T₄, T₅, T₆ and the edge server's seconds, (5, ...), of plans (..., N)."""
         i, j = np.arange(cuts.shape[-1]), cuts - 1
         bits = self.submodel_bits[j]
-        middle = cuts.shape[-1] * bits.max(axis=-1) - bits.sum(axis=-1)
+        middle = cuts.shape[-1] * bits.max(axis=-1) - bits.sum(axis=-1)  # M = N δ_J − Σ_i δ_{j_i}
+        up_by_server, down_by_server = middle / self.server_fed_up_rate, middle / self.server_fed_down_rate
         return np.array(
             [
-                (batch_sizes * self.up_seconds[i, j]).max(axis=-1),
-                (batch_sizes * self.down_seconds[i, j]).max(axis=-1),
-                np.maximum((bits / self.fed_up_rate).max(axis=-1), middle / self.server_fed_up_rate),
-                np.maximum((bits / self.fed_down_rate).max(axis=-1), middle / self.server_fed_down_rate),
-                (batch_sizes * self.server_seconds[j]).sum(axis=-1),
+                (batch_sizes * self.up_seconds[i, j]).max(axis=-1),  # T₃, R3
+                (batch_sizes * self.down_seconds[i, j]).max(axis=-1),  # T₄, R4
+                np.maximum((bits / self.fed_up_rate).max(axis=-1), up_by_server),  # T₅, R5 and R6
+                np.maximum((bits / self.fed_down_rate).max(axis=-1), down_by_server),  # T₆, R7 and R8
+                (batch_sizes * self.server_seconds[j]).sum(axis=-1),  # the edge server, (30) and (31)
             ]
         )
 
@@ -81,7 +103,10 @@ class CostTables:
 
 
 def seconds_per_sample(problem: Problem, layer: slice | IntN) -> tuple[Floats, Floats, Floats]:
-    """ρ/f + ψ/r^U, χ/r^D + ϖ/f and C: for every device at every layer, or for device i at layer[i]."""
+    """Seconds per sample up, down and on the edge server: ρ/f + ψ/r^U, χ/r^D + ϖ/f, and C.
+
+    `layer` is a slice, for every device at every layer, or one index per device, for device i at layer[i].
+    """
     profile = problem.profile
     rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto
     column = (slice(None), None) if isinstance(layer, slice) else slice(None)
@@ -97,9 +122,9 @@ def seconds_per_sample(problem: Problem, layer: slice | IntN) -> tuple[Floats, F
 
 
 def largest_batch_in_memory(problem: Problem, layer: slice | IntN) -> Floats:
-    """The largest whole b with b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j ≤ υ_i; endless where b needs no memory.
+    """⌊κ⌋, the largest whole b with b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j ≤ υ_i (C4); ENDLESS if samples need no memory.
 
-    For every device at every layer, or for device i at layer[i].
+    `layer` is a slice, for every device at every layer, or one index per device, for device i at layer[i].
     """
     profile = problem.profile
     per_sample = (profile.activation_bits_upto + profile.gradient_bits_upto)[layer]
@@ -108,6 +133,7 @@ def largest_batch_in_memory(problem: Problem, layer: slice | IntN) -> Floats:
     free = memory - states
     with np.errstate(divide="ignore", invalid="ignore"):
         batch = np.floor(np.where(per_sample > 0, free / per_sample, np.where(free >= 0, ENDLESS, 0.0)))
-    fits = (batch + 1) * per_sample + states <= memory  # a quotient rounded down too far
-    exceeds = batch * per_sample + states > memory  # … or not far enough
+    # The quotient has a rounding error, so its floor may be off by one. C4 itself decides.
+    fits = (batch + 1) * per_sample + states <= memory
+    exceeds = batch * per_sample + states > memory
     return np.where(batch == ENDLESS, batch, batch + fits - exceeds)

@@ -1,7 +1,7 @@
-"""Is this plan feasible, and what is it worth? Independent of how it was found.
+"""Check a planner's report: is the plan feasible, and are the numbers right?
 
-Nothing here comes from a planner: constraints are checked one device at a time, in plain loops, and Θ is
-what `theory` says, with the price of single samples.
+The check shares no code with the planners. Plain loops check the constraints, one device at a time. Θ comes
+from `theory`, with the price of single samples.
 """
 
 import math
@@ -12,44 +12,54 @@ from hasfl.plan import PlanReport
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
 
+RTOL = 1e-9  # allowed relative error of a reported number; rounding errors are near 1e-14, so chosen by hand
+MEMORY_ROUNDING = 1 + 1e-12  # a plan may fill the memory exactly; its sum of bits has a rounding error
 
-def faults(report: PlanReport, problem: Problem, *, rtol: float = 1e-9) -> list[str]:
-    """Everything that is wrong with a report beyond rounding, in sentences; empty if nothing is."""
-    found = [*_plan_faults(report, problem)]
-    if not found:
-        found += _value_faults(report, problem, rtol)
-    return found
+
+def faults(report: PlanReport, problem: Problem, *, rtol: float = RTOL) -> list[str]:
+    """The faults of a report, one sentence each; empty if plan and numbers are right up to rounding."""
+    sentences = _plan_faults(report, problem)
+    if not sentences:
+        sentences += _value_faults(report, problem, rtol)
+    return sentences
 
 
 def _plan_faults(report: PlanReport, problem: Problem) -> list[str]:
-    found = []
+    """Violations of C2 to C5, device by device."""
+    sentences = []
     profile, layers = problem.profile, len(problem.profile)
     if len(report.plan) != len(problem.fleet):
         return [f"the plan is for {len(report.plan)} devices, the fleet has {len(problem.fleet)}"]
-    private = range(min(report.plan.deepest_cut, layers) if len(problem.fleet) > 1 else layers)
-    fewest = max(int(np.asarray(profile.smallest_batch_of)[j]) for j in private)
+    # A single device's samples are all that any layer sees, so the limits of common layers count too.
+    limiting = range(min(report.plan.deepest_cut, layers) if len(problem.fleet) > 1 else layers)
+    smallest = max(int(np.asarray(profile.smallest_batch_of)[j]) for j in limiting)
     for i, device in enumerate(problem.fleet):
         b, cut = int(report.plan.batch_sizes[i]), int(report.plan.cuts[i])
-        if not fewest <= b <= problem.largest_batch[i]:
-            most = f"{problem.largest_batch[i]:.0f}"
-            found.append(f"device {device.name}: batch size {b} is not between {fewest} and {most} (C5)")
+        if not smallest <= b <= problem.largest_batch[i]:
+            largest = f"{problem.largest_batch[i]:.0f}"
+            sentences.append(
+                f"device {device.name}: batch size {b} is not between {smallest} and {largest} (C5)"
+            )
         if not 1 <= cut <= layers:
-            found.append(f"device {device.name}: cut {cut} is not between 1 and {layers} (C2, C3)")
+            sentences.append(f"device {device.name}: cut {cut} is not between 1 and {layers} (C2, C3)")
             continue
-        held = sum(profile.activation_bits_at[k] + profile.gradient_bits_at[k] for k in range(cut))
-        needed = b * held + profile.optimizer_bits_upto[cut - 1] + profile.param_bits_upto[cut - 1]
-        if needed > device.memory * (1 + 1e-12):
-            found.append(f"device {device.name}: needs {needed:.6g} bit of {device.memory:.6g} (C4)")
-    return found
+        per_sample = sum(profile.activation_bits_at[k] + profile.gradient_bits_at[k] for k in range(cut))
+        needed = b * per_sample + profile.optimizer_bits_upto[cut - 1] + profile.param_bits_upto[cut - 1]
+        if needed > device.memory * MEMORY_ROUNDING:
+            sentences.append(
+                f"device {device.name}: needs {needed:.6g} bit but has {device.memory:.6g} bit (C4)"
+            )
+    return sentences
 
 
 def _value_faults(report: PlanReport, problem: Problem, rtol: float) -> list[str]:
-    found = []
-    fresh = evaluate(report.plan, problem)  # raises if C1 is broken
+    """Numbers of the report that differ from `evaluate`, and a lower bound above Θ."""
+    sentences = []
+    evaluated = evaluate(report.plan, problem)  # raises TargetUnreachable if C1 is violated
     for name in ("objective", "rounds", "round_seconds"):
-        told, true = getattr(report, name), getattr(fresh, name)
-        if not math.isclose(told, true, rel_tol=rtol):
-            found.append(f"{name} is {true!r}, the report says {told!r}")
+        reported, true = getattr(report, name), getattr(evaluated, name)
+        if not math.isclose(reported, true, rel_tol=rtol):
+            sentences.append(f"{name} is {true!r}, the report says {reported!r}")
     if report.lower_bound is not None and report.lower_bound > report.objective * (1 + rtol):
-        found.append(f"the lower bound {report.lower_bound!r} lies above Θ = {report.objective!r}")
-    return found
+        sentences.append(f"the lower bound {report.lower_bound!r} lies above Θ = {report.objective!r}")
+    return sentences

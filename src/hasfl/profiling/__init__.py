@@ -1,1 +1,1 @@
-"""What models cost."""
+"""Layer tables of models: compute, memory and traffic of each layer."""

@@ -1,7 +1,7 @@
-"""Count what each layer of a model costs, without running it: shapes on the meta device.
+"""Count the costs of each layer of a model from shapes, on the meta device, which allocates no storage.
 
-Work is counted by `torch.utils.flop_counter`: convolutions, matrix products and attention, with a
-multiply-add as two FLOP. Norms, activations and poolings count as nothing, as in the literature.
+`torch.utils.flop_counter` counts the work of convolutions, matrix products and attention. A multiply-add is
+two FLOP. Norms, activations and poolings count as no work, as is usual in the literature.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,36 +16,42 @@ from torch.utils.flop_counter import FlopCounterMode
 from hasfl.networks.layered_model import LayeredModel
 from hasfl.networks.meta_values import meta_state
 from hasfl.profile import Layer
+from hasfl.units import BITS_PER_BYTE
 
-SAMPLES = 2  # a batch norm may refuse a batch of one; everything counted here is linear in the batch
+# The batch size for which costs are counted. A batch norm may refuse a batch of one. All costs are
+# proportional to the batch size, so a division by SAMPLES gives the costs of one sample.
+SAMPLES = 2
 
 
 def count_layers(model: LayeredModel) -> tuple[Layer, ...]:
-    """Cost of every layer for one sample.
+    """The costs of every layer for one sample.
 
-    The first layer with weights has no gradient to send further back, so its backward pass is half
-    that of the others.
+    The first layer with weights computes no gradient with respect to its input. So its backward pass costs as
+    much as its forward pass. The backward pass of a later layer with weights costs twice its forward pass.
     """
     shape, dtype = model.example_input.shape[1:], model.example_input.dtype
     x = torch.empty((SAMPLES, *shape), dtype=dtype, device="meta")
     layers = []
     for name, layer in model.layers.items():
-        counted, x = _count_layer(name, layer, x)
-        layers.append(counted)
+        costs, x = _count_layer(name, layer, x)
+        layers.append(costs)
     return tuple(layers)
 
 
 def _count_layer(name: str, layer: nn.Module, x: Tensor) -> tuple[Layer, Tensor]:
-    """Cost of one layer on input `x`, and the input of the next, which asks for a gradient if it must."""
+    """The costs of one layer on input `x`, and its output, the input of the next layer.
+
+    The output requires a gradient if this layer or an earlier one has weights.
+    """
     state = meta_state(layer)
     forward_flops, y = _count(lambda: functional_call(layer, state, (x,)))
-    wanted = [tensor for tensor in (*state.values(), x) if tensor.requires_grad]
+    targets = [tensor for tensor in (*state.values(), x) if tensor.requires_grad]
     backward_flops = 0.0
     if y.requires_grad:
         backward_flops, _ = _count(
-            lambda: torch.autograd.grad(y, wanted, grad_outputs=torch.empty_like(y), allow_unused=True)
+            lambda: torch.autograd.grad(y, targets, grad_outputs=torch.empty_like(y), allow_unused=True)
         )
-    row = Layer(
+    costs = Layer(
         name=name,
         output_shape=tuple(y.shape[1:]),
         forward_flops=forward_flops / SAMPLES,
@@ -58,11 +64,11 @@ def _count_layer(name: str, layer: nn.Module, x: Tensor) -> tuple[Layer, Tensor]
         batch_norm=any(isinstance(module, _BatchNorm) for module in layer.modules()),
         smallest_batch=1 if _takes_one_sample(layer, state, x, y) else SAMPLES,
     )
-    return row, y.detach().requires_grad_(y.requires_grad)
+    return costs, y.detach().requires_grad_(y.requires_grad)
 
 
 def _takes_one_sample(layer: nn.Module, state: dict[str, Tensor], x: Tensor, y: Tensor) -> bool:
-    """Whether a layer trains on a batch of one; a batch norm with one value a channel does not."""
+    """Whether a layer can train on one sample; a batch norm with one value per channel cannot."""
     try:
         with torch.no_grad(), torch.device("meta"):
             single = functional_call(layer, state, (x[:1],))
@@ -72,16 +78,17 @@ def _takes_one_sample(layer: nn.Module, state: dict[str, Tensor], x: Tensor, y: 
 
 
 def _count(work: Callable[[], Any]) -> tuple[float, Any]:
+    """The FLOP that `work` takes, and its result."""
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         result = work()
     return float(counter.get_total_flops()), result
 
 
 def _travelling_buffers(layer: nn.Module) -> list[Tensor]:
-    """What is kept with the weights and is averaged like them; a counter of batches is not."""
-    kept = layer.state_dict()
-    return [buffer for name, buffer in layer.named_buffers() if name in kept and buffer.is_floating_point()]
+    """The buffers that devices send with the weights: all saved buffers except counters of batches."""
+    saved = layer.state_dict()
+    return [buffer for name, buffer in layer.named_buffers() if name in saved and buffer.is_floating_point()]
 
 
 def _bits(tensors: Iterable[Tensor]) -> float:
-    return float(sum(8 * tensor.element_size() * tensor.numel() for tensor in tensors))
+    return float(sum(BITS_PER_BYTE * tensor.element_size() * tensor.numel() for tensor in tensors))

@@ -1,6 +1,7 @@
-"""Layer tables that come with hasfl, so that planning for its own models needs no torch.
+"""Layer tables that are part of the package, so that planning for hasfl's own models needs no torch.
 
-`python -m hasfl.profiling.shipped` counts them anew; a test holds them against the count.
+`python -m hasfl.profiling.shipped` counts the models and writes the tables. A test compares the tables with a
+new count.
 """
 
 import json
@@ -13,7 +14,8 @@ from hasfl.documents.profile_file import ProfileFile
 from hasfl.profile import Layer
 
 FOLDER = Path(__file__).parent / "tables"
-# The paper's two pairs of model and data set, and the small model for digits.
+# The number of classes and the norm of each shipped table: the paper's VGG-16 for CIFAR-10 and ResNet-18 for
+# CIFAR-100, and the small CNN for digits.
 SHIPPED: dict[str, tuple[int, Literal["batch"]]] = {
     "vgg16": (10, "batch"),
     "resnet18": (100, "batch"),
@@ -22,7 +24,10 @@ SHIPPED: dict[str, tuple[int, Literal["batch"]]] = {
 
 
 def shipped_layers(model: str, *, classes: int | None, norm: str | None) -> tuple[Layer, ...] | None:
-    """The layers of one of hasfl's models, if its table is shipped for these options."""
+    """The layers of a model from its shipped table, or None if no table has these options.
+
+    An option of None stands for the model's default.
+    """
     if model not in SHIPPED:
         return None
     default_classes, default_norm = SHIPPED[model]
@@ -37,7 +42,7 @@ def _table(model: str) -> tuple[Layer, ...]:
 
 
 def write_tables() -> None:
-    """Count every shipped model and write its table."""
+    """Count the layers of every shipped model and write its table."""
     from hasfl.networks import network
     from hasfl.profiling.costs import count_layers
 

@@ -1,1 +1,1 @@
-"""What is left of a training: the folder it writes, the numbers read out of it, and their pictures."""
+"""The results of a run: its folder, the measures that compare runs, and the figures."""

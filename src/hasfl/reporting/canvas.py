@@ -1,4 +1,4 @@
-"""How every picture looks: sizes, colours, axes. matplotlib is imported here, and only when one is drawn."""
+"""The look of all figures: sizes, colours, axes. matplotlib is imported only when a figure is drawn."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,23 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-WIDTH = 7.0  # inches, the text of a two-column paper
-TINY, SMALL, NORMAL = 6.0, 7.5, 9.0  # points
+# Numbers without another reason are chosen by hand, by the look of the figures.
+WIDTH = 7.0  # inches: the text width of a two-column paper
+RESOLUTION = 200  # dots per inch of a PNG file
+TINY, SMALL, NORMAL = 6.0, 7.5, 9.0  # font sizes in points
 POINTS_PER_INCH = 72.0
-# Okabe and Ito's, told apart with any colour vision; without their yellow, which is too pale on white.
+LINE_HEIGHT = 1.25  # distance of two lines of text, over the font size
+TICK_LENGTH = 3  # points
+ROUND_STEPS = [1, 2, 5, 10]  # steps between ticks, times a power of ten
+HALF_CELL = 0.5  # a cell of a matrix is centred at a whole number and reaches half a unit to each side
+# The colour scale of a heat map.
+SCALE_DISTANCE, SCALE_WIDTH = 0.012, 0.05  # as shares of the axes
+SCALE_SLENDERNESS = 10  # its length over its width, for axes of one inch in height
+SCALE_TICKS = 8
+PALEST = 0.2  # the colours begin at this share of matplotlib's palette, because paler ones vanish on white
+SHADES = 256
+# The colours of Okabe and Ito, which people with any colour vision can distinguish. Their yellow is left out,
+# because it is too pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 DARK, GREY, PALE = "#444444", "#999999", "#dddddd"
@@ -24,36 +37,36 @@ ALL_SIDES = ("left", "bottom", "right", "top")
 
 
 def new_figure(height: float) -> "Figure":
-    """An empty figure that belongs to nobody else and arranges its parts by itself."""
+    """An empty figure with automatic layout, independent of pyplot's global state."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise MissingExtra("drawing figures needs matplotlib: pip install 'hasfl[train]'") from None
-    return Figure(figsize=(WIDTH, height), dpi=200, layout="constrained")
+        raise MissingExtra("drawing a picture needs matplotlib: pip install 'hasfl[train]'") from None
+    return Figure(figsize=(WIDTH, height), dpi=RESOLUTION, layout="constrained")
 
 
 def line_style(k: int) -> dict[str, Any]:
-    """Colour and dashes of the k-th line: colours first, then the same ones dashed."""
+    """The colour and the dashes of line k: first all colours with full lines, then all colours dashed."""
     return {"color": COLOURS[k % len(COLOURS)], "linestyle": DASHES[k // len(COLOURS) % len(DASHES)]}
 
 
 def label(axes: "Axes", *, x: str = "", y: str = "", frame: tuple[str, ...] = ("left", "bottom")) -> None:
-    """Name both axes; small ticks, and lines on the named sides only."""
+    """Set the labels of both axes, the size of the ticks, and the sides that have a line."""
     axes.set_xlabel(x, fontsize=NORMAL)
     axes.set_ylabel(y, fontsize=NORMAL)
-    axes.tick_params(labelsize=SMALL, color=DARK, length=3)
+    axes.tick_params(labelsize=SMALL, color=DARK, length=TICK_LENGTH)
     for side, spine in axes.spines.items():
         spine.set_visible(side in frame)
         spine.set_color(DARK)
 
 
 def whole_ticks(axes: "Axes", *, x: int = 0, y: int = 0) -> None:
-    """At most so many ticks on an axis, at whole numbers."""
+    """Put at most `x` and `y` ticks on the two axes, at whole numbers; 0 leaves an axis unchanged."""
     from matplotlib.ticker import MaxNLocator
 
     for axis, most in ((axes.xaxis, x), (axes.yaxis, y)):
         if most:
-            axis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+            axis.set_major_locator(MaxNLocator(most, integer=True, steps=ROUND_STEPS, min_n_ticks=1))
 
 
 def heat_map(
@@ -63,40 +76,48 @@ def heat_map(
     meaning: str,
     first: int = 1,
     steps: tuple[int, int] = (1, 1),
-    **how: Any,
+    **colours: Any,
 ) -> None:
-    """Draw a matrix with its colour scale: rows from 1 at the top, columns from `first`, in these steps."""
+    """Draw a matrix with a colour scale that is labelled `meaning`.
+
+    Rows are numbered from 1 at the top, columns from `first`. A cell stands for `steps` rows and columns.
+    `colours` are arguments of matplotlib's `imshow`.
+    """
     rows, columns = np.array(cells.shape) * steps
-    extent = (first - 0.5, first - 0.5 + columns, rows + 0.5, 0.5)
-    image = axes.imshow(cells, aspect="auto", interpolation="nearest", extent=extent, **how)
-    slender = 10 * axes.bbox.height / axes.figure.dpi
-    scale = axes.figure.colorbar(image, ax=axes, pad=0.012, fraction=0.05, aspect=slender)
+    left = first - HALF_CELL
+    extent = (left, left + columns, rows + HALF_CELL, HALF_CELL)
+    image = axes.imshow(cells, aspect="auto", interpolation="nearest", extent=extent, **colours)
+    inches = axes.bbox.height / axes.figure.dpi
+    scale = axes.figure.colorbar(
+        image, ax=axes, pad=SCALE_DISTANCE, fraction=SCALE_WIDTH, aspect=SCALE_SLENDERNESS * inches
+    )
     scale.outline.set_visible(False)
     label(scale.ax, y=meaning, frame=())
-    whole_ticks(scale.ax, y=8)
+    whole_ticks(scale.ax, y=SCALE_TICKS)
 
 
 def green_to_blue() -> "Colormap":
-    """Few to many, from a green that is seen on white to a blue that is nearly black."""
+    """Colours from a light green, which is visible on white, to a nearly black blue."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
-    return ListedColormap(colormaps["YlGnBu"](np.linspace(0.2, 1.0, 256)))
+    return ListedColormap(colormaps["YlGnBu"](np.linspace(PALEST, 1.0, SHADES)))
 
 
 def levels(cells: NDArray[np.float64]) -> dict[str, Any]:
-    """One colour for each whole number that occurs or lies between those that do."""
+    """Colours for `heat_map`: one for each whole number from the smallest to the largest cell."""
     from matplotlib import colormaps
 
     low, high = int(np.nanmin(cells)), int(np.nanmax(cells))
-    return {"cmap": colormaps["cividis"].resampled(high - low + 1), "vmin": low - 0.5, "vmax": high + 0.5}
+    colours = colormaps["cividis"].resampled(high - low + 1)
+    return {"cmap": colours, "vmin": low - HALF_CELL, "vmax": high + HALF_CELL}
 
 
 def every(count: int, most: int) -> int:
-    """The k for which every k-th of `count` things are at most `most`."""
+    """The smallest k such that every k-th of `count` things gives at most `most` things."""
     return max(1, math.ceil(count / most))
 
 
 def labels_in(inches: float) -> int:
-    """How many lines of small print fit below each other."""
-    return max(1, int(inches * POINTS_PER_INCH / (1.25 * SMALL)))
+    """The number of lines of small text that fit into this height."""
+    return max(1, int(inches * POINTS_PER_INCH / (LINE_HEIGHT * SMALL)))

@@ -1,4 +1,4 @@
-"""Pictures of runs: records in, a Figure out. No global state, so any number can be drawn at once."""
+"""Figures of runs. Each function takes records and returns a matplotlib Figure, without global state."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +13,7 @@ from hasfl.reporting.canvas import (
     ALL_SIDES,
     DARK,
     GREY,
+    HALF_CELL,
     PALE,
     SMALL,
     TINY,
@@ -34,89 +35,132 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+TO_PERCENT = 100
 TIME_UNITS = {"days": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
+# Ticks of a logarithmic time axis: about one for each factor of ten, with a round name.
 LOG_TICKS = {
     "1 ms": 1e-3, "10 ms": 1e-2, "100 ms": 0.1, "1 s": 1.0, "10 s": 10.0, "1 min": 60.0, "10 min": 600.0,
     "1 h": 3600.0, "10 h": 36e3, "4 days": 345.6e3, "40 days": 3456e3, "400 days": 34.56e6,
 }  # fmt: skip
 FORMATS = (".png", ".svg")
-MOST_COLUMNS = 100  # devices in the picture of a partition; beyond, groups of them
-MOST_NUMBERS = 20  # devices and classes up to which its cells have numbers in them
-MOST_DEVICES = 200  # in the picture of plans; beyond, one in k
-MOST_ROUNDS = 400
+
+# The numbers below are chosen by hand, by the look of the figures. Heights and widths are in inches, sizes of
+# lines and marks in points.
+
+# The figure of accuracies.
+LEAST_HEIGHT = 3.2
+HEIGHT_PER_CURVE, HEIGHT_OF_MARKS = 0.45, 0.5  # the legend has one entry per curve, and explains the marks
+UNITS_SHOWN = 2  # the time axis has the largest unit of which the longest run lasts two or more
+LINE_WIDTH, FIRST_LINE_WIDTH = 1.3, 2.6  # a wide first line stays visible where another line covers it
+MARK_SIZE = 6.5
+ABOVE_LINES = 3  # the drawing order of marks; matplotlib draws lines at 2
+GRID_WIDTH = 0.5
+LEGEND_SPACING = 0.9  # over the font size
+LOGARITHMIC_FROM = 10  # the time axis is logarithmic if the longest run lasts this many times the shortest
+TICK_REACH = 2  # a tick may lie outside the data by this factor
+
+# The figure of a partition.
+MOST_COLUMNS = 100  # devices that have their own column; more devices are shown as groups
+MOST_NUMBERS = 20  # devices and classes up to which every cell shows its number
+CLASS_HEIGHT = 0.17  # of a row of the matrix
+LEAST_MATRIX, MOST_MATRIX = 1.6, 7.0  # the smallest and the largest height of the matrix
+TOTALS_HEIGHT = 0.55  # of the bars above the matrix
+OTHER_HEIGHT = 1.2  # of the bars, the labels and the margins together
+BAR_WIDTH = 0.8  # of a column
+DEVICE_TICKS = 20
+DARK_FROM = 0.45  # cells above this share of the largest are dark, and their numbers white
+SORTED_BY = 2  # groups of devices are sorted by this many classes
+
+# The figure of plans.
+PLAN_HEIGHT = 4.4
+MOST_DEVICES = 200  # of more devices, every k-th is shown
+MOST_ROUNDS = 400  # of more rounds, every k-th is shown
+ROUND_TICKS, PLAN_TICKS = 10, 6
 
 
 def accuracy_against_time(curves: Mapping[str, Sequence[RoundRecord]]) -> "Figure":
-    """Test accuracy of each strategy over virtual time, with a mark where it converged."""
+    """The test accuracy of each strategy over virtual time, with a mark where it converged."""
     if not curves:
         raise InputError("a picture of accuracies needs at least one run, got none: train first")
     outcomes = [outcome(strategy, records) for strategy, records in curves.items()]
-    ends = [each.seconds for each in outcomes]
-    unit = next((unit for unit, size in TIME_UNITS.items() if max(ends) >= 2 * size), "s")
-    figure = new_figure(max(3.2, 0.45 * len(curves) + 0.5))
+    ends = [result.seconds for result in outcomes]
+    unit = next((unit for unit, size in TIME_UNITS.items() if max(ends) >= UNITS_SHOWN * size), "s")
+    figure = new_figure(max(LEAST_HEIGHT, HEIGHT_PER_CURVE * len(curves) + HEIGHT_OF_MARKS))
     axes = figure.add_subplot()
-    for k, each in enumerate(outcomes):
-        _, clock, accuracies = accuracy_curve(curves[each.strategy])
-        width = 1.3 if k else 2.6  # the first shows also where another lies on it
-        seconds = clock / TIME_UNITS[unit]
-        axes.plot(seconds, 100 * accuracies, lw=width, label=_in_words(each), **line_style(k))
-        end = int(np.searchsorted(clock, each.converged_seconds))
-        dot = _dot(line_style(k)["color"], full=each.converged)
-        axes.plot(seconds[end], 100 * accuracies[end], zorder=3, **dot)
+    for k, result in enumerate(outcomes):
+        _draw_curve(axes, k, result, curves[result.strategy], TIME_UNITS[unit])
     label(axes, x=f"virtual time ({unit})", y="test accuracy (%)")
-    if max(ends) > 10 * min(ends) > 0:
-        _tell_time_by_factors(axes, TIME_UNITS[unit])
-    axes.grid(color=PALE, linewidth=0.5)
+    if max(ends) > LOGARITHMIC_FROM * min(ends) > 0:
+        _make_time_logarithmic(axes, TIME_UNITS[unit])
+    axes.grid(color=PALE, linewidth=GRID_WIDTH)
     _explain_marks(axes, outcomes)
-    figure.legend(loc="outside right upper", fontsize=SMALL, frameon=False, labelspacing=0.9)
+    figure.legend(loc="outside right upper", fontsize=SMALL, frameon=False, labelspacing=LEGEND_SPACING)
     return figure
 
 
-def _in_words(each: Outcome) -> str:
-    return f"{each.strategy}\n{each.converged_accuracy:.1%} in {format_seconds(each.converged_seconds)}"
+def _draw_curve(
+    axes: "Axes", k: int, result: Outcome, records: Sequence[RoundRecord], unit_seconds: float
+) -> None:
+    """Draw the accuracies of one run as line k, with a mark where the run converged or ended."""
+    _, clock, accuracies = accuracy_curve(records)
+    times, percent = clock / unit_seconds, TO_PERCENT * accuracies
+    width = LINE_WIDTH if k else FIRST_LINE_WIDTH
+    axes.plot(times, percent, lw=width, label=_in_words(result), **line_style(k))
+    end = int(np.searchsorted(clock, result.converged_seconds))
+    mark = _mark(line_style(k)["color"], filled=result.converged)
+    axes.plot(times[end], percent[end], zorder=ABOVE_LINES, **mark)
 
 
-def _dot(colour: str, *, full: bool) -> dict[str, Any]:
-    face, edge = (colour, "white") if full else ("white", colour)
+def _in_words(result: Outcome) -> str:
+    return f"{result.strategy}\n{result.converged_accuracy:.1%} in {format_seconds(result.converged_seconds)}"
+
+
+def _mark(colour: str, *, filled: bool) -> dict[str, Any]:
+    face, edge = (colour, "white") if filled else ("white", colour)
     return {
         "marker": "o",
         "linestyle": "",
-        "markersize": 6.5,
+        "markersize": MARK_SIZE,
         "markerfacecolor": face,
         "markeredgecolor": edge,
     }
 
 
 def _explain_marks(axes: "Axes", outcomes: Sequence[Outcome]) -> None:
-    for full, meaning in ((True, "converged"), (False, "ended before it converged")):
-        if any(each.converged == full for each in outcomes):
-            axes.plot([], [], label=meaning, **_dot(DARK, full=full))
+    """Add an entry to the legend for each kind of mark that the figure has."""
+    for converged, meaning in ((True, "converged"), (False, "ended before it converged")):
+        if any(result.converged == converged for result in outcomes):
+            axes.plot([], [], label=meaning, **_mark(DARK, filled=converged))
 
 
-def _tell_time_by_factors(axes: "Axes", unit: float) -> None:
-    """A logarithmic axis with a tick at about every factor of ten that has a round name."""
-    low, high = axes.dataLim.intervalx * unit
+def _make_time_logarithmic(axes: "Axes", unit_seconds: float) -> None:
+    """Make the time axis logarithmic, with the ticks of `LOG_TICKS`."""
+    low, high = axes.dataLim.intervalx * unit_seconds
     axes.set_xscale("log")
-    ticks = {name: seconds for name, seconds in LOG_TICKS.items() if low / 2 <= seconds <= high * 2}
-    axes.set_xticks([seconds / unit for seconds in ticks.values()], labels=list(ticks))
+    ticks = {
+        name: seconds
+        for name, seconds in LOG_TICKS.items()
+        if low / TICK_REACH <= seconds <= high * TICK_REACH
+    }
+    axes.set_xticks([seconds / unit_seconds for seconds in ticks.values()], labels=list(ticks))
     axes.minorticks_off()
     label(axes, x="virtual time", y=axes.get_ylabel())
 
 
 def who_holds_what(counts: NDArray[np.int64], class_names: Sequence[str]) -> "Figure":
-    """How many samples of each class each device holds; of very many devices, what groups of them hold."""
+    """The number of samples that each device holds of each class; many devices are shown as groups."""
     _require_one_column_per_class(counts, class_names)
-    columns, devices = _columns(counts)
-    height = min(max(0.17 * len(class_names), 1.6), 7.0)
-    figure = new_figure(height + 1.2)
-    totals, cells = figure.subplots(2, sharex=True, height_ratios=[0.55, height])
-    totals.bar(np.arange(1, len(columns) + 1), columns.sum(axis=1), width=0.8, color=GREY)
+    columns, meaning = _columns(counts)
+    height = min(max(CLASS_HEIGHT * len(class_names), LEAST_MATRIX), MOST_MATRIX)
+    figure = new_figure(height + OTHER_HEIGHT)
+    totals, cells = figure.subplots(2, sharex=True, height_ratios=[TOTALS_HEIGHT, height])
+    totals.bar(np.arange(1, len(columns) + 1), columns.sum(axis=1), width=BAR_WIDTH, color=GREY)
     label(totals, y="samples")
-    held = np.ma.masked_equal(columns.T, 0)
+    samples = np.ma.masked_equal(columns.T, 0)  # a cell without samples stays white
     most = max(1.0, columns.max())
-    heat_map(cells, held, meaning="samples of the class", cmap=green_to_blue(), vmin=0, vmax=most)
-    label(cells, x=devices, frame=ALL_SIDES)
-    whole_ticks(cells, x=20)
+    heat_map(cells, samples, meaning="samples of the class", cmap=green_to_blue(), vmin=0, vmax=most)
+    label(cells, x=meaning, frame=ALL_SIDES)
+    whole_ticks(cells, x=DEVICE_TICKS)
     step = every(len(class_names), labels_in(height))
     cells.set_yticks(range(1, len(class_names) + 1, step), labels=class_names[::step])
     if max(columns.shape) <= MOST_NUMBERS:
@@ -133,71 +177,80 @@ def _require_one_column_per_class(counts: NDArray[np.int64], class_names: Sequen
 
 
 def _columns(counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], str]:
-    """A column per device, or the means of equal groups, sorted by the two classes they hold most of."""
+    """The columns of the matrix, and their meaning: one per device, or the means of equal groups of devices.
+
+    The groups are sorted by the two classes of which their devices hold the most samples.
+    """
     if len(counts) <= MOST_COLUMNS:
         return counts.astype(np.float64), "device"
     by_size = np.argsort(-counts, axis=1, kind="stable")
-    order = np.lexsort(by_size[:, 1::-1].T)
+    order = np.lexsort(by_size[:, SORTED_BY - 1 :: -1].T)  # lexsort takes the most important key last
     groups = np.array_split(counts[order], MOST_COLUMNS)
-    meaning = (
-        f"means of {len(groups)} groups of the {len(counts):,} devices, sorted by what they hold most of"
-    )
+    meaning = f"means of {len(groups)} groups of the {len(counts):,} devices, sorted by the classes they hold most of"
     return np.array([group.mean(axis=0) for group in groups]), meaning
 
 
 def _write_numbers(axes: "Axes", columns: NDArray[np.int64]) -> None:
-    dark = columns > 0.45 * columns.max()
+    """Write the number of samples into every cell that has any."""
+    dark = columns > DARK_FROM * columns.max()
     for i, j in zip(*np.nonzero(columns), strict=True):
         colour = "white" if dark[i, j] else "black"
         axes.text(i + 1, j + 1, f"{columns[i, j]}", ha="center", va="center", fontsize=TINY, color=colour)
 
 
 def plan_over_time(records: Sequence[RoundRecord]) -> "Figure":
-    """The batch size and the cut that each device had last, over the rounds; white before its first."""
+    """The latest batch size and cut of each device, over the rounds; white before its first round."""
     if not records:
         raise InputError("a picture of plans needs at least one round, got none: train first")
-    fleet, first = 1 + max(int(each.devices.max()) for each in records), records[0].round
-    steps = (every(fleet, MOST_DEVICES), every(len(records), MOST_ROUNDS))
-    figure = new_figure(4.4)
+    devices, first = 1 + max(int(record.devices.max()) for record in records), records[0].round
+    steps = (every(devices, MOST_DEVICES), every(len(records), MOST_ROUNDS))
+    figure = new_figure(PLAN_HEIGHT)
     upper, lower = figure.subplots(2, sharex=True, sharey=True)
-    batch_sizes = _last_given("batch_sizes", records, fleet, steps)
+    batch_sizes = _latest("batch_sizes", records, devices, steps)
     heat_map(upper, batch_sizes, meaning="batch size", first=first, steps=steps, cmap="viridis")
-    cuts = _last_given("cuts", records, fleet, steps)
+    cuts = _latest("cuts", records, devices, steps)
     heat_map(lower, cuts, meaning="cut (layers on device)", first=first, steps=steps, **levels(cuts))
-    device = "device" if steps[0] == 1 else f"device (one in {steps[0]})"
-    label(upper, y=device, frame=ALL_SIDES)
-    label(lower, x="round", y=device, frame=ALL_SIDES)
-    lower.set(xlim=(first - 0.5, records[-1].round + 0.5), ylim=(fleet + 0.5, 0.5))
-    whole_ticks(lower, x=10, y=6)
+    rows = "device" if steps[0] == 1 else f"device (one in {steps[0]})"
+    label(upper, y=rows, frame=ALL_SIDES)
+    label(lower, x="round", y=rows, frame=ALL_SIDES)
+    rounds = (first - HALF_CELL, records[-1].round + HALF_CELL)
+    lower.set(xlim=rounds, ylim=(devices + HALF_CELL, HALF_CELL))
+    whole_ticks(lower, x=ROUND_TICKS, y=PLAN_TICKS)
     return figure
 
 
-def _last_given(
-    what: str, records: Sequence[RoundRecord], fleet: int, steps: tuple[int, int]
+def _latest(
+    field: str, records: Sequence[RoundRecord], devices: int, steps: tuple[int, int]
 ) -> NDArray[np.float64]:
-    """What each device was given last: a row for each or for one in k, a column likewise per round."""
-    last, columns = np.full(fleet, np.nan), []
-    for k, each in enumerate(records):
-        last[each.devices] = getattr(each.plan, what)
+    """The latest value of a field of the plan, for each device and round, or for every k-th as `steps` say.
+
+    The rows are devices, the columns rounds. A device has NaN before its first round.
+    """
+    latest, columns = np.full(devices, np.nan), []
+    for k, record in enumerate(records):
+        latest[record.devices] = getattr(record.plan, field)
         if k % steps[1] == 0:
-            columns.append(last[:: steps[0]].copy())
+            columns.append(latest[:: steps[0]].copy())
     return np.array(columns).T
 
 
 def require_drawable(path: Path) -> None:
-    """Refuse a file that no picture can be written to; better before it is made than after."""
+    """Raise InputError if no figure can be written to `path`; to be called before the figure is drawn."""
     if path.suffix.lower() not in FORMATS:
-        raise InputError(f"a figure is written as {' or '.join(FORMATS)}, got {path.name}: change its ending")
+        raise InputError(
+            f"a picture is written as {' or '.join(FORMATS)}, got {path.name}: change its ending"
+        )
     if not path.parent.is_dir():
         raise InputError(f"the folder of {path} does not exist: make it, or choose another place")
 
 
 def save_figure(figure: "Figure", path: Path) -> None:
-    """Write a picture, as PNG or SVG by the ending of its name; the same figure gives the same bytes."""
+    """Write a figure as PNG or SVG, by the ending of `path`. The same figure gives the same bytes."""
     require_drawable(path)
     import matplotlib as mpl
 
+    # Without the date, matplotlib's version and a random salt, the bytes do not change from run to run.
     metadata = {"Date": None} if path.suffix.lower() == ".svg" else {"Software": None}
     with mpl.rc_context({"svg.hashsalt": "hasfl"}):
-        advice = "make room there, or choose another place"
-        replace_file(path, lambda made: figure.savefig(made, metadata=metadata), advice=advice)
+        advice = "free some space, or choose another place"
+        replace_file(path, lambda file: figure.savefig(file, metadata=metadata), advice=advice)

@@ -1,4 +1,7 @@
-"""A file that only grows: one JSON line per row, every line complete but perhaps the last."""
+"""A file of rows, one JSON object per line, to which rows are appended.
+
+If a process is killed while it writes, the last line may be incomplete. All other lines are complete.
+"""
 
 import contextlib
 import json
@@ -9,18 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from hasfl.errors import InputError
-from hasfl.reporting.replacing import RECORDED, json_text, writing
+from hasfl.reporting.replacing import READ_WRITE, RECORDED, json_text, writing
+
+SHOWN = 40  # characters of a damaged line that a message shows; chosen by hand
+ELLIPSIS = "..."
 
 
 class Journal:
-    """Rows that each say which `round` they belong to, in the order of rounds."""
+    """A file of rows in the order of rounds; every row has a field `round`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Hand one line to the operating system at once; a line that does not fit is taken back."""
+        """Append one line, without a buffer. If only a part of the line can be written, remove that part."""
         line = f"{json_text(row, self.path.name)}\n".encode()
         with writing(self.path, RECORDED):
             file = self._opened()
@@ -28,11 +34,11 @@ class Journal:
             try:
                 _write_all(file, line)
             except BaseException:
-                self._take_back(file, size)
+                self._cut_back(file, size)
                 raise
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Every complete line; one that a killed process left half-written is passed over."""
+        """The rows of all complete lines; an incomplete last line is skipped."""
         for number, line in enumerate(self._complete_lines(), start=1):
             if (row := _parsed(line)) is None:
                 raise InputError(
@@ -42,11 +48,11 @@ class Journal:
             yield row
 
     def lines_of(self, rounds: int) -> int:
-        """How many sound lines the file begins with that belong to the first `rounds` rounds."""
+        """The number of intact lines of rounds 1 to `rounds` at the beginning of the file."""
         return len(self._lines_of(rounds))
 
     def cut_after(self, rounds: int) -> None:
-        """Drop every line of a later round, and what is left of a half-written one."""
+        """Remove the lines of all rounds after `rounds`, and an incomplete last line."""
         if self.path.exists():
             end = sum(map(len, self._lines_of(rounds)))
             with writing(self.path, RECORDED):
@@ -54,35 +60,35 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
-        """Wait until every line is on disk."""
+        """Wait until all lines are on disk."""
         with writing(self.path, RECORDED):
             os.fsync(self._opened())
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def _opened(self) -> int:
-        """The file to append to, without a half-written last line."""
+        """The open file, without an incomplete last line."""
         if self._descriptor is None:
-            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, READ_WRITE)
             try:
-                self._drop_half_a_line(file)
+                self._remove_incomplete_line(file)
             except BaseException:
                 os.close(file)
                 raise
             self._descriptor = file
         return self._descriptor
 
-    def _drop_half_a_line(self, file: int) -> None:
+    def _remove_incomplete_line(self, file: int) -> None:
         complete = sum(map(len, self._complete_lines()))
         if complete < os.fstat(file).st_size:
             os.ftruncate(file, complete)
 
-    def _take_back(self, file: int, size: int) -> None:
-        """Cut off the beginning of a line; where even that is refused, the next opening does it."""
+    def _cut_back(self, file: int, size: int) -> None:
+        """Cut the file back to its old size. If this fails, the next opening removes the incomplete line."""
         with contextlib.suppress(OSError):
             os.ftruncate(file, size)
         self.close()
@@ -98,15 +104,15 @@ class Journal:
         return [line + b"\n" for line in content.split(b"\n")[:-1]]
 
     def _lines_of(self, rounds: int) -> list[bytes]:
-        def belongs(line: bytes) -> bool:
+        def is_wanted(line: bytes) -> bool:
             row = _parsed(line)
             return row is not None and row["round"] <= rounds
 
-        return list(takewhile(belongs, self._complete_lines()))
+        return list(takewhile(is_wanted, self._complete_lines()))
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The row that a line holds, or None if it is damaged."""
+    """The row of a line, or None if the line is damaged."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -121,4 +127,4 @@ def _write_all(file: int, content: bytes) -> None:
 
 def _short(line: bytes) -> str:
     text = line.decode(errors="replace").strip()
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+    return repr(text if len(text) <= SHOWN else text[: SHOWN - len(ELLIPSIS)] + ELLIPSIS)

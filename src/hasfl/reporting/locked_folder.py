@@ -1,4 +1,4 @@
-"""A folder that appears at once with all its files, and that one process at a time may write."""
+"""Folders that appear complete with all their files, and that only one process at a time may write."""
 
 import errno
 import fcntl
@@ -11,23 +11,24 @@ from pathlib import Path
 from typing import Self
 
 from hasfl.errors import InputError
-from hasfl.reporting.replacing import sync, write_text, writing
+from hasfl.reporting.replacing import READ_WRITE, sync, write_text, writing
 
-TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # what renaming onto something else than nothing gives
-LOCK = "lock"
-ELSEWHERE = "make room there, or choose another place with --out"
+# The error codes of a rename to the path of a file or of a folder with files.
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+LOCK = "lock"  # the file inside the folder that is locked
+ELSEWHERE = "free some space, or choose another place with --out"
 
 
 @dataclass(frozen=True, slots=True)
 class FolderLock:
-    """The right to write a folder; the system takes it back when the process ends, however it ends."""
+    """A lock on a folder. The operating system releases it when the process ends, even by a kill."""
 
     descriptor: int
 
     @classmethod
     def take(cls, folder: Path) -> Self:
-        """Lock a folder, or refuse if someone holds it."""
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        """Lock a folder; InputError if another process holds the lock."""
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, READ_WRITE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -42,42 +43,46 @@ class FolderLock:
         return cls(descriptor)
 
     def release(self) -> None:
-        """Let others write, also where a child process has inherited the lock."""
+        """Release the lock, even if a child process has inherited it."""
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
         os.close(self.descriptor)
 
 
 def make_locked_folder(path: Path, texts: Mapping[str, str]) -> FolderLock:
-    """Make a folder that holds these files, locked from its first moment; `path` must still be free."""
+    """Create a locked folder with these files. `path` must not exist, or be an empty folder."""
     with writing(path, ELSEWHERE), ExitStack() as undo:
         _require_free(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        workshop = path.parent / f".{path.name}.{os.getpid()}.part"
-        shutil.rmtree(workshop, ignore_errors=True)
-        workshop.mkdir()
-        undo.callback(shutil.rmtree, workshop, ignore_errors=True)
+        temporary = path.parent / f".{path.name}.{os.getpid()}.part"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        undo.callback(shutil.rmtree, temporary, ignore_errors=True)
         for name, text in texts.items():
-            write_text(workshop / name, text)
-            sync(workshop / name)
-        lock = FolderLock.take(workshop)
+            write_text(temporary / name, text)
+            sync(temporary / name)
+        lock = FolderLock.take(temporary)
         undo.callback(lock.release)
-        _move_into_place(workshop, path)
+        _move_into_place(temporary, path)
         undo.pop_all()
     return lock
 
 
 def _require_free(path: Path) -> None:
+    """Raise InputError if `path` is a file or a folder with files."""
     if path.parent.exists() and not path.parent.is_dir():
         raise InputError(f"{path.parent} must be a folder, but is a file: choose another place with --out")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(_taken(path))
 
 
-def _move_into_place(workshop: Path, path: Path) -> None:
-    """Rename, which succeeds only where nothing or an empty folder is: the check that no one can outrun."""
-    sync(workshop)
+def _move_into_place(temporary: Path, path: Path) -> None:
+    """Rename the temporary folder to `path`.
+
+    The rename fails if another process has created a folder with files at `path` after `_require_free`.
+    """
+    sync(temporary)
     try:
-        workshop.rename(path)
+        temporary.rename(path)
     except OSError as error:
         if error.errno in TAKEN:
             raise InputError(_taken(path)) from None

@@ -1,4 +1,4 @@
-"""What a comparison is made of: where each strategy's accuracy ends, and how soon it gets there."""
+"""Measures that compare strategies: the accuracy at which a run converged, and the time it took."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from hasfl.errors import InputError
 from hasfl.goal import plateau
 from hasfl.record import RoundRecord
 
-Curve = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+Curve = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]  # rounds, seconds, accuracies
 Records = Sequence[RoundRecord]
 
 
 def accuracy_curve(records: Records) -> Curve:
-    """The evaluations of a run as three arrays: their rounds, the clock in seconds, the accuracies."""
+    """The evaluations of a run as three arrays: rounds, virtual seconds on the clock, and accuracies."""
     evaluated = [record for record in records if record.accuracy is not None]
     return (
         np.array([record.round for record in evaluated], dtype=np.int64),
@@ -28,32 +28,35 @@ def accuracy_curve(records: Records) -> Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one run came to. Where it did not converge, its last evaluation stands in and it says so."""
+    """The outcome of one run. If the run did not converge, `converged_…` describe its last evaluation."""
 
     strategy: str
-    converged: bool  # whether the paper's rule was met
-    converged_accuracy: float  # the best up to there
-    converged_seconds: float  # of virtual time
-    converged_rounds: int
+    converged: bool  # whether the accuracy met the paper's rule of convergence
+    converged_accuracy: float  # the best accuracy up to the evaluation at which the run converged
+    converged_seconds: float  # virtual time of that evaluation
+    converged_rounds: int  # round of that evaluation
     best_accuracy: float  # of the whole run
-    seconds: float  # the clock at the end
-    rounds: int
-    samples: int
+    seconds: float  # virtual time at the end of the run
+    rounds: int  # of the whole run
+    samples: int  # used in the whole run
+    accuracy: float  # of the last evaluation, which is of the model that is saved
+    held_out_accuracy: float | None = None
+    held_out_loss: float | None = None
 
 
 def outcome(strategy: str, records: Records) -> Outcome:
-    """Where the run of a strategy converged, and how it ended."""
+    """The outcome of the run of a strategy."""
     rounds, clock, accuracies = accuracy_curve(records)
     if not accuracies.size:
         raise InputError(
             f"the run of {strategy} must have at least one evaluation to be compared, got "
             f"{len(records)} rounds without any: train it longer, or evaluate it more often"
         )
-    settled = plateau(accuracies.tolist())
-    at = len(accuracies) - 1 if settled is None else settled
+    converged_at = plateau(accuracies.tolist())
+    at = len(accuracies) - 1 if converged_at is None else converged_at
     return Outcome(
         strategy=strategy,
-        converged=settled is not None,
+        converged=converged_at is not None,
         converged_accuracy=float(accuracies[: at + 1].max()),
         converged_seconds=float(clock[at]),
         converged_rounds=int(rounds[at]),
@@ -61,48 +64,51 @@ def outcome(strategy: str, records: Records) -> Outcome:
         seconds=records[-1].clock,
         rounds=records[-1].round,
         samples=records[-1].samples,
+        accuracy=float(accuracies[-1]),
+        held_out_accuracy=records[-1].held_out_accuracy,
+        held_out_loss=records[-1].held_out_loss,
     )
 
 
 def seconds_to(records: Records, accuracy: float) -> float | None:
-    """Virtual seconds until the first evaluation at or above an accuracy, if there was one."""
-    good = _evaluations_at(records, accuracy)
-    return good[0].clock if good else None
+    """The virtual time of the first evaluation with at least this accuracy; None if there is none."""
+    evaluations = _evaluations_from(records, accuracy)
+    return evaluations[0].clock if evaluations else None
 
 
-def _evaluations_at(records: Records, accuracy: float) -> list[RoundRecord]:
+def _evaluations_from(records: Records, accuracy: float) -> list[RoundRecord]:
     return [record for record in records if record.accuracy is not None and record.accuracy >= accuracy]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedUp:
-    """How many times as long as the reference one strategy takes: above 1, the reference is faster."""
+    """The time of one strategy over the time of the reference: above 1, the reference is faster."""
 
     strategy: str
-    converged: float  # each to its own converged accuracy, as the paper compares
-    common_accuracy: float  # the lowest that any of them converged at
-    common_seconds: float  # this strategy's to that accuracy
-    common: float  # all to the same accuracy, which is the fair comparison
+    converged: float  # ratio of the times to each one's own converged accuracy, as in the paper
+    common_accuracy: float  # the lowest converged accuracy of all strategies
+    common_seconds: float  # virtual time of this strategy to the common accuracy
+    common: float  # ratio of the times to the common accuracy, which is the fair comparison
 
 
 def speed_ups(runs: Mapping[str, Records], reference: str) -> tuple[SpeedUp, ...]:
-    """How many times faster the reference is than each strategy; its own row is 1 throughout.
+    """How many times faster the reference is than each strategy; the ratios of the reference itself are 1.
 
-    Converged times at different accuracies do not compare, so the second ratio takes every strategy to the
-    lowest converged accuracy, which all of them reach.
+    Times to different accuracies are not comparable. So a second ratio compares the times to the lowest
+    converged accuracy, which all strategies reach.
     """
     if reference not in runs:
         raise InputError(f"the reference must be one of {', '.join(runs)}, got {reference!r}")
     outcomes = {strategy: outcome(strategy, records) for strategy, records in runs.items()}
-    common = min(each.converged_accuracy for each in outcomes.values())
-    soonest = {strategy: seconds_to(records, common) or 0.0 for strategy, records in runs.items()}
+    common = min(result.converged_accuracy for result in outcomes.values())
+    seconds = {strategy: seconds_to(records, common) or 0.0 for strategy, records in runs.items()}
     return tuple(
         SpeedUp(
             strategy=strategy,
             converged=_ratio(outcomes[strategy].converged_seconds, outcomes[reference].converged_seconds),
             common_accuracy=common,
-            common_seconds=soonest[strategy],
-            common=_ratio(soonest[strategy], soonest[reference]),
+            common_seconds=seconds[strategy],
+            common=_ratio(seconds[strategy], seconds[reference]),
         )
         for strategy in runs
     )
@@ -116,7 +122,7 @@ def _ratio(seconds: float, reference: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A quantity over several seeds."""
+    """The mean and the range of a quantity over several seeds."""
 
     mean: float
     low: float

@@ -1,4 +1,4 @@
-"""Files that are either as they were or completely new, whenever the power fails."""
+"""Write files so that a crash or a power failure leaves either the old file or the complete new file."""
 
 import json
 import os
@@ -10,12 +10,13 @@ from typing import Any
 
 from hasfl.errors import Diverged, StorageError
 
-RECORDED = "what was recorded before is intact, and --resume goes on from there"
+RECORDED = "the earlier records are intact, and --resume continues from there"
+READ_WRITE = 0o666  # permission to read and write for everybody, which the umask or the folder restricts
 
 
 @contextmanager
 def writing(path: Path, advice: str) -> Iterator[None]:
-    """Turn whatever the system refuses inside into one sentence that names `path` and ends in `advice`."""
+    """Convert an OSError inside the block to a StorageError that names `path` and ends in `advice`."""
     try:
         yield
     except OSError as error:
@@ -23,30 +24,31 @@ def writing(path: Path, advice: str) -> Iterator[None]:
 
 
 def replace_file(path: Path, write: Callable[[Path], None], *, advice: str = RECORDED) -> None:
-    """Let `write` fill a new file, bring it safely to disk, then put it in the place of `path`.
+    """Let `write` write a new file, wait until it is on disk, then put it in the place of `path`.
 
-    It grows in a folder of its own beside `path`; what a killed process leaves there is cleared away by the
-    next one that writes the same file.
+    The new file is written in a temporary folder beside `path`. If the process is killed, the folder stays,
+    and the next call for the same `path` removes it.
     """
-    workshop = path.parent / f".{path.name}.part"
+    temporary = path.parent / f".{path.name}.part"
     with writing(path, advice):
-        workshop.mkdir(exist_ok=True)
+        temporary.mkdir(exist_ok=True)
         try:
-            write(workshop / path.name)
-            _publish(workshop / path.name, path)
+            write(temporary / path.name)
+            _publish(temporary / path.name, path)
         finally:
-            shutil.rmtree(workshop, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _publish(made: Path, path: Path) -> None:
-    made.chmod(made.parent.stat().st_mode & 0o666)
-    sync(made)
-    made.replace(path)
+def _publish(new_file: Path, path: Path) -> None:
+    """Move a new file to `path`, with the permissions of its folder, which follow the umask."""
+    new_file.chmod(new_file.parent.stat().st_mode & READ_WRITE)
+    sync(new_file)
+    new_file.replace(path)
     sync(path.parent)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on disk."""
+    """Wait until the contents of a file, or the list of files of a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -55,12 +57,15 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text in UTF-8 as it is, on every system."""
+    """Write text in UTF-8, with the same line endings on every system."""
     path.write_bytes(text.encode())
 
 
 def json_text(content: Mapping[str, Any], file: str, *, indent: int | None = None) -> str:
-    """JSON as the standard has it: compact unless indented, and with nothing that is not a number."""
+    """The content as standard JSON, compact unless indented.
+
+    Raise Diverged if a number is infinite or NaN. The message names `file`.
+    """
     separators = (",", ": ") if indent else (",", ":")
     try:
         return json.dumps(content, indent=indent, separators=separators, allow_nan=False)

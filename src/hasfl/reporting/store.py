@@ -1,4 +1,4 @@
-"""One training run as a folder: what was asked for, a record of every round, a checkpoint, the result."""
+"""The folder of a run: its scenario and settings, a record of every round, a checkpoint and the result."""
 
 import json
 from collections.abc import Mapping
@@ -18,10 +18,11 @@ from hasfl.reporting.tensor_file import Tensors, read_tensors, write_tensors
 SCENARIO, SETTINGS, ENVIRONMENT = "scenario.toml", "settings.json", "environment.json"
 ROUNDS, TIMING = "rounds.jsonl", "timing.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
+INDENT = 2  # spaces in the JSON files that people read
 
 
 class RunFolder:
-    """The folder of one run. Reading needs no lock; whoever writes holds it until `close`."""
+    """The folder of one run. The first write locks the folder until `close`; reading needs no lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,11 +39,11 @@ class RunFolder:
         settings: Mapping[str, Any],
         environment: Mapping[str, Any],
     ) -> Self:
-        """Begin a run: the whole folder appears at once, locked, or nothing does."""
+        """Create the folder of a new run: locked, and with all three files. A failure leaves no folder."""
         texts = {
             SCENARIO: scenario_text,
-            SETTINGS: json_text(settings, SETTINGS, indent=2) + "\n",
-            ENVIRONMENT: json_text(environment, ENVIRONMENT, indent=2) + "\n",
+            SETTINGS: json_text(settings, SETTINGS, indent=INDENT) + "\n",
+            ENVIRONMENT: json_text(environment, ENVIRONMENT, indent=INDENT) + "\n",
         }
         run = cls(path)
         run._lock = make_locked_folder(path, texts)
@@ -50,11 +51,11 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """An existing run, to be read or continued."""
+        """Open the folder of an existing run, to read or to continue it."""
         for file in (SCENARIO, SETTINGS, ENVIRONMENT):
             if not (path / file).is_file():
-                found = f"it has no {file}" if path.is_dir() else "there is no such folder"
-                raise InputError(f"{path} must be the folder of a run, but {found}: check its name")
+                fault = f"it has no {file}" if path.is_dir() else "there is no such folder"
+                raise InputError(f"{path} must be the folder of a run, but {fault}: check its name")
         return cls(path)
 
     def __enter__(self) -> Self:
@@ -66,13 +67,16 @@ class RunFolder:
         self.close()
 
     def lock(self) -> None:
-        """Keep other processes from writing here; all that writes does it, and to continue begins with it."""
+        """Lock the folder, so that no other process can write to it.
+
+        Every method that writes calls `lock`. To continue a run, call `lock` before reading.
+        """
         if self._lock is None:
             with writing(self.path, RECORDED):
                 self._lock = FolderLock.take(self.path)
 
     def close(self) -> None:
-        """Let go of the files, and of the lock last."""
+        """Close the files, then release the lock."""
         self._rounds.close()
         self._timing.close()
         if self._lock is not None:
@@ -80,17 +84,17 @@ class RunFolder:
             self._lock = None
 
     def append(self, record: RoundRecord) -> None:
-        """Record a round; a process killed after this does not lose it."""
+        """Append the record of a round. The record survives if the process is killed afterwards."""
         self.lock()
         self._rounds.append(record.as_json())
 
     def append_timing(self, row: Mapping[str, Any]) -> None:
-        """Note how long a round's work took here; the row says which `round`."""
+        """Append a row with the wall time of a round; the row has a field `round`."""
         self.lock()
         self._timing.append(row)
 
     def records(self) -> list[RoundRecord]:
-        """Every round that was recorded completely."""
+        """The records of all rounds that were written completely."""
         return [self._record(row, number) for number, row in enumerate(self._rounds.rows(), start=1)]
 
     def _record(self, row: dict[str, Any], number: int) -> RoundRecord:
@@ -104,46 +108,46 @@ class RunFolder:
             ) from None
 
     def rewind(self, rounds: int) -> None:
-        """Forget every round after the first `rounds`, such as those since the last checkpoint."""
+        """Remove the records of all rounds after `rounds`, e.g. of rounds since the last checkpoint."""
         self.lock()
-        if (sound := self._rounds.lines_of(rounds)) < rounds:
+        if (intact := self._rounds.lines_of(rounds)) < rounds:
             raise InputError(
-                f"{self._rounds.path} must hold the {rounds} rounds that its checkpoint builds on, but only "
-                f"{sound} can be read: restore it from a copy, or remove the run and begin it anew"
+                f"{self._rounds.path} must hold the {rounds} rounds before the checkpoint, but only {intact} "
+                "can be read: restore it from a copy, or remove the run and begin it anew"
             )
         self._rounds.cut_after(rounds)
         self._timing.cut_after(rounds)
 
     def save_checkpoint(self, tensors: Tensors, state: Mapping[str, Any]) -> None:
-        """Replace the checkpoint, after the records that it builds on are safely on disk."""
+        """Replace the checkpoint, after all earlier records are on disk."""
         self.lock()
         self._rounds.sync()
         text = json_text(state, CHECKPOINT)
-        replace_file(self.path / CHECKPOINT, lambda made: write_tensors(made, tensors, text))
+        replace_file(self.path / CHECKPOINT, lambda file: write_tensors(file, tensors, text))
 
     def load_checkpoint(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-        """The tensors and the state of the last checkpoint, if there is one."""
+        """The tensors and the state of the last checkpoint, or None without a checkpoint."""
         path = self.path / CHECKPOINT
         return read_tensors(path) if path.exists() else None
 
     def save_model(self, tensors: Tensors) -> None:
         """Write the trained model."""
         self.lock()
-        replace_file(self.path / MODEL, lambda made: write_tensors(made, tensors))
+        replace_file(self.path / MODEL, lambda file: write_tensors(file, tensors))
 
     def save_result(self, result: Mapping[str, Any]) -> None:
-        """Write what came out; from then on the run is finished."""
+        """Write the result. A run with a result is finished."""
         self.lock()
-        text = json_text(result, RESULT, indent=2) + "\n"
-        replace_file(self.path / RESULT, lambda made: write_text(made, text))
+        text = json_text(result, RESULT, indent=INDENT) + "\n"
+        replace_file(self.path / RESULT, lambda file: write_text(file, text))
 
     @property
     def finished(self) -> bool:
-        """Whether the run has its result."""
+        """Whether the run has a result."""
         return (self.path / RESULT).exists()
 
     def result(self) -> dict[str, Any]:
-        """What came out of a finished run."""
+        """The result of a finished run."""
         if not self.finished:
             raise InputError(
                 f"{self.path} must be a finished run, but has no result yet: continue it with --resume"
@@ -151,11 +155,11 @@ class RunFolder:
         return _read_json(self.path / RESULT)
 
     def scenario_text(self) -> str:
-        """The scenario as it was when the run began."""
+        """The text of the scenario at the beginning of the run."""
         return _read(self.path / SCENARIO)
 
     def settings(self) -> dict[str, Any]:
-        """What the command line chose when the run began."""
+        """The settings that the command line chose at the beginning of the run."""
         return _read_json(self.path / SETTINGS)
 
 

@@ -1,4 +1,4 @@
-"""Arrays by name in one safetensors file, with a JSON text beside them."""
+"""Read and write named arrays in a safetensors file, together with a state in JSON."""
 
 import json
 import os
@@ -15,28 +15,30 @@ from safetensors.numpy import save_file
 from hasfl.errors import InputError
 
 Tensors = Mapping[str, NDArray[Any]]
-STATE = "state"  # the one key of the metadata; with more, their order would change from run to run
+# The only key of the file's metadata. The order of several keys would change from run to run.
+STATE = "state"
 
 
 def write_tensors(path: Path, tensors: Tensors, state_text: str | None = None) -> None:
-    """Write arrays, each laid out row by row, and the JSON text of a state."""
-    rows = {name: np.asarray(values, order="C") for name, values in tensors.items()}
+    """Write arrays, and the JSON text of a state. safetensors needs contiguous arrays (order C)."""
+    contiguous = {name: np.asarray(values, order="C") for name, values in tensors.items()}
     try:
-        save_file(rows, path, metadata=None if state_text is None else {STATE: state_text})
+        save_file(contiguous, path, metadata=None if state_text is None else {STATE: state_text})
     except SafetensorError as error:
+        # safetensors gives the code of an error of the operating system only in its text.
         if code := re.search(r"\(os error (\d+)\)", str(error)):
             raise OSError(int(code[1]), os.strerror(int(code[1]))) from None
         raise
 
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read back the arrays and the state that `write_tensors` was given."""
+    """Read the arrays and the state that `write_tensors` wrote."""
     try:
         with safe_open(path, framework="np") as file:
             state = json.loads(file.metadata()[STATE])
             return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path} must hold tensors and the state they belong to, but cannot be read ({error}): "
-            "restore it from a copy, or remove it and begin anew"
+            f"{path} must hold tensors and a state, but cannot be read ({error}): restore it from a copy, or "
+            "remove it and begin anew"
         ) from None

@@ -1,1 +1,1 @@
-"""From what a user asks to the rooms that answer. With `cli`, the only place that may import every room."""
+"""Puts the rooms together: simulations, runs in folders, comparisons, planning questions."""

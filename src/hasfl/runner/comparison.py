@@ -1,13 +1,18 @@
-"""Several strategies on one scenario, each a run of its own, and what the comparison says."""
+"""Several strategies on one scenario, each trained in a run of its own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hasfl.errors import InputError, Interrupted
+from hasfl.fleet import Fleet
+from hasfl.plan import Plan
+from hasfl.profile import Profile
+from hasfl.profiling.costs import count_layers
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.runs import RunRequest, Watcher, carry_out
+from hasfl.runner.scenarios import load_data, model_of, read_scenario, world_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +21,34 @@ class Contest:
 
     seed: int
     runs: dict[str, list[RoundRecord]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChosenPlan:
+    """The last plan of a run, with the devices and the model that it was for."""
+
+    strategy: str
+    round: int
+    plan: Plan
+    fleet: Fleet  # of the devices that took part in that round
+    profile: Profile
+
+
+def last_plan(scenario_file: Path, contest: Contest) -> ChosenPlan:
+    """The last plan of the first strategy of a contest."""
+    scenario = read_scenario(scenario_file).model_copy(update={"seed": contest.seed})
+    strategy, records = next(iter(contest.runs.items()))
+    fleet, data = scenario.draw(), load_data(scenario, folder=scenario_file.parent)
+    world = world_of(scenario, fleet, folder=scenario_file.parent)
+    last = records[-1]
+    layers = count_layers(model_of(scenario, data))
+    return ChosenPlan(
+        strategy=strategy,
+        round=last.round,
+        plan=last.plan,
+        fleet=world.fleet_at(last.round).only(last.devices),
+        profile=Profile.of(layers, optimizer=scenario.training.optimizer),
+    )
 
 
 def compare(
@@ -27,15 +60,15 @@ def compare(
     *,
     device: str | None = None,
 ) -> list[Contest]:
-    """Train every strategy with every seed; runs that are there already are used, or gone on with."""
+    """Train every strategy with every seed. Finished runs are used again, stopped ones are resumed."""
     requests = [
         RunRequest.of(scenario_file, runs, strategy_name=name, seed=seed, device=device)
         for seed in seeds
         for name in strategies
     ]
     if len({request.path for request in requests}) < len(requests):
-        given = f"{', '.join(strategies)} with seeds {', '.join(map(str, seeds))}"
-        raise InputError(f"every strategy and every seed must be given once, got {given}")
+        asked = f"{', '.join(strategies)} with seeds {', '.join(map(str, seeds))}"
+        raise InputError(f"every strategy and every seed must be given once, got {asked}")
     try:
         for request in requests:
             carry_out(request, watcher, resume=True)
@@ -44,7 +77,11 @@ def compare(
     return [
         Contest(
             seed,
-            {each.strategy: RunFolder.open(each.path).records() for each in requests if each.seed == seed},
+            {
+                request.strategy: RunFolder.open(request.path).records()
+                for request in requests
+                if request.seed == seed
+            },
         )
         for seed in seeds
     ]

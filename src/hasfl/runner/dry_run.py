@@ -1,4 +1,4 @@
-"""What a training would need, without training."""
+"""How much memory a training would need, found without training."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from hasfl.strategies.catalogue import strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The largest round that the first plan and the strategy's chances allow, and its memory."""
+    """The memory of the largest round that the strategy may choose."""
 
     samples: int
     depth: int
@@ -24,7 +24,7 @@ class Forecast:
 
 
 def forecast(request: RunRequest) -> Forecast:
-    """Make the first plan and count; where a strategy draws at random, the most it may draw."""
+    """Make the first plan and count; of random batch sizes and cuts, the largest are counted."""
     simulation = simulation_of(request.scenario(), folder=request.scenario_file.parent)
     training, job = simulation.training, simulation.engine.job
     order, chosen = training.begin().order, strategy(request.strategy)

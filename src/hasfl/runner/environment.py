@@ -1,4 +1,4 @@
-"""What a run was made with: versions, hardware, threads."""
+"""The versions, hardware and threads that a run was made with."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from hasfl import __version__
 
 
 def environment() -> Mapping[str, Any]:
-    """Versions and hardware, so that a number can be traced to what made it."""
+    """Versions and hardware, so that a result can be traced back to them."""
     return {
         "hasfl": __version__,
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""Stopping between two rounds when Ctrl-C is pressed, instead of in the midst of one."""
+"""Ctrl-C stops a training between two rounds, not within one."""
 
 import signal
 from types import FrameType, TracebackType
@@ -8,7 +8,7 @@ from hasfl.errors import Interrupted
 
 
 class Interruption:
-    """While it is on, the first Ctrl-C is a wish and the second one an order."""
+    """While it is on, the first Ctrl-C stops after the round, the second one at once."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -33,6 +33,6 @@ class Interruption:
         self.wanted = True
 
     def act(self) -> None:
-        """Stop, if that is wanted."""
+        """Stop, if Ctrl-C was pressed."""
         if self.wanted:
             raise Interrupted("interrupted after a whole round; --resume goes on from there")

@@ -1,4 +1,4 @@
-"""From a file to the planning problem it asks about, and to the plan that answers it."""
+"""From a file to a planning problem, and from a problem to a plan."""
 
 import importlib.util
 from pathlib import Path
@@ -69,7 +69,7 @@ def solve(
     time_limit: float = TIME_LIMIT,
     start: Plan | None = None,
 ) -> PlanReport:
-    """Find the best plan; what is given is kept, and a plan that is given whole is evaluated.
+    """Find the best plan. Batch sizes or cuts that are given are kept; where both are, they are evaluated.
 
     `start` is a plan to begin the search with.
     """

@@ -1,4 +1,4 @@
-"""One training as a folder: begun, checkpointed, interrupted, resumed, finished."""
+"""A training that is kept in a folder: started, checkpointed, interrupted, resumed, finished."""
 
 import time
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from hasfl.training.checkpoint import restore, saved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """Which training of a scenario, and where it is kept."""
+    """Which strategy and seed of a scenario to train, and the folder to keep the run in."""
 
     scenario_file: Path
     path: Path  # of the run's folder
@@ -43,7 +43,7 @@ class RunRequest:
         name: str | None = None,
         device: str | None = None,
     ) -> "RunRequest":
-        """A training in a folder under `runs`: with the given name, or a readable one of its own."""
+        """A request for a folder under `runs`, named `name` or after scenario, strategy and seed."""
         plain = strategy(strategy_name).name
         own = f"{scenario_file.stem}-{plain}-seed{seed}".replace(":", "-").replace(",", "-")
         path = runs / (name or own)
@@ -59,7 +59,7 @@ class RunRequest:
         return scenario.model_copy(update={"training": training, "seed": self.seed})
 
     def settings(self) -> Mapping[str, Any]:
-        """What was chosen beside the scenario file."""
+        """The choices that are not in the scenario file."""
         return {"strategy": self.strategy, "seed": self.seed, "device": self.device}
 
     def text(self) -> str:
@@ -68,24 +68,27 @@ class RunRequest:
 
 
 class Watcher(Protocol):
-    """Who looks on while a training runs."""
+    """Is told about trainings while they run."""
 
     def found(self, request: RunRequest) -> None:
-        """A training is there already, and finished."""
+        """The folder holds a finished training already."""
 
     def started(self, request: RunRequest, simulation: Simulation, last: RoundRecord | None) -> None:
-        """Training begins, or goes on after a round."""
+        """A training begins, or goes on after the round `last`."""
 
     def recorded(self, record: RoundRecord) -> None:
         """A round is over."""
 
+    def finished(self, reached: Outcome) -> None:
+        """A training is over."""
+
 
 def carry_out(request: RunRequest, watcher: Watcher, *, resume: bool) -> Outcome:
-    """Train as requested; with `resume`, go on with what the folder holds, if it holds something."""
+    """Train as requested. With `resume`, a run that the folder holds is continued."""
     scenario = request.scenario()
     if not (resume and request.path.exists()):
         simulation = simulation_of(scenario, folder=request.scenario_file.parent)
-        simulation.training.begin()  # what cannot be planned leaves no folder behind
+        simulation.training.begin()  # before the folder is made: a failing first plan leaves none behind
         with RunFolder.create(
             request.path,
             scenario_text=request.text(),
@@ -106,7 +109,7 @@ def carry_out(request: RunRequest, watcher: Watcher, *, resume: bool) -> Outcome
 
 
 def _require_same(folder: RunFolder, request: RunRequest) -> None:
-    """A run goes on only with what it began with."""
+    """Refuse to continue a run with another scenario, strategy or seed."""
     if folder.scenario_text() != request.text() or folder.settings() != request.settings():
         raise InputError(
             f"{folder.path} was begun with another scenario, strategy or seed than is asked for now: "
@@ -115,12 +118,12 @@ def _require_same(folder: RunFolder, request: RunRequest) -> None:
 
 
 def _back_to_checkpoint(folder: RunFolder, simulation: Simulation) -> RoundRecord | None:
-    """Forget what came after the last checkpoint, so that it happens again; the last round before it."""
-    found = folder.load_checkpoint()
-    if found is None:
+    """Forget the rounds after the last checkpoint, which are trained again; returns the last round kept."""
+    checkpoint = folder.load_checkpoint()
+    if checkpoint is None:
         folder.rewind(0)
         return None
-    arrays, values = found
+    arrays, values = checkpoint
     try:
         records = folder.records()[: values["rounds"]]
         restore(simulation.training, arrays, values, records)
@@ -149,7 +152,9 @@ def _train(
                 folder.save_checkpoint(*saved(training))
                 last_checkpoint = time.monotonic()
                 interruption.act()
-    return _finish(folder, request, simulation)
+    reached = _finish(folder, request, simulation)
+    watcher.finished(reached)
+    return reached
 
 
 def _timing(record: RoundRecord, began: float) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""From a scenario file to a training that is ready to run."""
+"""From a scenario file to a simulation that is ready to run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,11 +45,15 @@ def simulation_of(scenario: Scenario, *, folder: Path) -> Simulation:
     return simulation(model, data, world, settings, shares=shares)
 
 
+def load_data(scenario: Scenario, *, folder: Path) -> Dataset:
+    """The data of a scenario; a path in it is relative to its folder."""
+    place = None if scenario.data.folder is None else folder / Path(scenario.data.folder).expanduser()
+    return load_dataset(scenario.data_name, folder=place)
+
+
 def shared_data(scenario: Scenario, devices: int, *, folder: Path) -> tuple[Dataset, tuple[IntN, ...]]:
     """The data of a scenario, and which samples each device holds."""
-    section = scenario.data
-    place = None if section.folder is None else folder / Path(section.folder).expanduser()
-    data = load_dataset(scenario.data_name, folder=place)
+    data, section = load_data(scenario, folder=folder), scenario.data
     shares = partition(
         data.y_train.numpy(),
         devices,

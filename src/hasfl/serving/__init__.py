@@ -1,1 +1,1 @@
-"""Which model is read out of a training, and how it is evaluated."""
+"""The served model: the running mean of the aggregated models, calibrated, and evaluated."""

@@ -1,6 +1,7 @@
-"""Batch norms measured anew for a model that is read out.
+"""Calibration: the running means and variances of batch norms, measured for the weights of the served model.
 
-At weights that were averaged, running means and variances are those of other weights.
+Training leaves running statistics that belong to the weights of earlier rounds and to single devices. They do
+not fit the averaged weights (docs/decisions/0010).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +16,15 @@ from hasfl.serving.evaluation import SAMPLES_AT_ONCE, at_rest
 from hasfl.state.layer_state import LayerState, Tensors, cloned, forward
 from hasfl.state.training_data import TrainingData
 
-CALIBRATION_SAMPLES = 4000
-MEASURED = ("running_mean", "running_var")
+CALIBRATION_SAMPLES = 4000  # over all devices together; chosen by hand (docs/decisions/0010)
+RUNNING_STATISTICS = ("running_mean", "running_var")  # the buffers of a batch norm that are measured
 
 
 class Calibration:
-    """A forward pass over a few samples of every device, which are drawn once, without augmentation.
+    """Measures batch norms in one forward pass over a few training samples of every device.
 
-    Norms that do not learn even in training, or keep no statistics, stay as they are.
+    The samples are drawn once and not augmented. Batch norms that are in evaluation mode even in training,
+    and batch norms without running statistics, are not measured.
     """
 
     def __init__(self, model: LayeredModel, data: TrainingData) -> None:
@@ -32,21 +34,26 @@ class Calibration:
 
     @torch.no_grad()
     def measured(self, states: Sequence[LayerState]) -> list[LayerState]:
-        """The same model, whose norms have the moments of these samples; `states` stay as they are."""
+        """The same model with measured running statistics. `states` is not changed."""
         if self.drawn is None:
             return list(states)
-        trial = [_forgetful(*pair) for pair in zip(states, self.norms, strict=True)]
-        chunks = self.drawn.tensor_split(-(-len(self.drawn) // SAMPLES_AT_ONCE))  # of nearly the same size
+        trial = [_with_zero_statistics(*pair) for pair in zip(states, self.norms, strict=True)]
+        chunks = self.drawn.tensor_split(-(-len(self.drawn) // SAMPLES_AT_ONCE))  # sizes differ by at most 1
         with self._measuring() as norms:
             for number, chunk in enumerate(chunks, start=1):
                 for norm in norms:
-                    norm.momentum = 1 / number  # the mean over chunks
+                    # running ← (1 − momentum) running + momentum · chunk. With momentum 1/k for the k-th
+                    # chunk, the result is the mean over chunks.
+                    norm.momentum = 1 / number
                 forward(self.model.layers.values(), trial, self.data.x[chunk])
-        return [_with_moments(*each) for each in zip(states, trial, self.norms, strict=True)]
+        return [_with_statistics_of(*three) for three in zip(states, trial, self.norms, strict=True)]
 
     @contextmanager
     def _measuring(self) -> Iterator[list[_BatchNorm]]:
-        """Norms measure, and nothing else learns or draws, as dropout would; afterwards all is as before."""
+        """Put the batch norms into training mode and all else, such as dropout, into evaluation mode.
+
+        On leaving, restore training mode and every momentum.
+        """
         norms = [norm for layer in self.norms for norm in layer.values()]
         momenta = [norm.momentum for norm in norms]
         try:
@@ -60,7 +67,7 @@ class Calibration:
 
 
 def _norms(layer: nn.Module) -> dict[str, _BatchNorm]:
-    """A layer's batch norms with running statistics, by what precedes the names of their buffers."""
+    """The batch norms of a layer that are measured, by the prefix of their buffers' names."""
     return {
         f"{name}." if name else "": module
         for name, module in layer.named_modules()
@@ -68,18 +75,19 @@ def _norms(layer: nn.Module) -> dict[str, _BatchNorm]:
     }
 
 
-def _forgetful(state: LayerState, norms: dict[str, _BatchNorm]) -> LayerState:
-    """A layer with buffers of its own, in which norms know nothing yet."""
+def _with_zero_statistics(state: LayerState, norms: dict[str, _BatchNorm]) -> LayerState:
+    """A state with copied buffers, in which the running statistics are 0."""
     buffers = cloned(state.buffers)
-    for name in _measured_names(norms):
-        buffers[name].zero_()  # whatever it was, if need be no number
+    for name in _statistics_names(norms):
+        buffers[name].zero_()  # momentum 1 in the first chunk would not remove a NaN: 0 · NaN is NaN
     return LayerState(state.weights, buffers, {})
 
 
-def _with_moments(state: LayerState, trial: LayerState, norms: dict[str, _BatchNorm]) -> LayerState:
-    found: Tensors = {name: trial.buffers[name] for name in _measured_names(norms)}
-    return LayerState(state.weights, state.buffers | found, {})
+def _with_statistics_of(state: LayerState, trial: LayerState, norms: dict[str, _BatchNorm]) -> LayerState:
+    """`state` with the running statistics of `trial`."""
+    statistics: Tensors = {name: trial.buffers[name] for name in _statistics_names(norms)}
+    return LayerState(state.weights, state.buffers | statistics, {})
 
 
-def _measured_names(norms: dict[str, _BatchNorm]) -> list[str]:
-    return [prefix + buffer for prefix in norms for buffer in MEASURED]
+def _statistics_names(norms: dict[str, _BatchNorm]) -> list[str]:
+    return [prefix + buffer for prefix in norms for buffer in RUNNING_STATISTICS]

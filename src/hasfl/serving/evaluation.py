@@ -1,4 +1,4 @@
-"""How good a model is on some samples."""
+"""The accuracy and the loss of a model."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,14 +10,15 @@ from hasfl.networks import LayeredModel
 from hasfl.state.layer_state import LayerState, forward
 from hasfl.state.randomness import generators_kept
 
-SAMPLES_AT_ONCE = 1000  # bounds the memory of an evaluation
+# Samples in one forward pass, to bound the memory of an evaluation. Chosen by hand.
+SAMPLES_AT_ONCE = 1000
 
 
 @contextmanager
 def at_rest(model: LayeredModel) -> Iterator[None]:
-    """Every layer as it is when nothing is learnt; afterwards ready to be trained again.
+    """Put the model into evaluation mode; on leaving, into training mode.
 
-    Whatever layers draw even so, torch's generators are as before.
+    Some layers draw random numbers even in evaluation mode, so torch's generators are restored too.
     """
     model.eval()
     try:
@@ -34,7 +35,7 @@ def evaluate(
     test: tuple[Tensor, Tensor],
     sample_loss: Callable[[Tensor, Tensor], Tensor],
 ) -> tuple[float, float]:
-    """Accuracy and mean loss of a model with these tensors."""
+    """The accuracy and the mean loss on samples with labels of a model with these tensors."""
     right, loss = torch.zeros((), device=test[0].device), torch.zeros((), device=test[0].device)
     with at_rest(model):
         for x, y in zip(*(part.split(SAMPLES_AT_ONCE) for part in test), strict=True):

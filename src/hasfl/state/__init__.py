@@ -1,1 +1,1 @@
-"""What a party holds during training: layers, the split between devices and server, samples, randomness."""
+"""The state of a training: tensors, the split into private and common layers, samples, random numbers."""

@@ -1,6 +1,6 @@
-"""What a layer carries through training: weights, buffers, and what the optimiser keeps for each weight.
+"""The tensors of one layer in training: its weights, its buffers, and the optimiser's slots for each weight.
 
-All three are treated alike when sub-models are aggregated, handed on or saved.
+Aggregating, copying and saving treat all three in the same way.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,30 +14,37 @@ from torch.func import functional_call
 from hasfl.errors import InputError, OneValueError
 
 Tensors = dict[str, Tensor]
-TORCH_ON_ONE_VALUE = "more than 1 value per channel"  # torch has no type for this error, only this message
+# torch has no exception type of its own for a batch norm with one value per channel. The text of its
+# ValueError is the only way to recognise it.
+TORCH_ON_ONE_VALUE = "more than 1 value per channel"
+IMAGE_AXES = 4  # torch.channels_last exists only for tensors with four axes, such as (N, C, H, W)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerState:
-    """One layer's tensors by name; or, with a leading axis over devices, those of many replicas."""
+    """The tensors of one layer, by name.
+
+    A stacked state holds the replicas of many devices: every tensor has one more axis, the first, over
+    devices.
+    """
 
     weights: Tensors
     buffers: Tensors
-    slots: dict[str, Tensors]  # the optimiser's, by weight and slot
+    slots: dict[str, Tensors]  # the optimiser's slots: by name of the weight, then by name of the slot
 
     @classmethod
     def of(cls, layer: nn.Module, slots: Callable[[Tensor], Tensors]) -> Self:
-        """Copy a module's tensors; weights that are not trained are kept with the buffers.
+        """Copy the tensors of a module. Weights that are not trained become buffers.
 
-        `slots` makes what the optimiser keeps for a weight.
+        `slots` returns the optimiser's slots for a weight before the first step.
         """
-        named = {name: _channels_last(weight.detach().clone()) for name, weight in layer.named_parameters()}
+        weights = {name: _channels_last(weight.detach().clone()) for name, weight in layer.named_parameters()}
         trained = [name for name, weight in layer.named_parameters() if weight.requires_grad]
         buffers = {name: buffer.detach().clone() for name, buffer in layer.named_buffers()}
         return cls(
-            weights={name: named[name] for name in trained},
-            buffers=buffers | {name: weight for name, weight in named.items() if name not in trained},
-            slots={name: slots(named[name]) for name in trained},
+            weights={name: weights[name] for name in trained},
+            buffers=buffers | {name: weight for name, weight in weights.items() if name not in trained},
+            slots={name: slots(weights[name]) for name in trained},
         )
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
@@ -52,97 +59,105 @@ class LayerState:
         )
 
     def tensors(self) -> list[Tensor]:
-        """Every tensor, in an order that depends on the names alone."""
+        """All tensors. Two states of the same layer list them in the same order."""
         slots = (tensor for name in self.slots for tensor in self.slots[name].values())
         return [*self.weights.values(), *self.buffers.values(), *slots]
 
     def take(self, other: Self) -> None:
-        """Overwrite every tensor with another state's; one that is shared goes to every replica."""
+        """Overwrite every tensor in place with the tensor of another state of this layer.
+
+        A stacked state may take one that is not stacked: every replica then becomes a copy of it.
+        """
         for tensor, source in zip(self.tensors(), other.tensors(), strict=True):
             tensor.copy_(source)
 
     def replicated(self, devices: int) -> Self:
-        """A copy for each of so many devices, each laid out in memory as this one."""
+        """A stacked state with one copy for each device. Every copy has the same strides as the original."""
 
         def replicas(tensor: Tensor) -> Tensor:
-            room = tensor.new_empty_strided((devices, *tensor.shape), (tensor.numel(), *tensor.stride()))
-            return room.copy_(tensor.expand(devices, *tensor.shape))
+            stacked = tensor.new_empty_strided((devices, *tensor.shape), (tensor.numel(), *tensor.stride()))
+            return stacked.copy_(tensor.expand(devices, *tensor.shape))
 
         return self.map(replicas)
 
     def row(self, i: int) -> Self:
-        """The replica of one device; a view, so that a step on it is a step on the whole."""
+        """The i-th replica of a stacked state. Its tensors are views: a step on them changes the stack."""
         return self.map(lambda tensor: tensor[i])
 
     def rows(self, keep: Tensor) -> Self:
-        """The replicas of some devices, copied."""
+        """A copy of some replicas of a stacked state; `keep` lists their indices."""
         return self.map(lambda tensor: tensor[keep.to(tensor.device)])
 
     def mean(self) -> Self:
-        """The mean over devices of every tensor, Eq. (7); the only average there is."""
+        """The mean over the replicas of a stacked state, Eq. (7). Every aggregation uses this function."""
         return self.map(_mean)
 
     def named(self, layer: str) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor under a name of its own; weights and buffers as the model's state has them."""
+        """Every tensor with a unique name. Weights and buffers have their names in the model's state_dict."""
         for tensors in (self.weights, self.buffers):
             yield from ((f"{layer}.{name}", tensor) for name, tensor in tensors.items())
         for name, slots in self.slots.items():
             yield from ((f"{layer}.{name}:{slot}", tensor) for slot, tensor in slots.items())
 
     def filled(self, layer: str, tensors: Mapping[str, Tensor]) -> Self:
-        """The same layer with the tensors that `named` gave such names."""
+        """A state of the same shapes with the values in `tensors`, under the names that `named` gives."""
 
-        def found(known: Tensors, prefix: str) -> Tensors:
-            return {name: _fitting(prefix + name, tensors, known[name]) for name in known}
+        def looked_up(own: Tensors, prefix: str) -> Tensors:
+            return {name: _checked(prefix + name, tensors, own[name]) for name in own}
 
         return type(self)(
-            weights=found(self.weights, f"{layer}."),
-            buffers=found(self.buffers, f"{layer}."),
-            slots={name: found(slots, f"{layer}.{name}:") for name, slots in self.slots.items()},
+            weights=looked_up(self.weights, f"{layer}."),
+            buffers=looked_up(self.buffers, f"{layer}."),
+            slots={name: looked_up(slots, f"{layer}.{name}:") for name, slots in self.slots.items()},
         )
 
 
-def _fitting(name: str, tensors: Mapping[str, Tensor], known: Tensor) -> Tensor:
-    """The tensor of that name, if it can take the place of a known one."""
-    given = tensors.get(name)
-    if given is None or given.shape != known.shape or given.dtype != known.dtype:
-        found = "nothing" if given is None else f"{tuple(given.shape)} of {given.dtype}"
-        raise InputError(f"{name} must be a tensor {tuple(known.shape)} of {known.dtype}, got {found}")
-    return given.to(known.device)
+def _checked(name: str, tensors: Mapping[str, Tensor], expected: Tensor) -> Tensor:
+    """The tensor called `name`. It must have the shape and dtype of `expected`, and moves to its device."""
+    tensor = tensors.get(name)
+    if tensor is None or tensor.shape != expected.shape or tensor.dtype != expected.dtype:
+        got = "nothing" if tensor is None else f"{tuple(tensor.shape)} of {tensor.dtype}"
+        raise InputError(f"{name} must be a tensor {tuple(expected.shape)} of {expected.dtype}, got {got}")
+    return tensor.to(expected.device)
 
 
 def _mean(replicas: Tensor) -> Tensor:
-    """The mean over the first axis; equal replicas give the same again to the last bit.
+    """The mean over the first axis. The mean of equal replicas is that replica, to the last bit.
 
-    What is counted or switched on and off has no mean between its values: it is rounded down.
+    Integers and booleans (counters and flags) have no values in between: their mean is rounded down.
     """
     if replicas.is_floating_point() or replicas.is_complex():
+        # Mean = first + mean of (replica − first). Where a replica equals the first, the difference is set to
+        # 0: then nothing is rounded, and inf − inf does not become NaN.
         first = replicas[0]
-        apart = torch.where(replicas == first, 0, replicas - first)  # infinite ones stay
-        return first + apart.mean(dim=0)
+        deviations = torch.where(replicas == first, 0, replicas - first)
+        return first + deviations.mean(dim=0)
     return (replicas.long().sum(dim=0) // len(replicas)).to(replicas.dtype)
 
 
 def _channels_last(weight: Tensor) -> Tensor:
-    """A convolution's weights on a GPU, laid out as its kernels like them; anything else as it is."""
-    if weight.is_cuda and weight.dim() == 4:
+    """A weight in the memory format that computes fastest.
+
+    For a convolution on a GPU that is channels last; for every other weight it is torch's default.
+    """
+    if weight.is_cuda and weight.dim() == IMAGE_AXES:
         return weight.contiguous(memory_format=torch.channels_last)
     return weight.contiguous()
 
 
 def cloned(tensors: Tensors) -> Tensors:
-    """Copies under the same names."""
+    """Copies of the tensors, under the same names."""
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def trainable(state: LayerState) -> LayerState:
-    """The same tensors, with weights that ask for gradients."""
+    """A state with the same memory, whose weights are leaves that require gradients."""
     weights = {name: weight.detach().requires_grad_() for name, weight in state.weights.items()}
     return LayerState(weights, state.buffers, state.slots)
 
 
 def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
-    """A layer's outputs with these tensors in place of its own."""
+    """The outputs of a layer that uses `tensors` instead of its own weights and buffers."""
     try:
         outputs: Tensor = functional_call(layer, tensors, (x,))
     except ValueError as error:
@@ -153,10 +168,10 @@ def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
 
 
 def applied_by(layer: nn.Module, stacked: LayerState, i: int, x: Tensor) -> Tensor:
-    """A layer's outputs with one device's replica; what it does to its buffers is kept.
+    """The outputs of a layer with the i-th replica. Changes that the layer makes to its buffers are kept.
 
-    Buffers and samples are copied first: a layer may change them in place, which autograd takes amiss where
-    they are views of what other devices use too.
+    The layer works on copies of the buffers and of `x`. It may change them in place, and autograd raises an
+    error when a view is changed whose memory other devices use too.
     """
     buffers = cloned({name: buffer[i] for name, buffer in stacked.buffers.items()})
     weights = {name: weight[i] for name, weight in stacked.weights.items()}
@@ -167,7 +182,7 @@ def applied_by(layer: nn.Module, stacked: LayerState, i: int, x: Tensor) -> Tens
 
 
 def forward(layers: Iterable[nn.Module], states: Iterable[LayerState], x: Tensor) -> Tensor:
-    """Pass samples through layers with these tensors."""
+    """Pass samples through layers, each with the tensors of its state."""
     for layer, state in zip(layers, states, strict=True):
         x = applied(layer, state.weights | state.buffers, x)
     return x

@@ -1,6 +1,6 @@
-"""The gradient step, in place: the only place where one is written. Elementwise, so replicas may be stacked.
+"""The step of each optimiser, in place. Steps are elementwise, so a stacked state steps all replicas at once.
 
-What an optimiser keeps for a weight are its slots, which are aggregated and moved with the weight.
+A slot is a tensor that an optimiser keeps for a weight. Slots are aggregated and copied with their weight.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,37 +13,46 @@ from torch import Tensor
 from hasfl.errors import InputError
 from hasfl.state.layer_state import LayerState, Tensors
 
+MOMENTUM = 0.9  # μ; the customary value
+ADAM_DECAY = (0.9, 0.999)  # β₁ and β₂, as Kingma and Ba 2015 propose
+ADAM_EPSILON = 1e-8  # as Kingma and Ba 2015 propose
+# Stands in for a divisor of 0 whose quotient is not used. Every positive number would do.
+UNUSED_DIVISOR = 1e-30
+
 
 class Optimizer(Protocol):
-    """How weights move along their gradients."""
+    """How a gradient changes a weight."""
 
     @property
     def learning_rate(self) -> float:
         """γ."""
 
     def slots(self, weight: Tensor) -> Tensors:
-        """What is kept for a weight, before the first step."""
+        """The slots of a weight before the first step."""
 
     def step(self, state: LayerState, gradients: Mapping[str, Tensor]) -> None:
-        """Move the weights of a layer; tensors are changed in place."""
+        """Take one step with the weights of a layer, in place. `gradients` has the names of the weights."""
 
     def reach(self, state: LayerState, gradients: Mapping[str, Tensor]) -> Tensors:
-        """How far such gradients move the weights of a layer in the long run; nothing is changed."""
+        """How far these gradients move the weights, in this step and through slots in all later steps.
+
+        Changes nothing.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Sgd:
-    """w ← w − γ g, the paper's."""
+    """Plain SGD, the paper's optimiser: w ← w − γ g."""
 
     learning_rate: float
 
     def slots(self, weight: Tensor) -> Tensors:
-        """Nothing is kept."""
+        """No slots."""
         return {}
 
     @torch.no_grad()
     def step(self, state: LayerState, gradients: Mapping[str, Tensor]) -> None:
-        """One step."""
+        """Take one step, in place."""
         for name, gradient in gradients.items():
             state.weights[name].sub_(gradient, alpha=self.learning_rate)
 
@@ -54,38 +63,42 @@ class Sgd:
 
 @dataclass(frozen=True, slots=True)
 class Momentum:
-    """m ← μ m + g, w ← w − γ m."""
+    """SGD with momentum: m ← μ m + g, w ← w − γ m."""
 
     learning_rate: float
-    momentum: float = 0.9
+    momentum: float = MOMENTUM
 
     def slots(self, weight: Tensor) -> Tensors:
-        """The moving mean of gradients."""
+        """One slot: m, the decaying sum of gradients."""
         return {"momentum": torch.zeros_like(weight)}
 
     @torch.no_grad()
     def step(self, state: LayerState, gradients: Mapping[str, Tensor]) -> None:
-        """One step."""
+        """Take one step, in place."""
         for name, gradient in gradients.items():
-            moving = state.slots[name]["momentum"].mul_(self.momentum).add_(gradient)
-            state.weights[name].sub_(moving, alpha=self.learning_rate)
+            decaying_sum = state.slots[name]["momentum"].mul_(self.momentum).add_(gradient)
+            state.weights[name].sub_(decaying_sum, alpha=self.learning_rate)
 
     def reach(self, state: LayerState, gradients: Mapping[str, Tensor]) -> Tensors:
-        """γ g, and what is left of it in each of the steps to come: γ/(1 − μ) g."""
-        reach = self.learning_rate / (1 - self.momentum)
-        return {name: reach * gradient for name, gradient in gradients.items()}
+        """γ/(1 − μ) g: the gradient moves a weight by γ g now, γ μ g in the next step, γ μ² g after it, …."""
+        factor = self.learning_rate / (1 - self.momentum)
+        return {name: factor * gradient for name, gradient in gradients.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Adam:
-    """Kingma and Ba 2015."""
+    """Adam (Kingma and Ba 2015): w ← w − γ m̂/(√v̂ + ε).
+
+    m and v are moving means of g and g². m̂ = m/(1 − β₁ᵗ) and v̂ = v/(1 − β₂ᵗ) correct their start at 0; t is
+    the number of steps.
+    """
 
     learning_rate: float
-    decay: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
+    decay: tuple[float, float] = ADAM_DECAY
+    epsilon: float = ADAM_EPSILON
 
     def slots(self, weight: Tensor) -> Tensors:
-        """Two moving moments, and how many steps were taken."""
+        """Three slots: the first moment m, the second moment v, and the number of steps t."""
         return {
             "first": torch.zeros_like(weight),
             "second": torch.zeros_like(weight),
@@ -94,28 +107,32 @@ class Adam:
 
     @torch.no_grad()
     def step(self, state: LayerState, gradients: Mapping[str, Tensor]) -> None:
-        """One step."""
+        """Take one step, in place."""
         first_decay, second_decay = self.decay
         for name, gradient in gradients.items():
             slots = state.slots[name]
             first = slots["first"].lerp_(gradient, 1 - first_decay)
             second = slots["second"].lerp_(gradient.square(), 1 - second_decay)
-            steps = _beside(slots["steps"].add_(1), gradient)
+            steps = _with_axes_of(gradient, slots["steps"].add_(1))
             root = (second / (1 - second_decay**steps)).sqrt_().add_(self.epsilon)
             state.weights[name].sub_(first / (1 - first_decay**steps) / root, alpha=self.learning_rate)
 
     def reach(self, state: LayerState, gradients: Mapping[str, Tensor]) -> Tensors:
-        """γ g by the root of the second moment as it stands; before the first step, of this gradient."""
+        """γ g/(√v̂ + ε) with the present v̂; before the first step, with v̂ = g²."""
         return {name: self._reach(state.slots[name], gradient) for name, gradient in gradients.items()}
 
     def _reach(self, slots: Tensors, gradient: Tensor) -> Tensor:
-        seen = 1 - self.decay[1] ** slots["steps"]
-        second = torch.where(seen > 0, slots["second"] / seen.clamp_min(1e-30), gradient.square())
+        correction = 1 - self.decay[1] ** slots["steps"]  # 0 before the first step
+        corrected = slots["second"] / correction.clamp_min(UNUSED_DIVISOR)
+        second = torch.where(correction > 0, corrected, gradient.square())
         return self.learning_rate * gradient / (second.sqrt() + self.epsilon)
 
 
-def _beside(counters: Tensor, weight: Tensor) -> Tensor:
-    """One counter for a weight, or one for each replica of it, shaped to multiply them."""
+def _with_axes_of(weight: Tensor, counters: Tensor) -> Tensor:
+    """Counters with axes of length 1 appended, so that they broadcast against a weight.
+
+    There is one counter for a weight, or one for each replica of a stacked weight.
+    """
     return counters.reshape(counters.shape + (1,) * (weight.dim() - counters.dim()))
 
 
@@ -123,7 +140,7 @@ OPTIMIZERS: dict[str, Callable[[float], Optimizer]] = {"sgd": Sgd, "momentum": M
 
 
 def optimizer(name: str, learning_rate: float) -> Optimizer:
-    """The optimiser of that name."""
+    """The optimiser with this name."""
     if name not in OPTIMIZERS:
         raise InputError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {name!r}")
     return OPTIMIZERS[name](learning_rate)

@@ -1,4 +1,4 @@
-"""In which precision a GPU multiplies float32 numbers."""
+"""The precision in which a GPU multiplies float32 numbers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def tensor_cores(device: torch.device) -> Iterator[None]:
-    """On a GPU, let float32 products use TF32; afterwards torch's switches are as before."""
+    """On a GPU, allow TF32 for float32 products; on leaving, restore torch's two switches."""
     if device.type != "cuda":
         yield
         return

@@ -1,4 +1,4 @@
-"""Random numbers that layers draw while they work (dropout), made a function of round, layer and device."""
+"""Random numbers that layers such as dropout draw, made to depend only on seed, round, layer and device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,12 +7,13 @@ import torch
 
 from hasfl.seeds import Seeds
 
-EVERYBODY = 0  # in place of a device, for the common part
+EVERYBODY = 0  # the number of the common part where a device's number (from 1) is asked for
+TORCH_SEEDS = 2**63  # seeds are drawn from 0 to 2⁶³ − 1, the non-negative 64-bit integers that torch takes
 
 
 @contextmanager
 def generators_kept() -> Iterator[list[int]]:
-    """Whatever is drawn inside, torch's own generators are as before; gives the GPUs that have one."""
+    """On leaving, restore torch's global generators. Yields the GPUs whose generators are restored."""
     cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=cuda):
         yield cuda
@@ -20,10 +21,11 @@ def generators_kept() -> Iterator[list[int]]:
 
 @contextmanager
 def drawn_for(seeds: Seeds, round: int, layer: int, device: int = EVERYBODY) -> Iterator[None]:
-    """Let torch's own generators, inside, depend on these alone; outside, nothing changes."""
-    seed = int(seeds.stream("layer", round, layer, device).integers(2**63))
+    """Seed torch's global generators from seed, round, layer and device; on leaving, restore them."""
+    seed = int(seeds.stream("layer", round, layer, device).integers(TORCH_SEEDS))
     with generators_kept() as cuda:
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed does more, and takes a millisecond
+        # torch.manual_seed would also seed every other backend, which takes a millisecond.
+        torch.default_generator.manual_seed(seed)
         if cuda:
             torch.cuda.manual_seed_all(seed)
         yield

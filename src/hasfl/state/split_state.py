@@ -1,10 +1,11 @@
-"""The model during training: layers that each device has for itself, and layers that all share.
+"""The model in training, split into private and common layers.
 
-    layers 1 … depth        private: client and middle parts, one replica per device
+    layers 1 … depth        private: the client and middle parts, one replica per device
     layers depth+1 … L      common: one copy, stepped with the mean gradient
 
-Tensors stay where they are in memory from interval to interval, so that work prepared for them, such as a
-captured CUDA graph, stays good; `moved` counts how often they had to be laid out anew.
+A CUDA graph (`together/graphs.py`) works on fixed memory addresses. So the replicas keep their memory from
+interval to interval. Memory is allocated only when more devices or more private layers come than it was
+made for; `moved` counts these allocations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from hasfl.arrays import IntN
 from hasfl.networks import LayeredModel
 from hasfl.state.layer_state import LayerState
 
-Weights = dict[str, Tensor]  # a whole model's weights and buffers, as its state has them
+Weights = dict[str, Tensor]  # the weights and buffers of a whole model, under their names in its state_dict
 
 
 @dataclass(slots=True)
@@ -26,45 +27,47 @@ class SplitState:
     """All tensors of a training."""
 
     names: tuple[str, ...]  # of the layers
-    shared: list[LayerState]  # of all layers; those of private layers are out of date until an aggregation
-    depth: int = 0  # how many layers are private
-    devices: IntN = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # that have replicas
-    moved: int = 0
-    _room: list[LayerState] = field(default_factory=list)  # replicas of the first layers, and spare ones
-    _places: int = 0  # replicas that there is room for
+    shared: list[LayerState]  # one copy of every layer; for private layers, that of the last aggregation
+    depth: int = 0  # number of private layers
+    devices: IntN = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # devices that have replicas
+    moved: int = 0  # allocations of memory for replicas so far
+    _replicas: list[LayerState] = field(default_factory=list)  # stacked states of the first layers
+    _capacity: int = 0  # replicas that each state in `_replicas` can hold; the last ones may be unused
 
     @classmethod
     def of(cls, model: LayeredModel, slots: Callable[[Tensor], Weights]) -> "SplitState":
-        """The state before the first round, with a model's weights."""
+        """The state before the first round: the model's weights, and no private layers."""
         return cls(model.names, [LayerState.of(layer, slots) for layer in model.layers.values()])
 
     @property
     def private(self) -> list[LayerState]:
-        """The private layers, stacked over devices."""
+        """The private layers, each stacked over devices. The tensors are views."""
         devices = len(self.devices)
-        return [state.map(lambda tensor: tensor[:devices]) for state in self._room[: self.depth]]
+        return [state.map(lambda tensor: tensor[:devices]) for state in self._replicas[: self.depth]]
 
     @property
     def common(self) -> list[LayerState]:
-        """The layers that all share."""
+        """The common layers."""
         return self.shared[self.depth :]
 
     def split(self, depth: int, devices: IntN) -> None:
-        """Give each of these devices its own copy of the first `depth` layers, the optimiser's slots too."""
-        self._make_room(depth, len(devices))
+        """Make the first `depth` layers private: each device gets a replica of them, slots included."""
+        self._allocate(depth, len(devices))
         self.depth, self.devices = depth, devices
         for replicas, state in zip(self.private, self.shared, strict=False):
             replicas.take(state)
 
-    def _make_room(self, depth: int, devices: int) -> None:
-        if devices > self._places:
-            self._room, self._places = [], devices
-        if len(self._room) < depth:
-            self._room += [state.replicated(self._places) for state in self.shared[len(self._room) : depth]]
+    def _allocate(self, depth: int, devices: int) -> None:
+        """Provide memory for the replicas. If the capacity is too small, all of it is allocated anew."""
+        if devices > self._capacity:
+            self._replicas, self._capacity = [], devices
+        if len(self._replicas) < depth:
+            new = self.shared[len(self._replicas) : depth]
+            self._replicas += [state.replicated(self._capacity) for state in new]
             self.moved += 1
 
     def keep(self, devices: IntN) -> None:
-        """Forget the replicas of devices that have left."""
+        """Drop the replicas of all devices but these. The others move up, so that no gaps remain."""
         if len(devices) == len(self.devices):
             return
         rows = torch.from_numpy(np.flatnonzero(np.isin(self.devices, devices)))
@@ -74,34 +77,34 @@ class SplitState:
             replicas.take(state)
 
     def aggregate(self) -> None:
-        """Average the forged sub-models, Eq. (7); afterwards every layer is shared."""
+        """Replace the replicas of each private layer by their mean, Eq. (7). Then all layers are common."""
         for state, replicas in zip(self.shared, self.private, strict=False):
             state.take(replicas.mean())
         self.depth = 0
 
     def mean(self) -> list[LayerState]:
-        """The virtual mean model, as an aggregation at this moment would make it."""
+        """The model that an aggregation would make at this moment; nothing is changed."""
         return [state.mean() for state in self.private] + self.common
 
     def model_of(self, device: int) -> list[LayerState]:
-        """The whole model as one device sees it: its own layers, then the common ones."""
+        """The whole model of one device: its replicas, then the common layers."""
         i = int(np.flatnonzero(self.devices == device)[0]) if self.depth else 0
         return [state.row(i) for state in self.private] + self.common
 
     def saved(self) -> Weights:
-        """Every tensor under a name of its own, to be restored later."""
+        """Every tensor with a unique name, for `restore`. The tensors are not copied."""
         layers = zip(self.names, [*self.private, *self.common], strict=True)
         return {name: tensor for layer, state in layers for name, tensor in state.named(layer)}
 
     def restore(self, tensors: Mapping[str, Tensor], depth: int, devices: IntN) -> None:
-        """Take back what `saved` gave when so many layers were private to these devices."""
+        """Take over what `saved` returned when the first `depth` layers were private to these devices."""
         self.split(depth, devices)
         for layer, state in zip(self.names, [*self.private, *self.common], strict=True):
             state.take(state.filled(layer, tensors))
 
 
 def whole_model(names: Sequence[str], states: Sequence[LayerState]) -> Weights:
-    """Weights and buffers of a whole model."""
+    """The weights and buffers of a whole model, from the states of its layers."""
     return {
         f"{layer}.{name}": tensor
         for layer, state in zip(names, states, strict=True)

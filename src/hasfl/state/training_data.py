@@ -1,4 +1,4 @@
-"""The devices' data: which samples each holds, and which it uses in a round."""
+"""The samples of every device: which it holds, which it holds out, and which it uses in a round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from hasfl.seeds import Seeds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingData:
-    """All samples, on the machine that computes, and which device holds which of them."""
+    """The samples of all devices in one tensor, and the indices that belong to each device."""
 
     x: Tensor
-    y: Tensor
+    y: Tensor  # labels
     shares: tuple[IntN, ...]  # for each device, the indices of the samples that it trains on
     seeds: Seeds
     minibatches: Minibatches
-    augment: bool = False
-    held_out: Tensor | None = None  # indices of the samples that devices hold out for decisions; None: none
+    augment: bool = False  # whether images are cropped and flipped at random
+    held_out: Tensor | None = None  # indices of the held-out samples of all devices; None: there are none
 
     @classmethod
     def of(
@@ -38,15 +38,16 @@ class TrainingData:
         augment: bool = False,
         held_out: float = 0.0,
     ) -> "TrainingData":
-        """Share samples out; every device holds the share `held_out` of its samples out from training."""
-        kept, put_aside = _divided(shares, seeds, held_out)
-        sizes = np.array([len(share) for share in kept])
-        index = torch.from_numpy(np.concatenate(put_aside)).to(x.device)
-        return cls(x, y, kept, seeds, Minibatches(seeds, sizes), augment, index if len(index) else None)
+        """Divide the samples among devices; each device holds out the fraction `held_out` of its share."""
+        training_shares, held_out_shares = _divided(shares, seeds, held_out)
+        sizes = np.array([len(share) for share in training_shares])
+        index = torch.from_numpy(np.concatenate(held_out_shares)).to(x.device)
+        minibatches = Minibatches(seeds, sizes)
+        return cls(x, y, training_shares, seeds, minibatches, augment, index if len(index) else None)
 
     @property
     def sizes(self) -> IntN:
-        """|D_i|, how many samples each device holds."""
+        """|D_i|, the number of samples that each device trains on."""
         return self.minibatches.sizes
 
     def held_out_samples(self) -> tuple[Tensor, Tensor] | None:
@@ -54,7 +55,11 @@ class TrainingData:
         return None if self.held_out is None else (self.x[self.held_out], self.y[self.held_out])
 
     def draw(self, order: Order) -> list[IntN]:
-        """The samples of each device in a round: a column each, its index and then how it is cropped."""
+        """The samples that each device uses in a round: one array per device, one column per sample.
+
+        The first row holds the indices of the samples. With augmentation three more rows follow: the row and
+        the column at which the crop begins, and whether the image is flipped.
+        """
         draws = zip(order.devices.tolist(), order.drawn.tolist(), order.batch_sizes.tolist(), strict=True)
         return [self._draw(i, start, b, order.round) for i, start, b in draws]
 
@@ -66,29 +71,29 @@ class TrainingData:
     def some_of_every_device(self, most: int) -> Tensor:
         """Indices of at most `most` training samples in random order, equally many of every device.
 
-        A device with fewer gives all it has. The indices depend on the seed alone.
+        A device with fewer samples gives all of them. The indices depend on the seed alone.
         """
         stream = self.seeds.stream("calibration")
-        each = max(most // len(self.shares), 1)
-        picked = np.concatenate([stream.permutation(share)[:each] for share in self.shares])
-        return torch.from_numpy(stream.permutation(picked)[:most]).to(self.x.device)
+        per_device = max(most // len(self.shares), 1)
+        chosen = np.concatenate([stream.permutation(share)[:per_device] for share in self.shares])
+        return torch.from_numpy(stream.permutation(chosen)[:most]).to(self.x.device)
 
     def gather(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        """The samples of columns that `draw` made, one device's after the other's, and their labels."""
+        """The samples and labels of columns from `draw`, in the order of the columns."""
         x, y = self.x[drawn[0]], self.y[drawn[0]]
         return (crop_and_flip(x, drawn[1], drawn[2], drawn[3]) if self.augment else x), y
 
     def batch(self, order: Order) -> tuple[Tensor, Tensor]:
-        """All samples of a round and their labels."""
+        """All samples and labels of a round, device by device."""
         return self.gather(torch.from_numpy(np.concatenate(self.draw(order), axis=1)).to(self.x.device))
 
 
 def _divided(shares: Sequence[IntN], seeds: Seeds, held_out: float) -> tuple[tuple[IntN, ...], list[IntN]]:
-    """The samples that each device trains on, in their order, and those that it holds out."""
+    """For each device the indices that it trains on, in their old order, and those that it holds out."""
     counts = held_out_counts(np.array([len(share) for share in shares]), held_out)
-    kept, put_aside = [], []
+    training_shares, held_out_shares = [], []
     for device, (share, count) in enumerate(zip(shares, counts.tolist(), strict=True)):
         chosen = seeds.stream("held_out", device).permutation(len(share))[:count]
-        kept.append(np.delete(share, chosen))
-        put_aside.append(np.asarray(share)[np.sort(chosen)])
-    return tuple(kept), put_aside
+        training_shares.append(np.delete(share, chosen))
+        held_out_shares.append(np.asarray(share)[np.sort(chosen)])
+    return tuple(training_shares), held_out_shares

@@ -1,1 +1,1 @@
-"""Who decides: a batch rule and a cut rule under one name."""
+"""Strategies: who gets which batch size and which cut."""

@@ -1,4 +1,4 @@
-"""Batch sizes for given cuts: the best ones, random ones, the same for all."""
+"""Rules for batch sizes, given the cuts: the best ones, random ones, the same for all devices."""
 
 from functools import cache
 
@@ -14,35 +14,35 @@ from hasfl.problem import Problem
 from hasfl.strategies.situation import Rule, Situation
 from hasfl.theory.objective import memory_needed
 
-GAP = 1e-2  # loose: rules are asked often, and rates are hardly known better than this
+GAP = 1e-2  # of the search: rules are asked often, and rates are hardly known better than to 1 %
 
 
 def habs(situation: Situation, cuts: IntN, *, gap: float = GAP) -> IntN:
-    """Heterogeneity-aware batch sizes: the best ones for these cuts."""
+    """Heterogeneity-aware batch sizes (HABS): the best ones for these cuts."""
     start = None if situation.start is None else Plan(situation.start.batch_sizes, cuts)
     return best_batches(situation.problem, cuts, gap=gap, start=start).plan.batch_sizes
 
 
 def random_batches(situation: Situation, cuts: IntN) -> IntN:
-    """Uniform from 1 to max_batch, then as many of them as fit."""
+    """Random batch sizes (RBS): uniform from 1 to max_batch, then clipped to what each device can take."""
     streams = (situation.seeds.stream("batch_size", situation.round, int(i)) for i in situation.devices)
     drawn = [stream.integers(1, situation.problem.max_batch, endpoint=True) for stream in streams]
-    return _that_fit(situation, cuts, drawn)
+    return _clipped(situation, cuts, drawn)
 
 
 @cache
 def fixed_batch(batch_size: int) -> Rule:
-    """The rule that gives every device this batch size, or as much of it as fits."""
+    """The rule that gives every device this batch size, clipped to what the device can take."""
 
     def fixed(situation: Situation, cuts: IntN) -> IntN:
-        return _that_fit(situation, cuts, batch_size)
+        return _clipped(situation, cuts, batch_size)
 
     return fixed
 
 
 @cache
 def server_batch(batch_size: int) -> Rule:
-    """The rule for samples that the edge server works on alone: no device's memory bounds them."""
+    """The rule for centralised training: the edge server does the work, so devices' memory is no bound."""
 
     def fixed(situation: Situation, cuts: IntN) -> IntN:
         return np.minimum(situation.problem.largest_batch, batch_size).astype(np.int64)
@@ -51,32 +51,32 @@ def server_batch(batch_size: int) -> Rule:
 
 
 def largest_batches(situation: Situation, cuts: IntN) -> IntN:
-    """The most samples that each device's memory, its data and max_batch allow at these cuts."""
+    """The largest batch size that each device's memory, its samples and max_batch allow at these cuts."""
     problem = situation.problem
     problem.require_fits(Plan(np.ones_like(cuts), cuts))
-    room = np.minimum(largest_batch_in_memory(problem, cuts - 1), problem.largest_batch)
-    fewest = int(problem.smallest_batch_upto[cuts.max() - 1])
-    if (stuck := np.flatnonzero(room < fewest)).size:
-        raise Infeasible(_why_stuck(problem, cuts, int(stuck[0]), fewest))
-    return room.astype(np.int64)
+    largest = np.minimum(largest_batch_in_memory(problem, cuts - 1), problem.largest_batch)
+    smallest = int(problem.smallest_batch_upto[cuts.max() - 1])
+    if (stuck := np.flatnonzero(largest < smallest)).size:
+        raise Infeasible(_why_stuck(problem, cuts, int(stuck[0]), smallest))
+    return largest.astype(np.int64)
 
 
-def _why_stuck(problem: Problem, cuts: IntN, i: int, fewest: int) -> str:
-    name, samples = problem.fleet.names[i], "one sample" if fewest == 1 else f"{fewest} samples"
-    if problem.largest_batch[i] < fewest:
+def _why_stuck(problem: Problem, cuts: IntN, i: int, smallest: int) -> str:
+    name, samples = problem.fleet.names[i], "one sample" if smallest == 1 else f"{smallest} samples"
+    if problem.largest_batch[i] < smallest:
         return (
             f"device {name!r} can take at most {problem.largest_batch[i]:.0f} sample in a round, but the "
             f"layers down to cut {cuts.max()} need {samples} to train on (batch norm): cut earlier, or leave "
             "the device out"
         )
-    needed = memory_needed(Plan(np.full_like(cuts, fewest), cuts), problem.profile)[i]
+    needed = memory_needed(Plan(np.full_like(cuts, smallest), cuts), problem.profile)[i]
     return (
         f"device {name!r} has {problem.fleet.memory[i]:.4g} bit of memory, but cut {cuts[i]} needs "
         f"{needed:.4g} bit with {samples}: cut earlier, or leave the device out"
     )
 
 
-def _that_fit(situation: Situation, cuts: IntN, wanted: ArrayLike) -> IntN:
-    """Wanted batch sizes, as far as each device and the private layers can take them."""
-    fewest = situation.problem.smallest_batch_upto[cuts.max() - 1]
-    return np.clip(np.asarray(wanted, dtype=np.int64), fewest, largest_batches(situation, cuts))
+def _clipped(situation: Situation, cuts: IntN, wanted: ArrayLike) -> IntN:
+    """Wanted batch sizes, clipped to what each device and the private layers can take."""
+    smallest = situation.problem.smallest_batch_upto[cuts.max() - 1]
+    return np.clip(np.asarray(wanted, dtype=np.int64), smallest, largest_batches(situation, cuts))

@@ -1,4 +1,4 @@
-"""Every strategy by name: a batch rule and a cut rule, and the way of training they are for."""
+"""Every strategy by name: its batch rule, its cut rule, and its paradigm."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -24,17 +24,18 @@ from hasfl.strategies.situation import Rule, Situation
 from hasfl.strategies.strategy import DEFAULT_BATCH, OwnStrategy, Pair, Strategy
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL
 
-# A box of a search takes as long as 50 devices and its own ones: this much work takes about five seconds.
+# A search ends after a number of boxes, not of seconds, so that every machine finds the same plan. One box of
+# N devices takes about as long as N + 50 units of work; this much work takes about five seconds on two cores.
 MOST_WORK, WORK_OF_A_BOX = 8e5, 50
-MOST_DIGITS = 9  # of a batch size or cut in a name
+MOST_DIGITS = 9  # of a number in a strategy's name
 
 
 def _hasfl(situation: Situation) -> Plan:
-    """The best plan: the first one as near to the optimum as `hasfl plan` finds it, later ones nearly so."""
+    """The best plan: the first one to the gap of `hasfl plan`, later ones to the looser gap of the rules."""
     return best_plan(
         situation.problem,
         gap=FIRST_GAP if situation.start is None else GAP,
-        time_limit=math.inf,  # a limit on boxes gives the same plan on every machine
+        time_limit=math.inf,
         box_limit=MOST_WORK / (WORK_OF_A_BOX + len(situation.devices)),
         start=situation.start,
     ).plan
@@ -83,7 +84,7 @@ def strategy(chosen: str | Strategy | Callable[[Situation], Plan]) -> Strategy:
     head, colon, options = name.partition(":")
     if colon and head in OPTIONS:
         return _with_options(head, _numbers(head, options))
-    if colon:
+    if colon and options.isidentifier():
         return _own(chosen.strip())
     batch, _, cut = name.partition("+")
     if _is_rule(batch, BATCH_RULES, "b") and _is_rule(cut, CUT_RULES, "cut"):
@@ -129,7 +130,7 @@ def _with_options(head: str, numbers: Mapping[str, int]) -> Pair:
 
 
 def _numbers(head: str, options: str) -> dict[str, int]:
-    """The options of a name, each at most once and each one that it takes."""
+    """The options of a name; each must be known to it, and be given once."""
     numbers: dict[str, int] = {}
     for part in options.split(","):
         option, _, given = part.strip().partition("=")

@@ -1,4 +1,4 @@
-"""Cuts for given batch sizes: the best ones, random ones, each device's quickest, the same for all."""
+"""Rules for cuts, given batch sizes: the best, random ones, each device's quickest, the same for all."""
 
 from functools import cache
 
@@ -14,13 +14,13 @@ from hasfl.strategies.situation import Rule, Situation
 
 
 def hams(situation: Situation, batch_sizes: IntN, *, gap: float = GAP) -> IntN:
-    """Heterogeneity-aware cuts: the best ones for these batch sizes."""
+    """Heterogeneity-aware cuts (HAMS): the best ones for these batch sizes."""
     start = None if situation.start is None else Plan(batch_sizes, situation.start.cuts)
     return best_cuts(situation.problem, batch_sizes, gap=gap, start=start).plan.cuts
 
 
 def random_cuts(situation: Situation, batch_sizes: IntN) -> IntN:
-    """Uniform over the cuts whose client part, with one sample, fits each device's memory."""
+    """Random cuts (RMS): uniform over the cuts whose client part fits the device's memory with one sample."""
     largest_batches(situation, np.ones_like(batch_sizes))  # the first cut needs the least
     fits = largest_batch_in_memory(situation.problem, slice(None)) >= 1
     drawn = [
@@ -31,10 +31,13 @@ def random_cuts(situation: Situation, batch_sizes: IntN) -> IntN:
 
 
 def resource_aware_cuts(situation: Situation, batch_sizes: IntN) -> IntN:
-    """Each device's quickest cut, by its own resources alone: blind to convergence (RHAMS, after CoopFL).
+    """Resource-aware cuts (RHAMS, after CoopFL): each device's own quickest cut, whatever convergence needs.
 
-    b (ρ_j/f_i + ψ_j/r_i^U + C_j + χ_j/r_i^D + ϖ_j/f_i) + (δ_j/r_{i,f}^U + δ_j/r_{i,f}^D) / I, where C_j is
-    what a sample costs the edge server and δ_j is all that is exchanged; as far as memory allows.
+    The cut that fits the memory and minimises
+
+        b (ρ_j/f_i + ψ_j/r_i^U + C_j + χ_j/r_i^D + ϖ_j/f_i) + (δ_j/r_{i,f}^U + δ_j/r_{i,f}^D) / I
+
+    where C_j is the edge server's time for a sample, and δ_j the bits of the exchanged sub-model.
     """
     tables = CostTables.of(situation.problem)
     fits = tables.largest_batch >= batch_sizes[:, None]

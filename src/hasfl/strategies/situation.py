@@ -1,4 +1,4 @@
-"""What a strategy knows when it is asked."""
+"""What a strategy knows when it is asked for a plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from hasfl.seeds import Seeds
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Situation:
-    """The problem as it is in a round, whose devices it holds, and what was done before.
+    """The problem in a round, the devices that it is about, and the plan before it.
 
-    Random rules draw by round and index in the whole fleet, so that what a device draws does not depend on
-    who else is there.
+    A random rule draws with a stream of its own for each round and device, so a device's draw does not depend
+    on which other devices take part.
     """
 
     problem: Problem
     devices: IntN  # indices in the whole fleet of the devices that problem.fleet holds
     round: int
     seeds: Seeds
-    previous: Plan | None = None
+    previous: Plan | None = None  # the plan in use, if there is one
 
     def __post_init__(self) -> None:
         same_length({"problem.fleet": self.problem.fleet.names, "devices": self.devices}, per="device")
@@ -35,5 +35,5 @@ class Situation:
         return self.previous if self.previous.deepest_cut <= len(self.problem.profile) else None
 
 
-# batch sizes for given cuts, or cuts for given batch sizes
+# A batch rule takes cuts and returns batch sizes; a cut rule takes batch sizes and returns cuts.
 Rule: TypeAlias = Callable[[Situation, IntN], IntN]

@@ -1,4 +1,4 @@
-"""Plans that do not flap: a new one must save more time than the constants' errors leave in doubt."""
+"""Whether a new plan is worth a change: it must save more time than the errors of the constants allow for."""
 
 import math
 from collections.abc import Iterator
@@ -11,27 +11,28 @@ from hasfl.theory.latency import aggregation_latency, exchange_latency
 from hasfl.theory.objective import evaluate
 from hasfl.theory.traffic import Arrangement, aggregation_bits
 
-LEAST_SAVING = 1e-3  # of a round: no plan is worth a change for less
+LEAST_SAVING = 1e-3  # share of a round: a plan is not changed for less
 
 
 def worth_changing(old: Plan, new: Plan, problem: Problem, *, rounds: int) -> bool:
-    """Whether so many rounds are done sooner under the new plan, what it costs to move layers counted in.
+    """Whether `rounds` rounds end sooner under the new plan, the time to move layers included.
 
-    What is saved must exceed its own standard error: how much less it is if a constant is off by its error,
-    to the worse side; and constants err independently.
+    The saving of a round must exceed its standard error. A constant contributes the part of the saving that
+    is lost if the constant is off by its own error to the worse side. The constants err independently, so
+    their parts are added in squares.
     """
     saved = _saved_seconds(old, new, problem)
     if math.isinf(saved):
         return True
     errors = (
-        saved - min(saved, *(_saved_seconds(old, new, off) for off in both))
-        for both in _a_standard_error_off(problem)
+        saved - min(saved, *(_saved_seconds(old, new, off) for off in both_sides))
+        for both_sides in _a_standard_error_off(problem)
     )
     return rounds * (saved - math.hypot(*errors)) > _moving_seconds(old, new, problem)
 
 
 def _saved_seconds(old: Plan, new: Plan, problem: Problem) -> float:
-    """What the work of a round of the old plan takes less under the new one; less than 1 ‰ is nothing."""
+    """Seconds that the work of one old round takes less under the new plan; infinite if the old one fails."""
     try:
         before = evaluate(old, problem)
     except TargetUnreachable:
@@ -43,7 +44,7 @@ def _saved_seconds(old: Plan, new: Plan, problem: Problem) -> float:
 
 
 def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
-    """How much longer the aggregation takes in which layers change hands."""
+    """How much longer the one aggregation takes in which layers move between devices and servers."""
     fleet, profile = problem.fleet, problem.profile
     bits = aggregation_bits(Arrangement.of(old, fleet), Arrangement.of(new, fleet), profile)
     moved = exchange_latency(bits, fleet, fleet).total
@@ -51,7 +52,7 @@ def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
 
 
 def _a_standard_error_off(problem: Problem) -> Iterator[tuple[Problem, Problem]]:
-    """For each constant that has an error, the problem with more of it and with less."""
+    """For each constant with an error, the problem with that constant too large and too small by it."""
     constants = problem.constants
     for name, error in constants.log_errors.items():
         if error > 0:

@@ -169,14 +169,21 @@ class OwnStrategy:
         if not isinstance(plan, Plan):
             raise InputError(f"strategy {self.name} must return a Plan, got {type(plan).__name__}")
         problem = situation.problem
-        problem.require_fits(plan)
+        try:
+            problem.require_fits(plan)
+        except InputError as error:
+            raise InputError(f"strategy {self.name}: {error}") from None
         left = margins(plan, problem)
-        limits = {"memory": left.memory, "batch size (max_batch, or the samples it holds)": left.max_batch}
-        for limit, margin in (limits | {"smallest batch of its layers": left.min_batch}).items():
+        faults = {
+            "more than its memory holds: give it less": left.memory,
+            "more than max_batch or its samples allow: give it less": left.max_batch,
+            "less than its layers can be trained on: give it more": left.min_batch,
+        }
+        for fault, margin in faults.items():
             if (over := np.flatnonzero(margin < 0)).size:
                 i = int(over[0])
                 raise Infeasible(
                     f"strategy {self.name} gives device {problem.fleet.names[i]!r} batch size "
-                    f"{plan.batch_sizes[i]} at cut {plan.cuts[i]}, which is beyond its {limit}: give it less"
+                    f"{plan.batch_sizes[i]} at cut {plan.cuts[i]}, {fault}"
                 )
         return plan

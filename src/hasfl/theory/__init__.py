@@ -1,1 +1,1 @@
-"""The paper's formulas: what a round costs, how many are needed, and their product. NumPy only."""
+"""The paper's formulas: the seconds of a round, the number of rounds, and their product Θ. NumPy only."""

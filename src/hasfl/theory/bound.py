@@ -1,4 +1,8 @@
-"""How close training gets, and how many rounds it needs (Sec. IV, Theorem 1, Corollary 1). NumPy only."""
+"""The paper's bound on the gradient and the number of rounds that follows (Sec. IV). NumPy only.
+
+Theorem 1, Eq. (16), bounds the mean squared gradient after R rounds. Corollary 1, Eq. (27), solves the bound
+for R: how many rounds a plan needs until the bound reaches the target ε.
+"""
 
 from dataclasses import dataclass, field
 from typing import Self
@@ -13,36 +17,43 @@ from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.theory.rounds import BatchNoise, Floats, Lines, RoundsLaw
 
-LEAST_MARGIN = 1e-12  # of ε: a margin below this is rounding, and the target counts as out of reach
+# A margin ε − floor below this share of ε counts as 0, and the target as out of reach. Floating-point numbers
+# have 16 digits and the floor is a sum of a few terms, so a smaller margin is a rounding error.
+LEAST_MARGIN = 1e-12
+
+# ε over the floor of a plan, where the user gives no ε. The paper does not say how it chose ε. At twice the
+# floor, half of ε is left for the descent (docs/constants.md, "ε in the paper's mode"); chosen by hand.
+TARGET_OVER_FLOOR = 2
+TARGET_WITHOUT_FLOOR = 1.0  # ε where the floor is 0: every ε is reachable then, and ranks plans alike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundFloor:
     """The two terms of Theorem 1 that no number of rounds removes."""
 
-    sampling: float  # noise of the mini-batches
-    drift: float  # devices' sub-models moving apart between aggregations
+    sampling: float  # from the noise of the batches
+    drift: float  # from the replicas of private layers that move apart between two aggregations
 
     @property
     def total(self) -> float:
-        """What the mean squared gradient cannot be guaranteed to fall below."""
+        """The limit of the bound on the mean squared gradient for infinitely many rounds."""
         return self.sampling + self.drift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Theorem1:
-    """The bound of Theorem 1 for N devices: 2ϑ / (γR) + sampling + drift.
+    """The bound of Theorem 1, Eq. (16), for N devices: 2ϑ / (γR) + sampling + drift.
 
-    sampling = (βγ / N²) Σ_j σ²_j Σ_i n(b_i)           falls as any batch grows (Insight 1)
-    drift    = 1{I > 1} 4 β² γ² I² Σ_{j ≤ L_c} G²_j    grows with the deepest cut (Insight 2)
+    sampling = (βγ / N²) Σ_j σ²_j Σ_i n(b_i)           falls when any batch size grows (Insight 1)
+    drift    = 1{I > 1} 4 β² γ² I² Σ_{j ≤ L_c} G²_j    grows with the deepest cut L_c (Insight 2)
 
     n(b) is 1/b, as in the paper, unless single samples have a price (`BatchNoise`).
     """
 
     scale: float  # 2ϑ/γ
-    per_noise: float  # βγ Σ_j σ²_j / N², which is B in Proposition 1
-    drift_upto: FloatL  # for each deepest cut
-    steepness: float  # γβ; the bound holds up to 1
+    per_noise: float  # βγ Σ_j σ²_j / N², the constant B of Proposition 1
+    drift_upto: FloatL  # the drift term, for each deepest cut
+    steepness: float  # γβ; Theorem 1 holds if this is at most 1
     learning_rate: float
     noise: BatchNoise
 
@@ -50,16 +61,16 @@ class Theorem1:
     def of(
         cls, constants: BoundConstants, profile: Profile, *, devices: int, learning_rate: float, interval: int
     ) -> Self:
-        """The bound with these constants."""
+        """The bound with the given constants."""
         steepness = constants.smoothness * learning_rate
-        drift = (
+        drift = (  # third term of Eq. (16)
             4 * (steepness * interval) ** 2 * constants.moment_upto
             if interval > 1
             else np.zeros(len(constants))
         )
         return cls(
-            scale=2 * constants.initial_gap / learning_rate,
-            per_noise=steepness * float(constants.variance_of.sum()) / devices**2,
+            scale=2 * constants.initial_gap / learning_rate,  # first term of Eq. (16), times R
+            per_noise=steepness * float(constants.variance_of.sum()) / devices**2,  # second term, over Σ n(b)
             drift_upto=drift,
             steepness=steepness,
             learning_rate=learning_rate,
@@ -67,46 +78,48 @@ class Theorem1:
         )
 
     def floor(self, plan: Plan) -> BoundFloor:
-        """The terms that stay, under a plan."""
+        """The second and the third term of Eq. (16) under a plan."""
         return BoundFloor(
             sampling=self.per_noise * float(self.noise.total(plan.batch_sizes, plan.deepest_cut)),
             drift=float(self.drift_upto[plan.deepest_cut - 1]),
         )
 
     def squared_gradient(self, plan: Plan, rounds: float) -> float:
-        """The mean squared gradient over `rounds` rounds is guaranteed to be at most this, Eq. (16).
+        """Eq. (16): the upper bound on the mean squared gradient over `rounds` rounds.
 
-        Theorem 1 asks for γ ≤ 1/β; beyond that the number says nothing.
+        Theorem 1 requires γ ≤ 1/β. For a larger γ the returned number bounds nothing.
         """
         return self.scale / rounds + self.floor(plan).total
 
     def default_target(self, plan: Plan) -> float:
-        """A target that a plan can reach: twice its floor. The paper does not say how it chose ε."""
+        """A target ε that a plan can reach: TARGET_OVER_FLOOR times the floor of the plan."""
         floor = self.floor(plan).total
-        return 2 * floor if floor > 0 else 1.0
+        return TARGET_OVER_FLOOR * floor if floor > 0 else TARGET_WITHOUT_FLOOR
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corollary1(RoundsLaw):
-    """The paper's law, Eq. (27) taken as an equality: R = (2ϑ/γ) / (ε − drift_J − w S).
+    """The paper's law of rounds, Eq. (27) taken as an equality: R = (2ϑ/γ) / (ε − drift_J − w S).
 
-    R is not rounded up, because planners differentiate it.
+    J is the deepest cut, S = Σ_i n(b_i) and w is `Theorem1.per_noise`. R is not rounded up, because planners
+    differentiate R.
     """
 
     bound: Theorem1
     target: float  # ε
-    margin_upto: FloatL = field(init=False)  # A in Proposition 1: ε − drift, for each deepest cut
+    margin_upto: FloatL = field(init=False)  # ε − drift_J for each deepest cut: A in Proposition 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "margin_upto", self.target - self.bound.drift_upto)
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """The law with a problem's constants."""
+        """The law with the constants and the target of a problem."""
         if not isinstance(problem.constants, BoundConstants) or problem.target is None:
             raise InputError(
                 "expected the paper's constants (smoothness, initial_gap, variance_of, moment_of), got "
-                "constants measured in training: use the exact solver, or give the paper's and a target"
+                "constants measured in training: use the exact solver, or give the paper's constants and "
+                "a target"
             )
         bound = Theorem1.of(
             problem.constants,
@@ -119,27 +132,31 @@ class Corollary1(RoundsLaw):
 
     @property
     def noise(self) -> BatchNoise:
-        """What a batch size costs in noise."""
+        """n(b), the noise of a batch of b samples."""
         return self.bound.noise
 
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
-        """Eq. (27)."""
+        """Eq. (27): R for S = Σ_i n(b_i); infinite where the target is out of reach."""
         margin = self.margin_upto[np.asarray(deepest_cut) - 1] - self.bound.per_noise * noise
         with np.errstate(divide="ignore"):
             return np.where(margin > LEAST_MARGIN * self.target, self.bound.scale / margin, np.inf)
 
     def slope(self, seconds: Floats, noise: Floats, deepest_cut: int) -> Floats:
-        """One line is exact for all plans, so every slope is 1."""
+        """Always 1: one line is exact for all plans, so the law has no use for slopes."""
         return np.ones_like(seconds)
 
     def slopes(
         self, value: float, deepest_cut: int, *, least_seconds: Floats, least_noise: Floats
     ) -> tuple[Floats, Floats]:
-        """One line is exact for all plans, so every slope is 1."""
+        """Always 1: one line is exact for all plans, so the law has no use for slopes."""
         return np.ones_like(least_seconds), np.ones_like(least_seconds)
 
     def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
-        """Θ = scale · T / margin ≥ value  ⟺  scale · T + value · w · S ≥ value · (ε − drift)."""
+        """The same line for every range: scale · T + value · w · S ≥ value · (ε − drift_J).
+
+        With margin = ε − drift_J − w S > 0, Θ = R T = scale · T / margin by Eqs. (27) and (43). So Θ ≥ value
+        is the same as scale · T ≥ value · margin, and the term value · w · S moves to the left side.
+        """
         needed = np.full_like(low, value * float(self.margin_upto[deepest_cut - 1]))
         return Lines(
             per_second=np.full_like(low, self.bound.scale),
@@ -149,41 +166,47 @@ class Corollary1(RoundsLaw):
         )
 
     def proved(self, value: float, lines: Lines, *, reached: Floats, least: Floats) -> Floats:
-        """Θ ≥ value where the line is reached, and less than that where it is not.
+        """The value itself where the left side reaches `needed`; a smaller Θ where `missing` is lacking.
 
-        For each plan the left side and what is needed are linear in the value. So the least of their
-        difference over all plans is concave in the value, and at value 0 it is `least` or more. A concave
-        function lies above its chord, and the chord from `least` to `reached − needed` is 0 at this value.
+        For one plan and a variable v, f(v) = scale · T + v w S − v (ε − drift_J) is linear in v. So the least
+        f over all plans of a box, F(v), is concave in v. Two points of F are known from below: F(0) ≥ `least`
+        and F(value) ≥ `reached` − `needed` = −missing. A concave function lies above the chord between two of
+        its points. The chord from (0, least) to (value, −missing) crosses 0 at
+
+            v = value · least / (least + missing),
+
+        so F(v) ≥ 0, and all plans of the box have Θ ≥ v. Example: value 10, least 30 and missing 6 prove
+        Θ ≥ 10 · 30 / 36 = 8.33.
         """
         missing = np.maximum(lines.needed - reached, 0.0)
         return value * least / (least + missing)
 
     def target_margin(self, plan: Plan) -> float:
-        """C1: ε minus the floor."""
+        """C1: ε minus the floor of the bound under a plan."""
         return self.target - self.bound.floor(plan).total
 
     def require_reachable(self, plan: Plan) -> None:
-        """Say which term of the floor is in the way."""
+        """Raise TargetUnreachable if ε is not above the floor; the message names the larger term."""
         floor = self.bound.floor(plan)
         if self.target - floor.total > LEAST_MARGIN * self.target:
             return
-        larger_term = "enlarge the batches" if floor.sampling > floor.drift else "cut earlier"
+        advice = "enlarge the batches" if floor.sampling > floor.drift else "cut earlier"
         raise TargetUnreachable(
             f"target {self.target:.6g} does not lie above the floor {floor.total:.6g} of the bound (sampling "
             f"{floor.sampling:.3g}, drift {floor.drift:.3g} down to layer {plan.deepest_cut}): raise the "
-            f"target, lower the learning rate {self.bound.learning_rate:.3g}, or {larger_term}"
+            f"target, lower the learning rate {self.bound.learning_rate:.3g}, or {advice}"
         )
 
     def explain(self, plan: Plan) -> str:
-        """The target as a sum of what sampling and drift take of it, and what is left."""
+        """The target as the sum of the sampling term, the drift term and the margin."""
         floor = self.bound.floor(plan)
         return (
             f"target {self.target:.4g} = sampling {floor.sampling:.3g} + drift {floor.drift:.3g} "
-            f"+ {self.target_margin(plan):.3g} left to descend"
+            f"+ margin {self.target_margin(plan):.3g}"
         )
 
     def doubts(self) -> list[str]:
-        """Theorem 1 asks for γβ ≤ 1."""
+        """One sentence where γβ > 1: Theorem 1 requires γβ ≤ 1."""
         if self.bound.steepness <= 1:
             return []
         return [f"the bound does not hold: γβ = {self.bound.steepness:.3g} is above 1 (Theorem 1)"]

@@ -1,4 +1,7 @@
-"""How long a round takes under a plan (Sec. V-A, Eqs. 28-40). NumPy only; every duration in seconds."""
+"""The latency of a round and of an aggregation under a plan (Sec. V-A, Eqs. 28-40).
+
+NumPy only. Every duration is in seconds. Sec. III of the paper defines steps a1 to a5 and b1 to b3.
+"""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from hasfl.theory.traffic import AggregationBits, Arrangement, aggregation_bits
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitTrainingLatency:
-    """Steps a1-a5 of one round: per device where devices run in parallel, a scalar on the server."""
+    """Steps a1 to a5 of one round: one entry per device, or a single number for the edge server."""
 
     device_forward: FloatN  # a1, T_i^F
     activation_upload: FloatN  # a2, T_{a,i}^U
@@ -23,23 +26,23 @@ class SplitTrainingLatency:
 
     @property
     def up(self) -> FloatN:
-        """Seconds until each device's activations are at the server (a1, a2)."""
+        """Seconds until the activations of each device are at the edge server (a1, a2)."""
         return self.device_forward + self.activation_upload
 
     @property
     def down(self) -> FloatN:
-        """Seconds from the server's last work to each device's step (a4, a5)."""
+        """Seconds from the end of the edge server's work until each device's backward pass ends (a4, a5)."""
         return self.gradient_download + self.device_backward
 
     @property
     def total(self) -> float:
-        """T_S, Eq. (38): two stragglers, one before the server works and one after."""
+        """T_S, Eq. (38): the slowest device up, then the edge server, then the slowest device down."""
         return float(self.up.max() + self.server_forward + self.server_backward + self.down.max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AggregationLatency:
-    """Steps b1 and b3 of one aggregation; b2, the averaging itself, is taken as free."""
+    """Steps b1 and b3 of one aggregation. The averaging itself, step b2, counts 0 seconds as in the paper."""
 
     submodel_upload: FloatN  # b1, T_{c,i}^U
     server_submodel_upload: float  # b1, T_s^U
@@ -48,17 +51,17 @@ class AggregationLatency:
 
     @property
     def up(self) -> float:
-        """Seconds until the fed server holds every sub-model (b1)."""
+        """Seconds until the fed server has received every sub-model (b1)."""
         return max(float(self.submodel_upload.max()), self.server_submodel_upload)
 
     @property
     def down(self) -> float:
-        """Seconds until every party has its aggregated sub-model (b3)."""
+        """Seconds until every device and the edge server have received their aggregated sub-models (b3)."""
         return max(float(self.submodel_download.max()), self.server_submodel_download)
 
     @property
     def total(self) -> float:
-        """T_A, Eq. (39)."""
+        """T_A, Eq. (39): upload, then download."""
         return self.up + self.down
 
 
@@ -67,8 +70,8 @@ def split_training_latency(plan: Plan, fleet: Fleet, profile: Profile) -> SplitT
 
         T_S(b, μ) = max_i {T_i^F + T_{a,i}^U} + T_s^F + T_s^B + max_i {T_{g,i}^D + T_i^B}    Eq. (38)
 
-    Every term is linear in b. The parts are returned, not only their sum, because a planner
-    bounds the two maxima separately (R3, R4) and the report draws them as a timeline.
+    Every term is linear in b. The function returns the steps and not only T_S, because planners bound the
+    two maxima separately (R3, R4) and `hasfl plan` prints the steps one by one.
     """
     b, j = plan.batch_sizes, plan.cut_index
     rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto  # ρ_j, ϖ_j
@@ -83,7 +86,7 @@ def split_training_latency(plan: Plan, fleet: Fleet, profile: Profile) -> SplitT
 
 
 def aggregation_latency(plan: Plan, fleet: Fleet, profile: Profile) -> AggregationLatency:
-    """Latency of one aggregation of the forged sub-models. Batch sizes play no part in it.
+    """Latency of one aggregation of the sub-models. T_A does not depend on the batch sizes.
 
     T_A(μ) = max_i {T_{c,i}^U, T_s^U} + max_i {T_{c,i}^D, T_s^D}                          Eq. (39)
     """
@@ -92,7 +95,10 @@ def aggregation_latency(plan: Plan, fleet: Fleet, profile: Profile) -> Aggregati
 
 
 def exchange_latency(bits: AggregationBits, before: Fleet, after: Fleet) -> AggregationLatency:
-    """Latency of an aggregation with these bits: up at the rates before it, down at those after it."""
+    """Latency of an aggregation that sends the given bits.
+
+    Uploads run at the rates of the fleet `before` the aggregation, downloads at those of the fleet `after`.
+    """
     return AggregationLatency(
         submodel_upload=bits.submodel_upload / before.fed_up_rate,  # (34)
         server_submodel_upload=bits.server_submodel_upload / before.server_fed_up_rate,  # (35)
@@ -102,10 +108,10 @@ def exchange_latency(bits: AggregationBits, before: Fleet, after: Fleet) -> Aggr
 
 
 def training_latency(split: float, aggregation: float, *, rounds: float, interval: int) -> float:
-    """T, Eq. (40): R rounds and the ⌊R/I⌋ aggregations that they complete."""
+    """T, Eq. (40): R rounds and ⌊R/I⌋ aggregations."""
     return rounds * split + math.floor(rounds / interval) * aggregation
 
 
 def mean_round_latency(split: float, aggregation: float, *, interval: int) -> float:
-    """T_S + T_A/I, what a round costs on average: Eq. (40) over R without the floor, as in Θ."""
+    """T_S + T_A/I, the mean seconds of a round: Eq. (40) divided by R, without the floor, as in Θ."""
     return split + aggregation / interval

@@ -1,4 +1,4 @@
-"""The law of rounds that goes with a problem: the one place that knows which laws there are."""
+"""The law of rounds of a problem. This is the only module that lists all laws."""
 
 from hasfl.constants import BoundConstants, Constants, MeasuredConstants
 from hasfl.plan import Plan
@@ -10,7 +10,7 @@ from hasfl.theory.rounds import RoundsLaw
 
 
 def law_of(problem: Problem) -> RoundsLaw:
-    """Corollary 1 with its ε for the paper's constants; the measured law for constants from training."""
+    """Corollary 1 for the paper's constants; the measured law for constants measured in training."""
     if isinstance(problem.constants, MeasuredConstants):
         return MeasuredRounds.of(problem)
     return Corollary1.of(problem)
@@ -19,7 +19,11 @@ def law_of(problem: Problem) -> RoundsLaw:
 def target_for_all(
     constants: Constants, profile: Profile, *, devices: int, learning_rate: float, interval: int
 ) -> float | None:
-    """An ε that every plan reaches, where the law needs one: none is noisier than single samples at cut L."""
+    """A target ε that every plan reaches; None where the law needs no target.
+
+    The plan with batch size 1 and cut L on every device has the highest floor of all plans: S is largest for
+    single samples, and the drift is largest for the deepest cut. An ε above this floor suits every plan.
+    """
     if not isinstance(constants, BoundConstants):
         return None
     bound = Theorem1.of(constants, profile, devices=devices, learning_rate=learning_rate, interval=interval)

@@ -1,14 +1,21 @@
-"""Rounds by constants that are measured in training (docs/decisions/0011).
+"""The law of rounds with constants that are measured in training (docs/decisions/0011).
 
-    R = R∞ (1 + skew_J + w_J S),     S = Σ_i n(b_i),     w_J = noise · (1 + drift_J) / N
+    R = R∞ (1 + skew_J + w_J S),     S = Σ_i n(b_i),     w_J = noise · (1 + drift_J) / N          (law)
 
-This is a product with the seconds of a round, not a ratio. With A the seconds and B = R/R∞, a plan is better
-than `value` if 2 √(AB) < 2 √(value/R∞). A plan's *slope* is s = √(B/A), and A s + B/s = 2 √(AB). Over slopes
-from `low` to `high`, (s − low)(s − high) ≤ 0, which is the line
+J is the deepest cut. Let A be the seconds of a round and B = 1 + skew_J + w_J S = R/R∞. Then Θ = R∞ A B is a
+product, not the ratio that Corollary 1 gives. The exact search needs a line in A and S (`theory/rounds.py`):
 
-    2 √(AB) ≥ 2 (low · high · A + B) / (low + high),
+1. The *slope* of a plan is s = √(B/A). By the definition of s, A s = √(AB) and B/s = √(AB).
+2. For a plan whose slope lies from `low` to `high`, (s − low)(s − high) ≤ 0. Multiplied out and divided by s:
+   s + low · high / s ≤ low + high.
+3. Multiplied by √(AB), with √(AB) s = B and √(AB)/s = A: low · high · A + B ≤ (low + high) √(AB). So
 
-exact at both ends.
+       2 √(AB) ≥ 2 (low · high · A + B) / (low + high)                                            (line)
+
+The right side is linear in A and B, and B is linear in S. The line is exact for s = low and for s = high.
+
+Example: A = 4 s and B = 9 give s = 1.5 and 2 √(AB) = 12. The line for slopes from 1 to 2 gives
+2 (1 · 2 · 4 + 9) / 3 = 11.33. The line for slopes from 1.5 to 1.5 gives 2 (2.25 · 4 + 9) / 3 = 12.
 """
 
 from dataclasses import dataclass
@@ -26,56 +33,67 @@ from hasfl.theory.rounds import BatchNoise, Floats, Lines, RoundsLaw
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRounds(RoundsLaw):
-    """R = R∞ (1 + skew_J + w_J S); see the head of this file."""
+    """R = R∞ (1 + skew_J + w_J S); the head of this file explains the symbols."""
 
     endless: float  # R∞, the rounds with infinitely large batches
-    fixed_upto: FloatL  # 1 + skew_J, for each deepest cut
-    per_noise_upto: FloatL  # w_J, for each deepest cut
-    sampling: float  # noise / N: w_J without drift
+    fixed_upto: FloatL  # 1 + skew_J, for each deepest cut J
+    per_noise_upto: FloatL  # w_J, for each deepest cut J
+    sampling: float  # noise / N, which is w_J without drift
     noise: BatchNoise
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """The law with a problem's constants; with I = 1 no layer is private for longer than a round."""
+        """The law with the constants of a problem.
+
+        If I = 1, every round ends with an aggregation, so replicas never move apart: drift and skew are 0.
+        """
         constants = problem.constants
         if not isinstance(constants, MeasuredConstants):
             raise InputError(
-                "expected constants measured in training (rounds, noise, drift_of), got the paper's"
+                "expected constants measured in training (rounds, noise, drift_of), got the paper's constants"
             )
-        apart = 1.0 if problem.interval > 1 else 0.0
+        replicas_drift = 1.0 if problem.interval > 1 else 0.0
         sampling = constants.noise / len(problem.fleet)
         return cls(
             endless=constants.rounds,
-            fixed_upto=1 + apart * constants.skew_upto,
-            per_noise_upto=sampling * (1 + apart * constants.drift_upto),
+            fixed_upto=1 + replicas_drift * constants.skew_upto,
+            per_noise_upto=sampling * (1 + replicas_drift * constants.drift_upto),
             sampling=sampling,
             noise=BatchNoise.of(problem.profile, constants.single_noise),
         )
 
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
-        """R, always finite."""
+        """R for S = Σ_i n(b_i), by (law); always finite."""
         return self.endless * self._factor(noise, deepest_cut)
 
     def _factor(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
-        """B = 1 + skew_J + w_J S."""
+        """B = 1 + skew_J + w_J S, the factor by which R exceeds R∞."""
         j = np.asarray(deepest_cut) - 1
         factor: Floats = self.fixed_upto[j] + self.per_noise_upto[j] * noise
         return factor
 
     def slope(self, seconds: Floats, noise: Floats, deepest_cut: int) -> Floats:
-        """√(B/A)."""
+        """s = √(B/A), step 1 at the head of this file."""
         return np.sqrt(self._factor(noise, deepest_cut) / seconds)
 
     def slopes(
         self, value: float, deepest_cut: int, *, least_seconds: Floats, least_noise: Floats
     ) -> tuple[Floats, Floats]:
-        """From A B < v = value/R∞: s = B/√(AB) > B/√v, and s = √(AB)/A < √v/A."""
+        """The slopes of plans with Θ < value, that is with A B < v for v = value/R∞.
+
+        s = B/√(AB) > B/√v ≥ (least B)/√v, and s = √(AB)/A < √v/A ≤ √v/(least A).
+        """
         root = np.sqrt(value / self.endless)
         low = self._factor(least_noise, deepest_cut) / root
-        return low, np.maximum(root / least_seconds, low)
+        return low, np.maximum(root / least_seconds, low)  # no empty range: at worst the one slope `low`
 
     def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
-        """The line of the head of this file, with 2 √(value/R∞) on its left side."""
+        """(line) at the head of this file, for the test 2 √(AB) ≥ 2 √(value/R∞).
+
+        With B = (1 + skew_J) + w_J S, the test of a range is
+
+            per_factor (low · high · A + w_J S) ≥ 2 √(value/R∞) − per_factor (1 + skew_J).
+        """
         per_factor = 2 / (low + high)
         whole = np.full_like(low, 2 * np.sqrt(value / self.endless))
         return Lines(
@@ -86,24 +104,28 @@ class MeasuredRounds(RoundsLaw):
         )
 
     def proved(self, value: float, lines: Lines, *, reached: Floats, least: Floats) -> Floats:
-        """The left side with the fixed part of B is at most 2 √(Θ/R∞)."""
+        """R∞ (√(value/R∞) − missing/2)², where `missing` is what the left side lacks.
+
+        By (line), 2 √(Θ/R∞) = 2 √(AB) is at least the left side plus per_factor (1 + skew_J). That sum is
+        2 √(value/R∞) − missing. `least` is not needed.
+        """
         root = np.sqrt(value / self.endless) - np.maximum(lines.needed - reached, 0.0) / 2
         proved: Floats = self.endless * np.maximum(root, 0.0) ** 2
         return proved
 
     def target_margin(self, plan: Plan) -> None:
-        """Every plan reaches the goal."""
+        """None: R is finite for every plan, so there is no constraint C1."""
         return
 
     def require_reachable(self, plan: Plan) -> None:
-        """Every plan reaches the goal."""
+        """Do nothing: R is finite for every plan."""
 
     def explain(self, plan: Plan) -> str:
-        """R as R∞, what noise adds to it, and what private layers add."""
+        """R as R∞, the share that noise adds and the share that private layers add."""
         noise = self.noise.total(plan.batch_sizes, plan.deepest_cut)
         sampling = self.sampling * float(noise)
         factor = float(self._factor(noise, plan.deepest_cut))
         return (
-            f"rounds {self.endless * factor:,.4g} = {self.endless:,.4g} with endless batches "
-            f"+ {sampling:.1%} for their noise + {max(factor - 1 - sampling, 0.0):.1%} for private layers"
+            f"rounds {self.endless * factor:,.4g} = {self.endless:,.4g} with infinitely large batches "
+            f"+ {sampling:.1%} for noise + {max(factor - 1 - sampling, 0.0):.1%} for private layers"
         )

@@ -1,4 +1,4 @@
-"""What a plan is worth: Θ, the seconds to the target, and what is left of each constraint (Eqs. 41-43)."""
+"""Θ, the seconds of training that a plan needs, and the margin of each constraint (Eqs. 41-43)."""
 
 import numpy as np
 
@@ -11,9 +11,11 @@ from hasfl.theory.laws import law_of
 
 
 def evaluate(plan: Plan, problem: Problem) -> PlanReport:
-    """Work out what a plan costs and which constraints it keeps.
+    """Compute Θ of a plan, its parts, and the margins of the constraints.
 
-    Θ(b, μ) = R (T_S + T_A/I), with Corollary 1 2ϑ (T_S + T_A/I) / (γ (ε − sampling − drift))   Eq. (43)
+        Θ(b, μ) = R (T_S + T_A/I)                                                             Eq. (43)
+
+    With Corollary 1, R = 2ϑ / (γ (ε − sampling − drift)). Raises TargetUnreachable if R is infinite.
     """
     problem.require_fits(plan)
     rounds = rounds_needed(plan, problem)
@@ -22,7 +24,7 @@ def evaluate(plan: Plan, problem: Problem) -> PlanReport:
     seconds = mean_round_latency(split, aggregation, interval=problem.interval)
     return PlanReport(
         plan=plan,
-        objective=rounds * seconds,
+        objective=rounds * seconds,  # Θ, (43)
         rounds=rounds,
         round_seconds=seconds,
         split_seconds=split,
@@ -32,14 +34,14 @@ def evaluate(plan: Plan, problem: Problem) -> PlanReport:
 
 
 def rounds_needed(plan: Plan, problem: Problem) -> float:
-    """R; where the paper's bound does not reach the target, a TargetUnreachable that says why."""
+    """R by the law of the problem. Raises TargetUnreachable if the paper's bound never reaches the target."""
     law = law_of(problem)
     law.require_reachable(plan)
     return float(law.rounds(plan.batch_sizes, plan.deepest_cut))
 
 
 def margins(plan: Plan, problem: Problem) -> Margins:
-    """What is left of C1, C4, and the least and largest batch size."""
+    """The margins of C1, of C4, and of the largest and the smallest batch size; negative if broken."""
     return Margins(
         target=law_of(problem).target_margin(plan),  # C1
         memory=problem.fleet.memory - memory_needed(plan, problem.profile),  # C4
@@ -49,7 +51,7 @@ def margins(plan: Plan, problem: Problem) -> Margins:
 
 
 def memory_needed(plan: Plan, profile: Profile) -> FloatN:
-    """Bits that each device must hold, the left side of C4: b (ψ̃ + χ̃) + ϑ̃ + δ at its cut."""
+    """Bits of memory that each device needs, the left side of C4 in Eq. (41): b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j."""
     b, j = plan.batch_sizes, plan.cut_index
     per_sample = (profile.activation_bits_upto + profile.gradient_bits_upto)[j]
     return b * per_sample + (profile.optimizer_bits_upto + profile.param_bits_upto)[j]

@@ -1,7 +1,7 @@
-"""Ways of training together: who holds which layers, and what a round of each costs. NumPy only.
+"""Paradigms of distributed training: split, federated, centralised, sequential. NumPy only.
 
-A paradigm turns a plan into the depth that devices train on their own and the latency of one round, so a
-loop and a clock need not know which one they serve.
+A paradigm tells, for a plan, how many layers are private and how long each step of a round takes. The
+training loop and the clock use these two functions, so one loop and one clock serve all paradigms.
 """
 
 from dataclasses import dataclass
@@ -16,32 +16,32 @@ from hasfl.theory.latency import SplitTrainingLatency, split_training_latency
 
 
 class PrivateDepth(Protocol):
-    """How many layers each device trains on its own between aggregations."""
+    """The number of private layers under a plan."""
 
     def __call__(self, plan: Plan, layers: int) -> int:
-        """From 0, none, to `layers`, all of them."""
+        """A number from 0 (no private layer) to `layers` (every layer is private)."""
 
 
 class SplitLatency(Protocol):
-    """What the steps of one round take under a plan; 0 for a step that does not happen."""
+    """The latency of the steps of one round under a plan."""
 
     def __call__(self, plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingLatency:
-        """Steps a1 to a5."""
+        """Seconds of steps a1 to a5; 0 for a step that the paradigm does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paradigm:
     """How devices and servers share the work of a round.
 
-    Where devices work in turns, a round is one device's alone, and at an aggregation, when its turn ends,
-    the client part travels on to the next.
+    With `in_turns`, one device works in each round. Its turn ends with an aggregation, and the client part
+    goes on to the next device.
     """
 
     name: str
     private_depth: PrivateDepth
     split_latency: SplitLatency
     in_turns: bool = False
-    collects_data: bool = False  # whether devices send their samples away before the first round
+    collects_data: bool = False  # True if devices send their samples to the edge server before round 1
 
 
 def _deepest_cut(plan: Plan, layers: int) -> int:
@@ -57,28 +57,28 @@ def _no_layer(plan: Plan, layers: int) -> int:
 
 
 def _devices_alone(plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingLatency:
-    """Every device runs the whole model forward and backward; nothing travels within a round."""
-    nothing = np.zeros(len(plan))
+    """Every device runs the whole model forward and backward. No activations or gradients are sent."""
+    zeros = np.zeros(len(plan))
     return SplitTrainingLatency(
         device_forward=plan.batch_sizes * profile.forward_flops_upto[-1] / fleet.flops,
-        activation_upload=nothing,
+        activation_upload=zeros,
         server_forward=0.0,
         server_backward=0.0,
-        gradient_download=nothing,
+        gradient_download=zeros,
         device_backward=plan.batch_sizes * profile.backward_flops_upto[-1] / fleet.flops,
     )
 
 
 def _server_alone(plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingLatency:
-    """The edge server runs all samples through the whole model; the data are there already."""
-    nothing, samples = np.zeros(len(plan)), int(plan.batch_sizes.sum())
+    """The edge server runs the samples of all batches through the whole model; it holds the data already."""
+    zeros, samples = np.zeros(len(plan)), int(plan.batch_sizes.sum())
     return SplitTrainingLatency(
-        device_forward=nothing,
-        activation_upload=nothing,
+        device_forward=zeros,
+        activation_upload=zeros,
         server_forward=float(samples * profile.forward_flops_upto[-1] / fleet.server_flops),
         server_backward=float(samples * profile.backward_flops_upto[-1] / fleet.server_flops),
-        gradient_download=nothing,
-        device_backward=nothing,
+        gradient_download=zeros,
+        device_backward=zeros,
     )
 
 

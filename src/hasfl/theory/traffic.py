@@ -1,7 +1,7 @@
-"""What is sent over the network at an aggregation, in bits, by arrow (Sec. V-A). NumPy only.
+"""The bits that devices, edge server and fed server send at an aggregation (Sec. V-A). NumPy only.
 
-Within a round, each device sends b_i ψ_j bits of activations up and receives b_i χ_j bits of gradients
-(`theory/latency.py`, Eqs. 29 and 32).
+The traffic within a round is in `theory/latency.py`: device i sends b_i ψ_j bits of activations (Eq. 29) and
+receives b_i χ_j bits of gradients (Eq. 32).
 """
 
 from dataclasses import dataclass
@@ -17,42 +17,44 @@ from hasfl.profile import Profile
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrangement:
-    """Who holds which layers during an interval."""
+    """Which party holds which layers during an interval."""
 
     plan: Plan
     fleet: Fleet
-    depth: int  # private layers: the deepest cut, even after the device with that cut has left
+    depth: int  # number of private layers: the deepest cut, also after the device with that cut has left
 
     @classmethod
     def of(cls, plan: Plan, fleet: Fleet) -> Self:
-        """The arrangement of a plan that all its devices carry out."""
+        """The arrangement of a plan in which every device of the fleet takes part."""
         return cls(plan, fleet, plan.deepest_cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AggregationBits:
-    """Bits on each arrow of an aggregation."""
+    """Bits on each link at an aggregation."""
 
-    submodel_upload: FloatN  # Λ_{c,i}
-    server_submodel_upload: float  # Λ_s
-    submodel_download: FloatN
-    server_submodel_download: float
+    submodel_upload: FloatN  # Λ_{c,i}, client part of device i to the fed server
+    server_submodel_upload: float  # Λ_s, middle parts from the edge server to the fed server
+    submodel_download: FloatN  # client part from the fed server to device i
+    server_submodel_download: float  # middle parts from the fed server to the edge server
 
 
 def aggregation_bits(
     before: Arrangement, after: Arrangement, profile: Profile, *, with_mean: bool = False
 ) -> AggregationBits:
-    """Bits of an aggregation: sub-models go up as they were cut and come down as they will be cut.
+    """Bits of an aggregation: uploads follow the cuts `before` it, downloads the cuts `after` it.
 
-    The edge server exchanges the layers that each device lacks of the deepest sub-model: N max_i δ − Σ_i δ.
-    Common layers that become private go up from the edge server once. Private layers that become common come
-    down to it once. `with_mean` says that the servers keep a running mean of the weights, which moves with
-    such layers.
+    Device i exchanges its client part, δ_{j_i} bits. The edge server exchanges the middle part of every
+    device, the private layers that the device does not hold: N δ_J − Σ_i δ_{j_i} bits for the deepest cut J.
+
+    If the deepest cut changes, layers change sides. Common layers that become private go up from the edge
+    server once. Private layers that become common come down to the edge server once. With `with_mean`, the
+    servers keep a running mean of the weights, and the running mean of such layers is sent too.
     """
-    delta = np.concatenate([[0.0], profile.submodel_bits_upto])  # of 0 to L layers
+    delta = np.concatenate([[0.0], profile.submodel_bits_upto])  # δ of 0 to L layers
     client, next_client = delta[before.plan.cuts], delta[after.plan.cuts]
     middle, next_middle = delta[before.depth] - client, delta[after.depth] - next_client
-    moved = float(delta[after.depth] - delta[before.depth])
+    moved = float(delta[after.depth] - delta[before.depth])  # above 0: common layers become private
     if with_mean:
         weights = np.concatenate([[0.0], profile.param_bits_upto])
         moved += float(weights[after.depth] - weights[before.depth])

@@ -1,1 +1,1 @@
-"""Many devices in one batch: how the simulated engine is fast."""
+"""The samples of many devices in one batch: what makes the simulated engine fast."""

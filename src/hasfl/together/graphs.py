@@ -1,4 +1,10 @@
-"""Rounds captured as CUDA graphs, and played again with other inputs."""
+"""Rounds as CUDA graphs.
+
+A round launches many small kernels one by one, and the GPU waits for Python between them. A CUDA graph
+records the kernels of a round once; afterwards one call launches all of them. A graph always reads and writes
+the memory that it was recorded with. So shapes and addresses must stay the same, and the inputs of a new
+round are copied into the tensors that were the inputs when the graph was recorded.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -8,54 +14,61 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+# Graphs that are kept; the least recently used one is dropped first. Chosen by hand: every layout
+# (`layouts.py`) needs a graph for each number of private layers, and both are few.
 MOST_GRAPHS = 32
-Inputs = TypeVar("Inputs")
+Inputs = TypeVar("Inputs")  # a dataclass whose fields are tensors
 
 
 @dataclass(slots=True)
 class _Captured:
+    """A recorded round, with the tensors that it reads its inputs from and writes its loss to."""
+
     graph: Any
     inputs: Any
     loss: Tensor
 
 
 class RoundGraphs:
-    """One graph for each key, the most recent ones kept; their memory is shared, as one runs at a time."""
+    """One CUDA graph for each key. All graphs share one memory pool, because only one runs at a time."""
 
     def __init__(self) -> None:
-        self.captured: OrderedDict[Hashable, _Captured] = OrderedDict()
-        self.seen: set[Hashable] = set()
+        self.captured: OrderedDict[Hashable, _Captured] = OrderedDict()  # least recently used first
+        self.seen: set[Hashable] = set()  # keys that have run at least once
         self.pool = torch.cuda.graph_pool_handle()
 
     def run(self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], Tensor]) -> Tensor:
-        """Play the round of this key with these inputs.
+        """Run a round with these inputs and return its loss.
 
-        The first time the work is done as it is: what never comes again is not worth capturing.
+        Rounds with the same key must do the same work on tensors of the same shapes and addresses. The first
+        round with a key runs without a graph: many keys never come again, and recording is slow. The second
+        one records the graph, and every round from then on replays it.
         """
         if key not in self.seen:
             self.seen.add(key)
-            return self._on_the_side(lambda: work(inputs))
+            return self._on_side_stream(lambda: work(inputs))
         if key not in self.captured:
             self._capture(key, inputs, work)
         self.captured.move_to_end(key)
-        found = self.captured[key]
+        captured = self.captured[key]
         for entry in fields(inputs):  # type: ignore[arg-type]
-            getattr(found.inputs, entry.name).copy_(getattr(inputs, entry.name), non_blocking=True)
-        found.graph.replay()
-        return found.loss.clone()
+            getattr(captured.inputs, entry.name).copy_(getattr(inputs, entry.name), non_blocking=True)
+        captured.graph.replay()
+        return captured.loss.clone()
 
-    def _on_the_side(self, work: Callable[[], Tensor]) -> Tensor:
-        """Do work on another stream than the default one, as a capture requires of what comes before it."""
+    def _on_side_stream(self, work: Callable[[], Tensor]) -> Tensor:
+        """Do the work on a stream of its own, as torch requires of the run that precedes a capture."""
         side, main = torch.cuda.Stream(), torch.cuda.current_stream()
         side.wait_stream(main)
         with torch.cuda.stream(side):
-            done = work()
+            loss = work()
         main.wait_stream(side)
-        return done
+        return loss
 
     def _capture(self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], Tensor]) -> None:
+        """Record the work as a graph. Nothing is computed yet."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):  # records the work, and does not do it
+        with torch.cuda.graph(graph, pool=self.pool):
             loss = work(inputs)
         self.captured[key] = _Captured(graph, inputs, loss)
         while len(self.captured) > MOST_GRAPHS:

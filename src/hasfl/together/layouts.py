@@ -1,9 +1,10 @@
-"""How many places in a batch each device gets.
+"""How many rows of a batch each device gets.
 
-On a processor that does what it is told, exactly as many as it has samples. On a GPU whose work is captured
-beforehand, shapes must not change with every round: there devices take places by size in one of a few
-layouts with places to spare, and a round uses the smallest that holds it. Layers that all devices share see
-the samples without the gaps, so for them a layout has room for so many samples in all.
+On a CPU, and on a GPU without CUDA graphs, each device gets as many rows as it has samples. A CUDA graph
+(`graphs.py`) needs shapes that stay the same, while batch sizes change from round to round. So a few layouts
+with spare rows serve all rounds with CUDA graphs. The device with the largest batch takes the largest place,
+and so on. Each round uses the smallest layout that holds its batch sizes. Common layers see the samples
+without the spare rows between them, so for them a layout says how many rows there are in total.
 """
 
 from collections import deque
@@ -14,34 +15,41 @@ import numpy as np
 
 from hasfl.arrays import IntN
 
-PATIENCE = 30  # rounds after which batch sizes that stay get a layout of their own
-REVIEW = 32  # rounds after which a layout may be added
-WORTH_ADDING = 1.1  # places a sample, on average since the last review
-ADDED = (1.0, 0.8, 0.9, 0.65)  # share of recent rounds that each further layout provides for, size by size
+# The numbers below were chosen by hand. benchmarks/round_h200_2026-11-15.md shows the effect ("ragged").
+PATIENCE = 30  # rounds with unchanged batch sizes after which these sizes get a layout of their own
+REVIEW = 32  # rounds between two reviews; a review may add a layout
+RECENT_REVIEWS = 2  # a new layout is made from the rounds of this many reviews
+WORTH_ADDING = 1.1  # rows per sample, on average since the last review, above which a layout is added
+# The k-th layout that a review adds has, for each place, this quantile of the recent batch sizes. The first
+# one thus holds every recent round, the others hold many rounds with fewer spare rows.
+ADDED = (1.0, 0.8, 0.9, 0.65)
+# Sizes are rounded up to this many leading bits, that is in steps of a sixteenth to an eighth of the size. So
+# sizes that differ little get the same layout.
+LEADING_BITS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Places, whose they are, and room for all samples together."""
+    """The places of all devices, and the rows of the batch that common layers see."""
 
-    places: tuple[int, ...]
-    room: int
-    exact: bool  # whether places and room are used wholly, and places come in the order of the replicas
-    replicas: IntN = field(compare=False)  # the replica that each place belongs to
+    places: tuple[int, ...]  # rows of each place
+    total: int  # rows in common layers: at least the sum of all batch sizes
+    exact: bool  # True: no row is spare, and places are in the order of the replicas
+    replicas: IntN = field(compare=False)  # for each place, the replica that it belongs to
 
 
 @dataclass(slots=True)
 class Layouts:
-    """Chooses a layout for each round; for each number of devices it learns what sizes there are."""
+    """Chooses a layout for each round, and learns from the batch sizes of the rounds so far."""
 
-    reuse: bool
-    last: tuple[int, ...] = ()
-    same: int = 0  # rounds for which batch sizes have stayed
+    reuse: bool  # whether few layouts shall serve many rounds; otherwise every layout is exact
+    last: tuple[int, ...] = ()  # batch sizes of the last round
+    same: int = 0  # rounds since batch sizes changed
     own: set[tuple[int, ...]] = field(default_factory=set)  # batch sizes with a layout of their own
     shelves: dict[int, "_Shelf"] = field(default_factory=dict)  # by number of devices
 
     def choose(self, sizes: Sequence[int]) -> Layout:
-        """A layout for these batch sizes, in the order of the replicas."""
+        """A layout for these batch sizes, which are in the order of the replicas."""
         exact = tuple(sizes)
         self.same = self.same + 1 if exact == self.last else 0
         self.last = exact
@@ -50,48 +58,56 @@ class Layouts:
             return Layout(exact, sum(exact), True, np.arange(len(exact)))
         by_size = np.argsort(-np.array(exact), kind="stable")
         shelf = self.shelves.setdefault(len(exact), _Shelf())
-        places, room = shelf.choose(np.array(exact)[by_size])
-        return Layout(places, room, False, by_size)
+        places, total = shelf.choose(np.array(exact)[by_size])
+        return Layout(places, total, False, by_size)
 
 
 @dataclass(slots=True)
 class _Shelf:
-    """Layouts for one number of devices."""
+    """The layouts with spare rows for one number of devices, and the rounds that they are learnt from.
 
-    known: list[tuple[IntN, int]] = field(default_factory=list)  # places, largest first, and room for all
-    recent: deque[IntN] = field(default_factory=lambda: deque(maxlen=2 * REVIEW))
-    spent: float = 0.0  # places a sample, summed over the rounds since the last review
-    rounds: int = 0
-    added: int = 0
+    A shelf begins empty. A round that no layout holds adds a layout in which every place has the size of the
+    largest batch, rounded up. Reviews add layouts with fewer spare rows.
+    """
 
-    def choose(self, wanted: IntN) -> tuple[tuple[int, ...], int]:
-        """The smallest places and room that hold these sizes, largest first."""
-        self.recent.append(wanted)
+    layouts: list[tuple[IntN, int]] = field(default_factory=list)  # places, largest first, and total rows
+    recent: deque[IntN] = field(default_factory=lambda: deque(maxlen=RECENT_REVIEWS * REVIEW))  # batch sizes
+    rows_per_sample: float = 0.0  # rows over samples, summed over the rounds since the last review
+    rounds: int = 0  # since the last review
+    added: int = 0  # layouts that reviews have added
+
+    def choose(self, sizes: IntN) -> tuple[tuple[int, ...], int]:
+        """The places and the total of the smallest layout that holds these batch sizes, largest first."""
+        self.recent.append(sizes)
         self._review()
-        enough = [(p, room) for p, room in self.known if (p >= wanted).all() and room >= wanted.sum()]
-        if not enough:
-            widest = np.full(len(wanted), _rounded_up(int(wanted[0])))
-            enough = [(widest, int(widest.sum()))]
-            self.known += enough
-        places, room = min(enough, key=lambda layout: layout[0].sum() + layout[1])
-        self.spent += float(places.sum() / wanted.sum())
+        fitting = [
+            (places, total)
+            for places, total in self.layouts
+            if (places >= sizes).all() and total >= sizes.sum()
+        ]
+        if not fitting:
+            widest = np.full(len(sizes), _rounded_up(int(sizes[0])))
+            fitting = [(widest, int(widest.sum()))]
+            self.layouts += fitting
+        places, total = min(fitting, key=lambda layout: layout[0].sum() + layout[1])
+        self.rows_per_sample += float(places.sum() / sizes.sum())
         self.rounds += 1
-        return tuple(places.tolist()), room
+        return tuple(places.tolist()), total
 
     def _review(self) -> None:
-        """Now and then, if places are wasted, provide for what recent rounds were like."""
+        """Every `REVIEW` rounds: if too many rows were spare, add a layout made from recent batch sizes."""
         if self.rounds < REVIEW:
             return
-        if self.spent > WORTH_ADDING * self.rounds and self.added < len(ADDED):
-            share = ADDED[self.added]
-            places = np.ceil(np.quantile(self.recent, share, axis=0)).astype(np.int64)
-            total = np.quantile([sizes.sum() for sizes in self.recent], share)
-            self.known.append((places, _rounded_up(int(np.ceil(total)))))
+        if self.rows_per_sample > WORTH_ADDING * self.rounds and self.added < len(ADDED):
+            quantile = ADDED[self.added]
+            places = np.ceil(np.quantile(self.recent, quantile, axis=0)).astype(np.int64)
+            total = np.quantile([sizes.sum() for sizes in self.recent], quantile)
+            self.layouts.append((places, _rounded_up(int(np.ceil(total)))))
             self.added += 1
-        self.spent, self.rounds = 0.0, 0
+        self.rows_per_sample, self.rounds = 0.0, 0
 
 
 def _rounded_up(size: int) -> int:
-    """The next number of which there are few: steps of about a tenth of the size."""
-    step = 1 << max(size.bit_length() - 4, 0)
+    """The next number that has at most `LEADING_BITS` significant bits."""
+    step = 1 << max(size.bit_length() - LEADING_BITS, 0)
     return -(-size // step) * step

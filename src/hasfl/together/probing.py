@@ -1,4 +1,4 @@
-"""How a layer may be run for many devices at once, found by trying it on a few samples."""
+"""Finds out whether a layer can run for many devices at once, by trying it on a few samples."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -15,8 +15,14 @@ from hasfl.together.ragged import Ragged
 from hasfl.together.rows import Rows
 from hasfl.together.rowwise import NotRowwise
 
-SIZES = (2, 3)  # samples of two devices
-TOLERANCE = 1e-3  # relative to the largest number; what differs differs by much more
+SIZES = (2, 3)  # batch sizes of the two devices: unequal, and large enough for a batch norm
+# The largest difference that counts as rounding, relative to the largest number. Chosen by hand: rounding in
+# float32 stays far below, and a layer that mixes the samples of devices differs by far more.
+TOLERANCE = 1e-3
+# The weights of the second device differ from those of the first by normal noise with this standard
+# deviation. Chosen by hand: much larger than the tolerance, and small enough to keep outputs moderate.
+DIFFERENCE = 0.1
+DIFFERENCE_SEED = 0  # any seed would do
 
 
 class LayerKind(Enum):
@@ -28,43 +34,44 @@ class LayerKind(Enum):
 
 
 class Trial(NamedTuple):
-    """What a layer did with a few samples."""
+    """The results of running a layer forward and backward on a few samples."""
 
     outputs: Sequence[Tensor]
     gradients: Sequence[Tensor]
-    buffers: Sequence[Tensor]
+    buffers: Sequence[Tensor]  # after the run
 
 
 class TriedLayer(NamedTuple):
-    """What a layer turned out to be."""
+    """What is known about a layer after it was tried."""
 
     kind: LayerKind
-    reason: str  # why it is not ragged; empty where it is
-    work: float  # FLOP for a sample, forward and backward
-    takes_one: bool  # whether it works for a device with a single sample
+    reason: str  # why the layer is not ragged; empty if it is
+    work: float  # FLOP per sample, forward and backward
+    takes_one: bool  # whether the layer works for a device with a single sample
 
 
 def try_layers(model: LayeredModel, samples: Tensor) -> list[TriedLayer]:
-    """Find the kind of each layer, and its work.
+    """Try every layer on a few real samples.
 
-    A layer is ragged when two devices at once get what each gets alone.
-
-    Alike must be the outputs, the gradients and the buffers. `samples` are few, and real ones. It is tried
-    on the CPU, since a GPU rounds products to three digits.
+    A layer is ragged if running it for two devices in one batch gives the same outputs, gradients and buffers
+    as running it for one device after the other. The trial runs on the CPU, because products on a GPU (TF32)
+    have only about three correct digits.
     """
     samples = samples.cpu()
-    x = samples.repeat(-(-sum(SIZES) // len(samples)), *(1,) * (samples.dim() - 1))[: sum(SIZES)]
+    needed = sum(SIZES)
+    x = samples.repeat(-(-needed // len(samples)), *(1,) * (samples.dim() - 1))[:needed]
     tried = []
     for layer in model.layers.values():
         takes_one = _takes_one(layer, x.detach()[:1])
         with FlopCounterMode(display=False) as counter:
             kind, reason, x = _kind(layer, x.detach())
-        runs = 1 if kind is LayerKind.RANDOM else 2
-        tried.append(TriedLayer(kind, reason, counter.get_total_flops() / (runs * sum(SIZES)), takes_one))
+        runs = 1 if kind is LayerKind.RANDOM else 2  # `_kind` runs a layer for both devices once or twice
+        tried.append(TriedLayer(kind, reason, counter.get_total_flops() / (runs * needed), takes_one))
     return tried
 
 
 def _takes_one(layer: nn.Module, x: Tensor) -> bool:
+    """Whether a layer works on a single sample. A batch norm may not."""
     state = LayerState.of(layer, lambda weight: {}).map(Tensor.cpu)
     try:
         with torch.random.fork_rng(), torch.no_grad():
@@ -75,12 +82,12 @@ def _takes_one(layer: nn.Module, x: Tensor) -> bool:
 
 
 def _kind(layer: nn.Module, x: Tensor) -> tuple[LayerKind, str, Tensor]:
-    """A layer's kind, the reason if it is not ragged, and its outputs for the next layer."""
-    own = LayerState.of(layer, lambda weight: {}).map(Tensor.cpu)
-    stacked = own.replicated(len(SIZES))
-    generator = torch.Generator().manual_seed(0)
-    for weight in stacked.weights.values():  # two devices that differ
-        weight[1] += 0.1 * torch.randn(weight[1].shape, generator=generator).to(weight)
+    """The kind of a layer, the reason if it is not ragged, and its outputs, for the next layer's trial."""
+    state = LayerState.of(layer, lambda weight: {}).map(Tensor.cpu)
+    stacked = state.replicated(len(SIZES))
+    generator = torch.Generator().manual_seed(DIFFERENCE_SEED)
+    for weight in stacked.weights.values():
+        weight[1] += DIFFERENCE * torch.randn(weight[1].shape, generator=generator).to(weight)
     before = torch.get_rng_state()
     with torch.random.fork_rng():
         alone = _tried(lambda state, samples: _one_by_one(layer, state, samples), stacked, x)
@@ -91,7 +98,7 @@ def _kind(layer: nn.Module, x: Tensor) -> tuple[LayerKind, str, Tensor]:
         together = _tried(lambda state, samples: _at_once(layer, state, samples), stacked, x)
     except NotRowwise as error:
         reason = f"it gives its weights to {error}, which is not done for many devices at once"
-    except Exception as error:  # a user's own layer may say anything to weights of another shape
+    except Exception as error:  # a user's own layer may raise anything when its weights are stacked
         reason = f"two devices at once end in {type(error).__name__}: {error}"
     else:
         same = all(_alike(one, other) for one, other in zip(alone, together, strict=True))
@@ -100,21 +107,22 @@ def _kind(layer: nn.Module, x: Tensor) -> tuple[LayerKind, str, Tensor]:
 
 
 def _tried(run: Callable[[LayerState, Tensor], Tensor], stacked: LayerState, x: Tensor) -> Trial:
-    """What comes of running a layer, forward and backward."""
+    """Run a layer forward and backward, on copies of its tensors and of the samples."""
     state = stacked.map(Tensor.clone)
     leaves = [weight.requires_grad_() for weight in state.weights.values() if weight.is_floating_point()]
-    given = x.clone()
+    inputs = x.clone()
     if x.is_floating_point():
-        leaves.append(given.requires_grad_())
-    y = run(state, given.clone())
-    toward = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).reshape(y.shape)
-    gradients = torch.autograd.grad(y, leaves, toward, materialize_grads=True) if y.requires_grad else ()
+        leaves.append(inputs.requires_grad_())
+    y = run(state, inputs.clone())
+    # The gradient of the outputs: different for every output, so that no two samples can be confused.
+    dy = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).reshape(y.shape)
+    gradients = torch.autograd.grad(y, leaves, dy, materialize_grads=True) if y.requires_grad else ()
     buffers = [buffer.to(torch.float64) for buffer in state.buffers.values() if not buffer.is_complex()]
     return Trial([y.detach()], gradients, buffers)
 
 
 def _alike(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    """Whether tensors are the same, but for rounding; numbers of one kind are judged by their largest."""
+    """Whether tensors are equal but for rounding, which is judged by the largest number of `one`."""
     if [tensor.shape for tensor in one] != [tensor.shape for tensor in other]:
         return False
     largest = max((float(tensor.abs().max()) for tensor in one if tensor.numel()), default=0.0)
@@ -122,10 +130,12 @@ def _alike(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
 
 
 def _at_once(layer: nn.Module, stacked: LayerState, x: Tensor) -> Tensor:
+    """The outputs for both devices in one batch."""
     tensors = stacked.weights | stacked.buffers
     with Ragged(tensors.values(), Rows(SIZES, x.device)):
         return applied(layer, tensors, x)
 
 
 def _one_by_one(layer: nn.Module, stacked: LayerState, x: Tensor) -> Tensor:
+    """The outputs for one device after the other."""
     return torch.cat([applied_by(layer, stacked, i, own) for i, own in enumerate(x.split(SIZES))])

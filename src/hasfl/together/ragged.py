@@ -1,8 +1,8 @@
-"""One layer over many devices at once, each device with weights and a batch size of its own.
+"""One layer for many devices at once, each device with its own weights and its own batch size.
 
 The samples of all devices lie one after the other in one batch. A function without weights (an activation, a
-pooling) works on that batch as it is. A function that takes weights is caught on its way to torch and done
-with each device's own weights (`rowwise.py`).
+pooling) is applied to the whole batch. A call of a torch function that takes weights is intercepted and
+replaced by a function that uses each device's own weights (`rowwise.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -19,10 +19,14 @@ from hasfl.together.rows import Rows
 from hasfl.together.rowwise import ROWWISE, NotRowwise, batch_norm
 
 NORM_CALL = signature(F.batch_norm)
+NO_MOMENTUM = 0.0  # for a batch norm without running statistics, which does not use its momentum
 
 
 class Ragged(TorchFunctionMode):
-    """While it is on, functions that receive stacked weights treat every device's samples with its own."""
+    """While active: a torch function that receives stacked weights treats each device's rows with its own.
+
+    Any use of stacked weights that is not in the table `ROWWISE` raises `NotRowwise`.
+    """
 
     def __init__(self, stacked: Iterable[Tensor], rows: Rows) -> None:
         super().__init__()
@@ -32,21 +36,21 @@ class Ragged(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Hand a call on, or do it device by device."""
-        given = kwargs or {}
-        if not any(id(argument) in self.stacked for argument in (*args, *given.values())):
-            return func(*args, **given)
+        """Call the function itself, or its counterpart in `ROWWISE` if an argument is stacked."""
+        named = kwargs or {}
+        if not any(id(argument) in self.stacked for argument in (*args, *named.values())):
+            return func(*args, **named)
         if func not in ROWWISE or not self._holds_all_samples(args):
             raise NotRowwise(getattr(func, "__name__", repr(func)))
-        return ROWWISE[func](self.rows, *args, **given)
+        return ROWWISE[func](self.rows, *args, **named)
 
     def _holds_all_samples(self, args: Sequence[Any]) -> bool:
-        """Whether the first argument has a row for every sample; one that is stacked itself is a counter."""
+        """Whether the first argument is the whole batch, or a stacked tensor (a batch norm's counter)."""
         return id(args[0]) in self.stacked or args[0].shape[0] == sum(self.rows.places)
 
 
 class _NormByRows(TorchFunctionMode, ABC):
-    """While it is on, batch norms are done in a way of its own, and everything else as ever."""
+    """While active: a batch norm calls `normalised`, and every other function is unchanged."""
 
     def __init__(self, rows: Rows) -> None:
         super().__init__()
@@ -55,51 +59,50 @@ class _NormByRows(TorchFunctionMode, ABC):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Hand a call on, or do it by rows."""
-        given = kwargs or {}
-        return self.normalised(*args, **given) if func is F.batch_norm else func(*args, **given)
+        """Call the function itself, or `normalised` instead of a batch norm."""
+        named = kwargs or {}
+        return self.normalised(*args, **named) if func is F.batch_norm else func(*args, **named)
 
     @abstractmethod
-    def normalised(self, *args: Any, **given: Any) -> Tensor:
-        """What a batch norm called with these gives."""
+    def normalised(self, *args: Any, **named: Any) -> Tensor:
+        """The result of a batch norm. The arguments are those of F.batch_norm."""
 
 
 class SharedNorm(_NormByRows):
-    """While it is on, a batch norm that all devices share leaves out the samples that do not count.
+    """While active: the batch norm of a common layer ignores spare rows.
 
-    Its rows are those of a single device.
+    `rows` has one place, which holds the samples of all devices.
     """
 
-    def normalised(self, *args: Any, **given: Any) -> Tensor:
-        """By the samples that count."""
+    def normalised(self, *args: Any, **named: Any) -> Tensor:
+        """Batch norm with the statistics of all rows that count."""
         x, *others = args
-        stacked = {name: _of_one(value) for name, value in given.items()}
-        return batch_norm(self.rows, x, *map(_of_one, others), **stacked)
+        stacked = {name: _as_stacked(value) for name, value in named.items()}
+        return batch_norm(self.rows, x, *map(_as_stacked, others), **stacked)
 
 
 class NormApart(_NormByRows):
-    """While it is on, a batch norm with weights that all share treats every device's samples apart.
+    """While active: a batch norm normalises each device's samples with their own mean and variance.
 
-    What the norm remembers of samples is left alone. Where a device has one value a channel, which cannot be
-    normalised, all samples are treated together.
+    Its weight and bias are the same for all devices, and its running statistics do not change. If a device
+    has only one value per channel, which has no variance, torch's own batch norm treats all samples together.
     """
 
-    def normalised(self, *args: Any, **given: Any) -> Tensor:
-        """By each device's own samples."""
-        call = NORM_CALL.bind(*args, **given)
+    def normalised(self, *args: Any, **named: Any) -> Tensor:
+        """Batch norm with the statistics of each device."""
+        call = NORM_CALL.bind(*args, **named)
         call.apply_defaults()
         norm = call.arguments
         if not norm["training"] or min(self.rows.places) * norm["input"][0, 0].numel() == 1:
-            return F.batch_norm(*args, **given)
+            return F.batch_norm(*args, **named)
         weight, bias = (
             None if tensor is None else tensor.expand(len(self.rows), *tensor.shape)
             for tensor in (norm["weight"], norm["bias"])
         )
-        return batch_norm_by_rows(
-            self.rows, norm["input"], NormTensors(None, None, weight, bias), 0.0, norm["eps"]
-        )
+        tensors = NormTensors(running_mean=None, running_var=None, weight=weight, bias=bias)
+        return batch_norm_by_rows(self.rows, norm["input"], tensors, NO_MOMENTUM, norm["eps"])
 
 
-def _of_one(value: Any) -> Any:
-    """A tensor as if stacked over a single device; anything else as it is."""
+def _as_stacked(value: Any) -> Any:
+    """A tensor as a stack over one device; any other value unchanged."""
     return value.unsqueeze(0) if isinstance(value, Tensor) else value

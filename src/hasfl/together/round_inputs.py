@@ -1,4 +1,4 @@
-"""What differs from round to round, as tensors whose shapes a layout sets."""
+"""The inputs of one round, as tensors whose shapes depend on the layout alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,33 +14,33 @@ from hasfl.together.layouts import Layout
 
 @dataclass(frozen=True, slots=True)
 class RoundInputs:
-    """Everybody's samples in their places."""
+    """Which samples lie where in the batch of a round, and how much each weighs."""
 
-    drawn: Tensor  # a column for each place: the sample's index, and how it is cropped
-    counts: Tensor  # of samples that count, for each place
-    replicas: Tensor  # whose place it is
-    places: Tensor  # of each replica: the inverse of `replicas`
-    together: Tensor  # where the samples that count lie, for layers that all devices share
-    weights: Tensor  # of those samples in the loss: 1/b_i, and 0 for what is left over
+    drawn: Tensor  # one column for each row of the batch, as `TrainingData.draw` makes them
+    counts: Tensor  # for each place, its rows that count: the batch size of its device
+    replicas: Tensor  # for each place, the replica that it belongs to
+    places: Tensor  # for each replica, its place: the inverse of `replicas`
+    together: Tensor  # for each row of the common layers' batch, the row of the private layers' batch
+    weights: Tensor  # for each row of the common layers' batch, its weight in the loss: 1/b_i; 0 if spare
 
     @classmethod
     def of(cls, draws: Sequence[IntN], layout: Layout, device: torch.device, dtype: torch.dtype) -> Self:
-        """Put what each replica drew into its place; what is left over is filled with the first sample."""
+        """Put the columns that each replica drew into its place. Spare rows hold sample 0 of the data."""
         counts = np.array([draws[i].shape[1] for i in layout.replicas])
-        first = np.cumsum(layout.places) - layout.places
+        first = np.cumsum(layout.places) - layout.places  # the first row of each place
         used = np.concatenate([start + np.arange(b) for start, b in zip(first, counts, strict=True)])
         columns = np.zeros((len(draws[0]), sum(layout.places)), dtype=np.int64)
         columns[:, used] = np.concatenate([draws[i] for i in layout.replicas], axis=1)
-        spare = layout.room - len(used)
+        spare = layout.total - len(used)
 
-        def there(array: IntN) -> Tensor:
+        def on_device(array: IntN) -> Tensor:
             return torch.from_numpy(array).to(device, non_blocking=True)
 
         return cls(
-            drawn=there(columns),
-            counts=there(counts),
-            replicas=there(layout.replicas),
-            places=there(np.argsort(layout.replicas)),
-            together=there(np.pad(used, (0, spare))),
-            weights=there(np.pad(np.repeat(1 / counts, counts), (0, spare))).to(dtype),
+            drawn=on_device(columns),
+            counts=on_device(counts),
+            replicas=on_device(layout.replicas),
+            places=on_device(np.argsort(layout.replicas)),
+            together=on_device(np.pad(used, (0, spare))),
+            weights=on_device(np.pad(np.repeat(1 / counts, counts), (0, spare))).to(dtype),
         )

@@ -1,7 +1,7 @@
-"""How a fleet changes over a run: rates that vary, and devices that come and go.
+"""The world: how a fleet changes during a run. Compute and links vary, and devices leave and come back.
 
-Everything is a function of the seed and the round, so rounds may be asked for in any order. Rounds count
-from 1; interval k holds rounds k I + 1 to (k + 1) I.
+The world of a round depends only on the seed and the round, so rounds may be queried in any order. Rounds
+count from 1. Intervals count from 0: interval k consists of rounds k I + 1 to (k + 1) I.
 """
 
 from hasfl.world.absences import AlwaysThere as AlwaysThere

@@ -1,7 +1,7 @@
-"""Devices that come and go: by schedule or by chance.
+"""Devices that leave and come back, by schedule or at random.
 
-Who was away for any round of an interval, or at its beginning, lacks the aggregated model, and so takes
-part again when the next interval begins.
+A device that is away in a round takes no part in the rest of the interval either, because it lacks the
+current model. From the next interval on it can take part again, with the aggregated model.
 """
 
 from dataclasses import dataclass
@@ -15,26 +15,32 @@ from hasfl.arrays import IntN, count, frozen
 from hasfl.errors import InputError
 from hasfl.seeds import Seeds
 
+# Histories of random absences that are cached. Chosen by hand: a run needs one history at a time.
+CACHED_HISTORIES = 8
+
 
 class Absences(Protocol):
-    """Who is away when."""
+    """Says which devices take part in which round."""
 
     def present(self, t: int, devices: int, seeds: Seeds, interval: int) -> IntN:
-        """Which of `devices` devices take part in round t, sorted; `interval` is I."""
+        """The sorted indices of the devices that take part in round t.
+
+        `devices` is the size of the fleet, and `interval` is I.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class AlwaysThere:
-    """Nobody is ever away."""
+    """Every device takes part in every round."""
 
     def present(self, t: int, devices: int, seeds: Seeds, interval: int) -> IntN:
-        """All of them."""
+        """The indices of all devices."""
         return np.arange(devices)
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Absences known beforehand: the index of a device, and its first and last round away."""
+    """Absences known in advance: the index of a device, and its first and last round away."""
 
     absences: tuple[tuple[int, int, int], ...]
 
@@ -42,34 +48,37 @@ class Schedule:
         for device, first, last in self.absences:
             count("first round of an absence", first)
             if count("last round of an absence", last) < first:
-                raise InputError(f"device {device} cannot be away from round {first} to round {last}")
+                raise InputError(
+                    f"device {device} cannot be away from round {first} to round {last}: give the "
+                    "first round before the last round"
+                )
 
     def present(self, t: int, devices: int, seeds: Seeds, interval: int) -> IntN:
-        """Those without an absence between the beginning of the interval and round t."""
-        begun = t - (t - 1) % interval
-        there = np.ones(devices, dtype=bool)
+        """The devices without an absence between the first round of the interval and round t."""
+        first_of_interval = t - (t - 1) % interval
+        present = np.ones(devices, dtype=bool)
         for device, first, last in self.absences:
             if not 0 <= device < devices:
                 raise InputError(
-                    f"the schedule names device {device}, but the fleet has {devices}, from 0 on"
+                    f"the schedule names device {device}, but the fleet has {devices} devices, counted from 0"
                 )
-            if first <= t and last >= begun:
-                there[device] = False
-        if not there.any():
-            raise InputError(f"the schedule leaves nobody in round {t}: let at least one device stay")
-        return np.flatnonzero(there)
+            if first <= t and last >= first_of_interval:
+                present[device] = False
+        if not present.any():
+            raise InputError(f"the schedule leaves no device in round {t}: let at least one device stay")
+        return np.flatnonzero(present)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomDropout:
-    """Chances, in every round, that a device leaves and that one which left comes back.
+    """In every round each device leaves, or comes back, with a fixed probability.
 
-    In round 1 everyone is there. If all would be gone, then of those that took part last, the one with the
-    largest draw stays.
+    In round 1 all devices take part. If no device would be left, one device of the previous round stays: the
+    device with the largest random number.
     """
 
-    leave: float
-    come_back: float
+    leave: float  # probability that a present device leaves
+    come_back: float  # probability that an absent device comes back
 
     def __post_init__(self) -> None:
         for field in ("leave", "come_back"):
@@ -77,24 +86,28 @@ class RandomDropout:
                 raise InputError(f"{field} must be a probability from 0 to 1, got {getattr(self, field)!r}")
 
     def present(self, t: int, devices: int, seeds: Seeds, interval: int) -> IntN:
-        """Those whom chance has left."""
-        rounds = 1 << (t - 1).bit_length()
+        """The devices that have not dropped out."""
+        rounds = 1 << (t - 1).bit_length()  # the next power of two: later rounds rarely need a new history
         return np.flatnonzero(_history(self, seeds, devices, interval, rounds)[t - 1])
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=CACHED_HISTORIES)
 def _history(
     dropout: RandomDropout, seeds: Seeds, devices: int, interval: int, rounds: int
 ) -> NDArray[np.bool_]:
-    """Who takes part (rounds, devices); more rounds begin with the same ones."""
-    there = taking_part = np.ones(devices, dtype=bool)
+    """Which devices take part in which round, as an array (rounds, devices).
+
+    A history of more rounds begins with the history of fewer rounds.
+    """
+    reachable = taking_part = np.ones(devices, dtype=bool)
     history = [taking_part]
     for t in range(2, rounds + 1):
         draws = seeds.stream("dropout", t).random(devices)
-        there = np.where(there, draws >= dropout.leave, draws < dropout.come_back)
-        last, taking_part = taking_part, there if (t - 1) % interval == 0 else there & taking_part
+        reachable = np.where(reachable, draws >= dropout.leave, draws < dropout.come_back)
+        interval_begins = (t - 1) % interval == 0
+        previous, taking_part = taking_part, reachable if interval_begins else reachable & taking_part
         if not taking_part.any():
-            stays = np.arange(devices) == np.where(last, draws, -1.0).argmax()
-            there, taking_part = there | stays, stays
+            stays = np.arange(devices) == np.where(previous, draws, -1.0).argmax()
+            reachable, taking_part = reachable | stays, stays
         history.append(taking_part)
     return frozen(np.array(history))

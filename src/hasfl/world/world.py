@@ -1,4 +1,4 @@
-"""The fleet as it is in a round, and who of it is there."""
+"""The world: the state of the fleet in each round, and the devices that take part."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,14 +11,17 @@ from hasfl.seeds import Seeds
 from hasfl.world.absences import Absences, AlwaysThere
 from hasfl.world.rates import Fixed, Rates
 
+# Fleets of intervals that are cached. Chosen by hand: training asks for the current interval only.
+CACHED_FLEETS = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class World:
-    """A fleet, how it varies, and who is away when."""
+    """A fleet, how its compute and rates vary, and which devices take part in which round."""
 
-    fleet: Fleet  # as it is in the first interval
+    fleet: Fleet  # in the first interval
     seeds: Seeds
-    interval: int  # I
+    interval: int  # I, rounds between two aggregations
     rates: Rates = field(default_factory=Fixed)
     absences: Absences = field(default_factory=AlwaysThere)
 
@@ -26,7 +29,7 @@ class World:
         count("interval", self.interval)
 
     def fleet_at(self, round: int) -> Fleet:
-        """The whole fleet during a round: the same object throughout an interval."""
+        """The whole fleet in a round. All rounds of an interval get the same object."""
         return _fleet_in(self, (count("round", round) - 1) // self.interval)
 
     def present(self, round: int) -> IntN:
@@ -36,10 +39,11 @@ class World:
 
     def present_so_far(self, round: int) -> IntN:
         """The sorted indices of the devices that have taken part in any round up to this one."""
-        first_rounds = range(1, count("round", round) + 1, self.interval)  # devices join with an interval
+        # A device can join only in the first round of an interval.
+        first_rounds = range(1, count("round", round) + 1, self.interval)
         return np.unique(np.concatenate([self.present(t) for t in first_rounds]))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=CACHED_FLEETS)
 def _fleet_in(world: World, k: int) -> Fleet:
     return world.rates.fleet_in(k, world.fleet, world.seeds, world.interval)

@@ -1,1 +1,1 @@
-"""Advice about a plan: what an upgrade is worth (--why), what a wrong constant costs (--sensitivity)."""
+"""Advice about a plan: seconds that an upgrade saves (--why) or a wrong constant costs (--sensitivity)."""

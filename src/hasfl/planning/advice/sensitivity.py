@@ -1,7 +1,7 @@
-"""What a wrong constant costs: plan with it, and see what that plan takes under the constants as given.
+"""The cost of a wrong constant, for `hasfl plan --sensitivity`.
 
-Each constant in use is off by a factor; a plan is made with the wrong value; its *regret* is how much longer
-it takes than the best plan, both by the given constants.
+Each constant is multiplied by each factor in turn, and a plan is made with the wrong constant. The *regret*
+of this plan is the relative time that it takes longer than the best plan, both under the right constants.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,25 +15,29 @@ from hasfl.planning.exact.planner import best_plan
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
 
-FACTORS = (0.1, 0.5, 2.0, 10.0)
+# Factors by which a constant is wrong: twice and ten times too small or too large. Chosen by hand, to cover a
+# constant that was measured (within a factor of two) and one that was guessed (within a factor of ten).
+BY_TWO, BY_TEN = (0.5, 2.0), (0.1, 10.0)
+FACTORS = (BY_TEN[0], *BY_TWO, BY_TEN[1])
+SMALL_SHARE = 0.1  # shares below this are printed with a digit after the point
 NEVER, NO_PLAN = "never reaches the target", "no plan seems to reach the target"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
-    """A constant that is off by a factor, and what comes of it; without a plan, `trouble` says why."""
+    """The plan that is made if one constant is wrong by a factor, and its regret."""
 
     constant: str
     factor: float
-    median_batch: float | None = None
-    cuts: tuple[int, int] | None = None  # least and deepest
-    predicted_seconds: float | None = None  # what the plan would take if the wrong value were right
-    regret: float | None = None  # how much longer it takes than the best plan, 0.1 is 10 %
-    trouble: str | None = None
+    median_batch: float | None = None  # None if there is no plan
+    cuts: tuple[int, int] | None = None  # the smallest and the deepest cut of the plan
+    predicted_seconds: float | None = None  # Θ of the plan under the wrong constants
+    regret: float | None = None  # Θ of the plan over Θ of the best plan, minus 1, under the right constants
+    trouble: str | None = None  # NEVER or NO_PLAN, where there is no regret
 
 
 def mistakes(best: PlanReport, problem: Problem, *, gap: float, time_limit: float) -> list[Mistake]:
-    """What is lost for every constant and factor; `best` is the plan with the constants as given."""
+    """One `Mistake` for every constant and factor; `best` is the best plan under the right constants."""
     return [
         _mistake(best, problem, wrong, constant, factor, gap=gap, time_limit=time_limit)
         for constant, factor, wrong in wrong_problems(problem)
@@ -41,12 +45,12 @@ def mistakes(best: PlanReport, problem: Problem, *, gap: float, time_limit: floa
 
 
 def wrong_problems(problem: Problem) -> Iterator[tuple[str, float, Problem]]:
-    """Every constant in use, multiplied by every factor; a constant of 0 stays what it is."""
+    """The problem with one constant multiplied by one factor, for every constant that is not 0, and for ε."""
     for field, constant in problem.constants.symbols.items():
         value = getattr(problem.constants, field)
         for factor in FACTORS if np.any(value) else ():
-            changed = {field: value * factor}
-            yield constant, factor, replace(problem, constants=replace(problem.constants, **changed))
+            wrong = replace(problem.constants, **{field: value * factor})
+            yield constant, factor, replace(problem, constants=wrong)
     if problem.target is not None:
         for factor in FACTORS:
             yield "ε", factor, replace(problem, target=problem.target * factor)
@@ -62,47 +66,49 @@ def _mistake(
     gap: float,
     time_limit: float,
 ) -> Mistake:
+    """Plan the wrong problem, then evaluate this plan under the right one."""
     try:
-        made = best_plan(wrong, gap=gap, time_limit=time_limit, start=best.plan)
+        misled = best_plan(wrong, gap=gap, time_limit=time_limit, start=best.plan)
     except Infeasible:
         return Mistake(constant=constant, factor=factor, trouble=NO_PLAN)
-    cuts = made.plan.cuts
-    seen = Mistake(
+    cuts = misled.plan.cuts
+    mistake = Mistake(
         constant=constant,
         factor=factor,
-        median_batch=float(np.median(made.plan.batch_sizes)),
+        median_batch=float(np.median(misled.plan.batch_sizes)),
         cuts=(int(cuts.min()), int(cuts.max())),
-        predicted_seconds=made.objective,
+        predicted_seconds=misled.objective,
     )
     try:
-        takes = evaluate(made.plan, problem).objective
+        seconds = evaluate(misled.plan, problem).objective
     except TargetUnreachable:
-        return replace(seen, trouble=NEVER)
-    return replace(seen, regret=max(takes / best.objective - 1, 0.0) if best.objective > 0 else 0.0)
+        return replace(mistake, trouble=NEVER)
+    return replace(mistake, regret=max(seconds / best.objective - 1, 0.0) if best.objective > 0 else 0.0)
 
 
-def in_words(found: Sequence[Mistake]) -> list[str]:
-    """One sentence for each constant: the most that is lost if it is off by 2 × or by 10 ×, either way."""
-    constants = dict.fromkeys(mistake.constant for mistake in found)
-    return [_sentence(constant, found) for constant in constants]
+def in_words(mistakes: Sequence[Mistake]) -> list[str]:
+    """One sentence for each constant: the largest regret if the constant is wrong by 2 × and by 10 ×."""
+    constants = dict.fromkeys(mistake.constant for mistake in mistakes)
+    return [_sentence(constant, mistakes) for constant in constants]
 
 
-def _sentence(constant: str, found: Sequence[Mistake]) -> str:
+def _sentence(constant: str, mistakes: Sequence[Mistake]) -> str:
     by_two, by_ten = (
-        [mistake for mistake in found if mistake.constant == constant and mistake.factor in factors]
-        for factors in ((0.5, 2.0), (0.1, 10.0))
+        [mistake for mistake in mistakes if mistake.constant == constant and mistake.factor in factors]
+        for factors in (BY_TWO, BY_TEN)
     )
     return f"If {constant} is off by 2 ×, {_worst(by_two)}; by 10 ×, {_worst(by_ten)}."
 
 
-def _worst(found: Sequence[Mistake]) -> str:
-    troubles = {mistake.trouble for mistake in found}
+def _worst(mistakes: Sequence[Mistake]) -> str:
+    """The worst outcome of some mistakes, as a clause."""
+    troubles = {mistake.trouble for mistake in mistakes}
     if NEVER in troubles:
         return "the plan may never reach the target"
-    loses = f"the plan loses at most {percent(max(mistake.regret or 0.0 for mistake in found))}"
+    loses = f"the plan loses at most {percent(max(mistake.regret or 0.0 for mistake in mistakes))}"
     return f"{loses} or none seems to reach the target" if NO_PLAN in troubles else loses
 
 
 def percent(share: float) -> str:
-    """A share in per cent, with a digit after the point while it is small."""
-    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:,.0f} %"
+    """A share in per cent; with one digit after the point if it is below SMALL_SHARE."""
+    return f"{100 * share:.1f} %" if share < SMALL_SHARE else f"{100 * share:,.0f} %"

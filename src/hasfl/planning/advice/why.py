@@ -1,8 +1,8 @@
-"""What an upgrade is worth: the seconds of training saved by 10 % more of one resource.
+"""The seconds of training that 10 % more of one resource saves, for `hasfl plan --why`.
 
-The same question is asked again of the upgraded fleet: what was left open is planned anew, what was given
-stays. A saving is the difference of two plans, and each is known to lie within its gap of the optimum. So the
-fall of the optimum lies within `error_seconds` of `saved_seconds`.
+For each resource the planner solves the same problem with an upgraded fleet. Batch sizes or cuts that the
+user fixed stay fixed. `saved_seconds` is the difference between the Θ of two plans. Each plan lies within its
+gap of the optimum, so the optimum itself falls by `saved_seconds` ± `error_seconds`.
 """
 
 import time
@@ -18,9 +18,9 @@ from hasfl.problem import Problem
 from hasfl.theory.latency import aggregation_latency, split_training_latency
 from hasfl.theory.objective import memory_needed
 
-MORE = 0.1
-GAP = 1e-5  # a saving may be small
-TIME_LIMIT = 2.0  # seconds for one question
+MORE = 0.1  # an upgrade is 10 % more of a resource; chosen by hand
+GAP = 1e-5  # of the compared plans: a hundredth of the planner's gap, because savings are small differences
+TIME_LIMIT = 2.0  # seconds for one plan, because a fleet has many resources; chosen by hand
 DEVICE_RESOURCES = {
     "flops": "compute of device {}",
     "up_rate": "uplink of device {}",
@@ -36,51 +36,51 @@ SERVER_RESOURCES = {
 }
 EDGE_SERVER = "the edge server"
 
-Ask = Callable[[Problem, Plan], PlanReport]  # the best plan for a problem, from a plan to start with
+Ask = Callable[[Problem, Plan], PlanReport]  # finds the best plan of a problem, from a plan to start with
 
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """More of one resource, and what that saves."""
+    """The upgrade of one resource, and the seconds of training that it saves."""
 
-    resource: str  # in words
+    resource: str  # in words, such as "uplink of device 3"
     saved_seconds: float
     error_seconds: float
 
     @property
     def tells(self) -> bool:
-        """Whether the saving is larger than its error."""
+        """True if the saving is larger than its error."""
         return self.saved_seconds > self.error_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Upgrades:
-    """What 10 % more of each resource saves, the most valuable first."""
+    """The upgrades of single resources, the largest saving first."""
 
     found: list[Upgrade]
-    resources: int  # that the problem has; fewer were tried if the time was too short
+    resources: int  # number of resources of the problem; `found` has fewer entries if the time was too short
 
 
 def upgrades(plan: Plan, problem: Problem, ask: Ask, *, seconds: float) -> Upgrades:
-    """Ask again with 10 % more of each resource, for at most so many seconds.
+    """Plan with 10 % more of each resource. No plan is started after `seconds`, but at least one is made.
 
-    Resources of the servers come first, then those of the devices that everybody waits for.
+    The resources of the edge server come first, then those of the devices, the slowest devices first.
     """
     deadline = time.monotonic() + seconds
     base = ask(problem, plan)
-    found: list[Upgrade] = []
+    tried: list[Upgrade] = []
     for resource, fleet in _upgraded_fleets(plan, problem):
-        if found and time.monotonic() > deadline:
+        if tried and time.monotonic() > deadline:
             break
         better = ask(replace(problem, fleet=fleet), base.plan)
-        error = _uncertain(base) + _uncertain(better)
-        found.append(Upgrade(resource, base.objective - better.objective, error))
-    found.sort(key=lambda upgrade: -upgrade.saved_seconds)
-    return Upgrades(found, len(SERVER_RESOURCES) + len(DEVICE_RESOURCES) * len(problem.fleet))
+        error = _distance_to_optimum(base) + _distance_to_optimum(better)
+        tried.append(Upgrade(resource, base.objective - better.objective, error))
+    tried.sort(key=lambda upgrade: -upgrade.saved_seconds)
+    return Upgrades(tried, len(SERVER_RESOURCES) + len(DEVICE_RESOURCES) * len(problem.fleet))
 
 
 def pace_setters(plan: Plan, problem: Problem) -> dict[str, str]:
-    """Who sets each of T₃ to T₆: the name of a device, or the edge server."""
+    """The slowest party in each of T₃ to T₆: the name of a device, or the edge server."""
     setters = {}
     for part, (by_device, by_server) in _parts(plan, problem).items():
         slowest = int(by_device.argmax())
@@ -90,7 +90,7 @@ def pace_setters(plan: Plan, problem: Problem) -> dict[str, str]:
 
 
 def _parts(plan: Plan, problem: Problem) -> dict[str, tuple[FloatN, float]]:
-    """T₃ to T₆ as the seconds of every device and of the edge server."""
+    """For each of T₃ to T₆, the seconds of every device and those of the edge server."""
     split = split_training_latency(plan, problem.fleet, problem.profile)
     aggregation = aggregation_latency(plan, problem.fleet, problem.profile)
     return {
@@ -101,24 +101,25 @@ def _parts(plan: Plan, problem: Problem) -> dict[str, tuple[FloatN, float]]:
     }
 
 
-def _uncertain(report: PlanReport) -> float:
-    """How far the optimum may lie below a plan; nothing is left open where no plan was searched for."""
+def _distance_to_optimum(report: PlanReport) -> float:
+    """The most seconds by which the optimum may lie below a plan; 0 if a fixed plan was only evaluated."""
     return 0.0 if report.lower_bound is None else report.objective - report.lower_bound
 
 
 def _upgraded_fleets(plan: Plan, problem: Problem) -> Iterator[tuple[str, Fleet]]:
+    """Each resource in words, with the fleet that has 10 % more of it."""
     fleet = problem.fleet
     for field in PER_SERVER:
         yield SERVER_RESOURCES[field], replace(fleet, **{field: getattr(fleet, field) * (1 + MORE)})
-    for i in _waited_for(plan, problem):
+    for i in _slowest_first(plan, problem):
         for field, words in DEVICE_RESOURCES.items():
             column = getattr(fleet, field).copy()
             column[i] *= 1 + MORE
             yield words.format(fleet.names[i]), replace(fleet, **{field: column})
 
 
-def _waited_for(plan: Plan, problem: Problem) -> IntN:
-    """All devices, sorted: first those nearest to setting one of T₃ to T₆ or to filling their memory."""
+def _slowest_first(plan: Plan, problem: Problem) -> IntN:
+    """All devices, sorted by the largest of their shares in T₃ to T₆ and in their memory, largest first."""
     shares = [memory_needed(plan, problem.profile) / problem.fleet.memory]
     for by_device, by_server in _parts(plan, problem).values():
         longest = max(float(by_device.max()), by_server)

@@ -1,1 +1,1 @@
-"""The exact planner: the least Θ over batch sizes and cuts, with a certificate (docs/decisions/0006)."""
+"""The exact planner: the plan with the least Θ, and a lower bound that proves it (docs/decisions/0006)."""

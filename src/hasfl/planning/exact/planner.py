@@ -1,4 +1,4 @@
-"""The exact planner: the least Θ over batch sizes and cuts, with a certificate (docs/decisions/0006)."""
+"""The entry points of the exact planner: best plan, best cuts, best batch sizes (docs/decisions/0006)."""
 
 import math
 import time
@@ -17,8 +17,14 @@ from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
 
+# Default relative gap between Θ of the plan and the lower bound. The law of rounds itself fits trainings
+# within 8 % at best (docs/constants.md), so a smaller gap would not make a better plan; chosen by hand.
 GAP = 1e-3
-TIME_LIMIT = 60.0  # seconds
+# Default seconds for a search. Hard fleets of 20,000 devices take 5 to 45 s for a gap of 1 %
+# (benchmarks/planner_search_2-core-x86_64_2026-11-16.md).
+TIME_LIMIT = 60.0
+# Batch sizes of the plans that a search begins with: powers of two up to the default of max_batch.
+FIRST_BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def best_plan(
@@ -29,11 +35,11 @@ def best_plan(
     box_limit: float = math.inf,
     start: Plan | None = None,
 ) -> PlanReport:
-    """The best batch size and cut for every device, within `gap` of the optimum unless a limit is met.
+    """The best batch size and cut for every device: Θ within `gap` of the optimum, unless a limit stops it.
 
-    When a limit is met, the report's status is "limit", its plan is the best one found, and its gap is what
-    was proved. A limit on boxes, the steps of the search, gives the same plan on every machine. `start` is a
-    plan to begin with, such as the last one when rates have changed a little.
+    If `time_limit` (seconds) or `box_limit` (boxes of the search) stops the search, the report has the status
+    "limit", the best plan so far and the gap that was proved so far. A limit on boxes gives the same plan on
+    every machine. `start` is a plan to begin with, such as the last plan when rates have changed a little.
     """
     return _search(problem, Asked.anything(problem), gap, time_limit, start, box_limit)
 
@@ -46,7 +52,7 @@ def best_cuts(
     time_limit: float = TIME_LIMIT,
     start: Plan | None = None,
 ) -> PlanReport:
-    """The best cuts for given batch sizes."""
+    """The best cuts for fixed batch sizes; the other parameters are those of `best_plan`."""
     problem.require_fits(Plan(batch_sizes, np.ones_like(batch_sizes)))
     return _search(problem, Asked.these_batches(problem, batch_sizes), gap, time_limit, start)
 
@@ -59,7 +65,10 @@ def best_batches(
     time_limit: float = TIME_LIMIT,
     start: Plan | None = None,
 ) -> PlanReport:
-    """The best batch sizes for given cuts: on a grid, or by the search where the grid does not close."""
+    """The best batch sizes for fixed cuts; the other parameters are those of `best_plan`.
+
+    The grid of `batch_grid.py` solves the problem. Where the grid does not close, the search does.
+    """
     began = time.monotonic()
     problem.require_fits(Plan(np.ones_like(cuts), cuts))
     _check(problem, gap, start)
@@ -69,12 +78,12 @@ def best_batches(
         if not math.isfinite(fixed.value(first)):
             first = first_batches(fixed)
         if math.isfinite(fixed.value(first)):
-            found = best_batches_on_grid(fixed, first, gap, began + time_limit)
-            start = Plan(found.batch_sizes.astype(np.int64), cuts)
-            if found.lower_bound is not None:
-                return _report(start, problem, "optimal", found.lower_bound, found.passes, began)
-    left = max(began + time_limit - time.monotonic(), 0.0)
-    return _search(problem, Asked.these_cuts(problem, cuts), gap, left, start)
+            on_grid = best_batches_on_grid(fixed, first, gap, began + time_limit)
+            start = Plan(on_grid.batch_sizes.astype(np.int64), cuts)
+            if on_grid.lower_bound is not None:
+                return _report(start, problem, "optimal", on_grid.lower_bound, on_grid.passes, began)
+    seconds_left = max(began + time_limit - time.monotonic(), 0.0)
+    return _search(problem, Asked.these_cuts(problem, cuts), gap, seconds_left, start)
 
 
 def _search(
@@ -85,6 +94,7 @@ def _search(
     start: Plan | None,
     box_limit: float = math.inf,
 ) -> PlanReport:
+    """Search among the plans that are asked for. Raises Infeasible if there is no such plan."""
     began = time.monotonic()
     _check(problem, gap, start)
     tables = CostTables.of(problem)
@@ -92,11 +102,12 @@ def _search(
     _consider_first_plans(search, start)
     if search.best_plan is None:
         raise Infeasible(why_infeasible(problem, tables, asked))
-    found = search.run()
-    return _report(found.plan, problem, found.status, found.lower_bound, found.boxes, began)
+    result = search.run()
+    return _report(result.plan, problem, result.status, result.lower_bound, result.boxes, began)
 
 
 def _check(problem: Problem, gap: float, start: Plan | None) -> None:
+    """Refuse a gap outside [0, 1] and a start that belongs to another problem."""
     if not 0 <= gap <= 1:
         raise InputError(f"gap must lie between 0 and 1, got {gap!r}")
     if start is not None:
@@ -106,7 +117,7 @@ def _check(problem: Problem, gap: float, start: Plan | None) -> None:
 def _report(
     plan: Plan, problem: Problem, status: str, lower_bound: float, iterations: int, began: float
 ) -> PlanReport:
-    """What the formulas themselves say of a plan that was found, with its certificate."""
+    """The report of a plan: its numbers by the formulas of `theory`, and the lower bound of the planner."""
     report = evaluate(plan, problem)
     return replace(
         report,
@@ -118,23 +129,25 @@ def _report(
 
 
 def _consider_first_plans(search: Search, start: Plan | None) -> None:
-    """Plans to begin with; if any plan reaches the target, one of them does.
+    """Give the search its first plans. If any plan reaches the target, one of the first plans does.
 
-    For each deepest cut, every device takes the cut with the most room and as many samples as fit: no plan
-    has less sampling noise. Then the same batch size for all, at that cut or the deepest, as far as they fit.
+    For each deepest cut there are two choices of cuts: the cut that allows a device the largest batch, and
+    the deepest possible cut. Each is combined with the largest batches that fit and with the same batch size
+    for all devices, clipped to the limits of each device. The largest batches at the cuts that allow them
+    have the least noise of all plans with this deepest cut.
     """
     asked, tables = search.asked, search.tables
     for deepest_cut in range(1, len(tables.server_seconds) + 1):
-        smallest, within = asked.least(tables, deepest_cut), asked.room(tables, deepest_cut)
-        if not within.any(axis=1).all():
+        smallest, largest = asked.least(tables, deepest_cut), asked.room(tables, deepest_cut)
+        if not largest.any(axis=1).all():
             continue
-        deepest = deepest_cut - 1 - (within[:, ::-1] > 0).argmax(axis=1)
-        for index in (within.argmax(axis=1), deepest):
-            most = np.take_along_axis(within, index[:, None], axis=1)[:, 0]
-            batches = np.array([most, *(np.clip(2.0**k, smallest, most) for k in range(7))])
+        deepest = deepest_cut - 1 - (largest[:, ::-1] > 0).argmax(axis=1)
+        for index in (largest.argmax(axis=1), deepest):
+            most = np.take_along_axis(largest, index[:, None], axis=1)[:, 0]
+            batches = np.array([most, *(np.clip(size, smallest, most) for size in FIRST_BATCH_SIZES)])
             search.consider(batches, np.broadcast_to(index + 1, batches.shape))
     if start is not None:
-        room = asked.room(tables, start.deepest_cut)[np.arange(len(start)), start.cut_index]
+        most = asked.room(tables, start.deepest_cut)[np.arange(len(start)), start.cut_index]
         smallest = asked.least(tables, start.deepest_cut)
-        if (room >= start.batch_sizes).all() and (start.batch_sizes >= smallest).all():
+        if (most >= start.batch_sizes).all() and (start.batch_sizes >= smallest).all():
             search.consider(start.batch_sizes[None].astype(float), start.cuts[None])

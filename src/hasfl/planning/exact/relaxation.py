@@ -1,16 +1,47 @@
-"""The least that a round can cost when its parts T₃ to T₆ are boxed: device by device, in closed form.
+"""A lower bound on the line of a box: every device chooses its cut and batch size on its own.
 
-Fix the deepest cut J and a box for the four maxima of a round,
+A line (`theory/rounds.py`) proves Θ ≥ value for all plans in a box if, for each of these plans,
 
-    T₃ slowest up · T₄ slowest down · T₅ slowest sub-model upload · T₆ slowest sub-model download.
+    per_second · (T₃ + T₄ + (T₅ + T₆)/I + Σ_i b_i C_{j_i}) + per_noise · Σ_i n(b_i) ≥ needed.
 
-With the limits at the box's upper corner and the cost of the T themselves at its lower corner, devices no
-longer see each other: device i takes the (j, b) that minimises b·x_j + y·n(b), where n(b) is the noise of a
-batch, b is limited by memory, T₃ and T₄, and j by T₅ and T₆. For a fixed j that is convex in b, so the best
-whole b is the smaller of the limit and of the best b without limit, which is the same for all devices.
+This file computes a lower bound on the left side over all plans with deepest cut J and with T₃ to T₆ in a
+box. The lower bound comes in three steps, shown here for three devices and two layers, so J = 2.
 
-One thing still couples them: the M = N δ_J − Σ_i δ_{j_i} bits that the server must exchange (R6, R8). A
-price η on M keeps the problem separable and the result a lower bound, whatever η is (`tariff.py`).
+**Step 1: limits.** T₃ to T₆ on the left side count at the lower corner of the box. As limits (R3, R4, R5, R7)
+they count at the upper corner: device i takes at most b = min(T₃/up_ij, T₄/down_ij) samples at cut j, and at
+most as many as fit into memory (C4). Cut j is possible if its sub-model is sent within T₅ and T₆. In the
+example a sample takes the same seconds up and down, and the box is T₃, T₄ from 4 to 6 s and T₅, T₆ from
+2 to 3 s, with I = 10:
+
+    seconds per sample     A  B  C        limit at T₃, T₄ ≤ 6     A  B  C
+    cut 1                  1  2  3        cut 1                   6  3  2
+    cut 2                  2  3  6        cut 2                   3  2  1
+
+**Step 2: devices on their own.** What remains is Σ_i (b x_j + y n(b)) with x_j = per_second · C_j and
+y = per_noise. No term contains two devices, so each device takes the cheapest (j, b). The cost of a fixed cut
+is convex in b. So the best b is the smaller of the limit and of `best_batch`, which is the same for all
+devices. With x = (1, 0), y = 8 and n(b) = 1/b, `best_batch` is 3 at cut 1 and infinite at cut 2:
+
+    b                      A  B  C        b x_j + 8/b             A     B     C
+    cut 1                  3  3  2        cut 1                   5.67  5.67  6*
+    cut 2                  3  2  1        cut 2                   2.67* 4*    8         * cheapest
+
+The sum of the cheapest costs is 12.67. With per_second = 1 the left side is at least
+4 + 4 + (2 + 2)/10 + 12.67 = 21.07.
+
+**Step 3: a price on M.** One term still contains all devices: the edge server exchanges
+M = N δ_J − Σ_i δ_{j_i} bits, and T₅ ≥ M/r_{s,f}, T₆ ≥ M/r_{f,s} (R6, R8). In the example δ = (1, 5) Mbit and
+both rates are 1 Mbit/s. The choices above have M = 3 · 5 − (5 + 5 + 1) = 4 Mbit, which takes 4 s, while the
+box allows 3 s. A price η per bit of M keeps the devices apart: device i minimises b x_j + y n(b) − η δ_j, and
+the left side is at least
+
+    Σ_i min_{j,b} (b x_j + y n(b) − η δ_j) + η N δ_J − due(η)      for every η ≥ 0                (price)
+
+where due(η) is the most by which η M can exceed the cost of M beyond the lower corner (`tariff.py`). At η = 0.5 per Mbit, due is 1.3,
+and device C costs the same at both cuts. The sum is 12.67 + 0.5 · 4 − 1.3 = 13.37, and the left side is at
+least 21.77. No other price gives more. If C takes cut 2, the left side of that plan is 23.07, so 1.3 remain
+between the lower bound and the best plan in the box. To close such a box, the search splits it by device: C
+takes cut 1 in one half and cut 2 in the other.
 """
 
 from dataclasses import dataclass
@@ -19,40 +50,43 @@ import numpy as np
 
 from hasfl.planning.exact.tariff import Bracket, Tariff
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.tables import ROUNDING, Bools, CostTables, Ints
+from hasfl.planning.tables import EXCHANGE_TIMES, ROUNDING, T3, T4, T5, T6, Bools, CostTables, Ints
 from hasfl.theory.rounds import BatchNoise, Floats, Lines
 
-ROUNDOFF = 1e-12  # of both sides of a line: a bound this close counts as reached, a smaller box is a point
+# Relative rounding error of a line, over `Lines.whole`. A bound this close to `needed` counts as reached, and a
+# box narrower than this counts as a single point. Floating-point numbers have 16 digits, and sums over up to
+# 1e5 devices lose a few of them.
+ROUNDOFF = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """What was chosen in one box."""
+    """The cuts and batch sizes that the devices chose in one box."""
 
     cuts: Ints  # (N,)
     batch_sizes: Floats  # (N,)
-    price: float
-    unpriced: Floats  # (4,)
-    unpaid: float  # seconds paid for M beyond its price; 0 if the choice attains the bound
-    device_worth: float  # seconds that moving one device between the first and the deepest cut is priced at
-    slope: float = 1.0
-    slope_loss: float = 0.0  # seconds that the line for a range of slopes gives away at this one
+    price: float  # η
+    unpriced: Floats  # (4,) the shares of T₃ to T₆ that count at the lower corner; see `Choices`
+    unpaid: float  # seconds that these choices cost above the lower bound, because of M; 0 if they attain it
+    device_worth: float  # seconds: η times the bits by which one device can change M
+    slope: float = 1.0  # where to split the range of slopes
+    slope_loss: float = 0.0  # seconds that the line of the whole range gives away at this slope
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choices:
-    """For each of K boxes, every device's choice and what they add up to."""
+    """The choices of all devices in each of K boxes, and the lower bounds."""
 
-    least: Floats  # (K,) Σ_i (b x + y n(b)) at the best price found: a lower bound, infinite if impossible
+    least: Floats  # (K,) the sum (price) of the head of this file at the best price; infinite without a plan
     price: Floats  # (K,) η
     cuts: Ints  # (K, N), counts
     batch_sizes: Floats  # (K, N)
-    unpriced: Floats  # (K, 4) the share of T₃ to T₆ that the bound counts at the lower corner
-    unpaid: Floats  # (K,) what these choices pay for their M beyond its price; 0 if they attain `least`
-    most_bits: float  # by which a device can change M
+    unpriced: Floats  # (K, 4) the shares of T₃ to T₆ that count at the lower corner: 1 minus the priced share
+    unpaid: Floats  # (K,) the cost of these choices above `least`, because of M; infinite if M is too large
+    most_bits: float  # δ_J − δ_1, the bits by which one device can change M
 
     def of(self, k: int, per_second: float) -> Choice:
-        """The choice in one box, with what it leaves unpaid in seconds."""
+        """The choice in box k; costs are divided by `per_second`, which turns them into seconds."""
         return Choice(
             cuts=self.cuts[k],
             batch_sizes=self.batch_sizes[k],
@@ -65,7 +99,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Relaxation:
-    """The separable problem of one deepest cut J."""
+    """The lower bounds for one deepest cut J, as the head of this file explains them."""
 
     tables: CostTables
     asked: Asked
@@ -74,36 +108,41 @@ class Relaxation:
 
     @property
     def least_batch(self) -> Floats:
-        """(N,) The smallest batch sizes that will do."""
+        """(N,) The smallest possible batch size of each device."""
         return self.asked.least(self.tables, self.deepest_cut)
 
     def root(self) -> tuple[Floats, Floats] | None:
-        """The smallest box that holds every plan with deepest cut J; None if there is no such plan."""
+        """The corners (4,) of a box with T₃ to T₆ of every plan with deepest cut J; None without a plan.
+
+        Lower end of T₃: each device takes its cheapest cut with its smallest batch, and T₃ waits for the
+        slowest device. Upper end: the most seconds of any device at any cut. T₄ to T₆ likewise.
+        """
         tables, J, smallest = self.tables, self.deepest_cut, self.least_batch[:, None]
         largest = self.asked.room(tables, J)
         fits = largest > 0
         if not fits.any(axis=1).all() or not fits[:, J - 1].any():
             return None
-        parts = (
-            (tables.up_seconds[:, :J], smallest, largest),
-            (tables.down_seconds[:, :J], smallest, largest),
-            (tables.submodel_bits[:J] / tables.fed_up_rate[:, None], 1.0, 1.0),
-            (tables.submodel_bits[:J] / tables.fed_down_rate[:, None], 1.0, 1.0),
+        parts = (  # seconds, then the smallest and the largest factor: a batch size, or 1 for a sub-model
+            (tables.up_seconds[:, :J], smallest, largest),  # R3
+            (tables.down_seconds[:, :J], smallest, largest),  # R4
+            (tables.submodel_bits[:J] / tables.fed_up_rate[:, None], 1.0, 1.0),  # R5
+            (tables.submodel_bits[:J] / tables.fed_down_rate[:, None], 1.0, 1.0),  # R7
         )
         lower = np.array([np.where(fits, cost * few, np.inf).min(axis=1).max() for cost, few, _ in parts])
         upper = np.array([np.where(fits, cost * many, 0.0).max() for cost, _, many in parts])
-        for k in (2, 3):  # some device holds J layers
+        for k in (T5, T6):  # some device holds J layers: T₅ and T₆ are at least those of the fastest one
             lower[k] = max(lower[k], parts[k][0][fits[:, J - 1], J - 1].min())
-        middle = len(smallest) * (tables.submodel_bits[J - 1] - tables.submodel_bits[0])
-        upper[2:] = np.maximum(upper[2:], middle / self._server_rates())
+        middle = len(smallest) * (tables.submodel_bits[J - 1] - tables.submodel_bits[0])  # the largest M
+        upper[EXCHANGE_TIMES] = np.maximum(upper[EXCHANGE_TIMES], middle / self._server_rates())  # R6, R8
         return lower, upper
 
     def choose(
         self, box: tuple[Floats, Floats], lines: Lines, price: Floats, *, steps: int, forbidden: Bools | None
     ) -> Choices:
-        """Choose for K boxes with corners (K, 4), each from its price on.
+        """The choices in K boxes with corners (K, 4), with the best price that `steps` trials find.
 
-        `steps` more prices are tried, to raise the bound; `forbidden` (K, N, J) excludes single cuts.
+        The first trial is `price` (K,). (price) at the head of this file is concave in η; its slope at η is
+        M − bits_at(η), with M of the choices at η (`tariff.py`). `forbidden` (K, N, J) excludes single cuts.
         """
         cost, batch = self._costs(box[1], lines)
         if forbidden is not None:
@@ -115,6 +154,7 @@ class Relaxation:
             slope = self.server_bits(bits) - tariff.bits_at(trial)
             bracket = bracket.narrowed(trial, value, slope)
             following = bracket.next_price(tariff)
+            # A falling bound at η = 0 has its maximum there, because prices are not negative.
             active = np.isfinite(least) & (following != trial) & ((slope > 0) | (trial > 0))
             if not active.any():
                 break
@@ -124,45 +164,49 @@ class Relaxation:
             least, best = np.where(better, value, least), np.where(better, trial, best)
             index = np.where(better[:, None], chosen, index)
         batch_sizes = np.take_along_axis(batch, index[:, :, None], axis=2)[:, :, 0]
-        unpriced = np.column_stack([np.ones((len(best), 2)), 1 - tariff.used(best)])
+        unpriced = np.column_stack(
+            [np.ones((len(best), 2)), 1 - tariff.used(best)]
+        )  # T₃ and T₄ have no price
         server_bits = self.server_bits(self.tables.submodel_bits[index].sum(axis=1))
         unpaid = tariff.unpaid(best, server_bits)
         most_bits = float(self.tables.submodel_bits[self.deepest_cut - 1] - self.tables.submodel_bits[0])
         return Choices(least, best, index + 1, batch_sizes, unpriced, unpaid, most_bits)
 
     def server_bits(self, bits: Floats) -> Floats:
-        """M, if the devices hold `bits`."""
+        """M = N δ_J − Σ_i δ_{j_i}, where the devices together hold `bits` = Σ_i δ_{j_i}."""
         return len(self.tables.fed_up_rate) * self.tables.submodel_bits[self.deepest_cut - 1] - bits
 
     def _at_price(self, cost: Floats, price: Floats, tariff: Tariff) -> tuple[Floats, Ints, Floats]:
-        """The bound at a price, the choices, and the bits that the devices hold under them."""
+        """(price) at the head of this file, the index of each device's cut, and Σ_i δ_{j_i}, for K boxes."""
         bits = self.tables.submodel_bits[: self.deepest_cut]
         priced = cost - price[:, None, None] * bits if price.any() else cost
         index = priced.argmin(axis=2)
         least = np.take_along_axis(priced, index[:, :, None], axis=2)[:, :, 0].sum(axis=1)
-        all_bits = self.server_bits(np.zeros(1))
+        all_bits = self.server_bits(np.zeros(1))  # N δ_J
         return least + price * all_bits - tariff.due(price), index, bits[index].sum(axis=1)
 
     def marginal_device(
         self, upper: Floats, lines: Lines, choice: Choice, forbidden: Bools | None
     ) -> tuple[int, int] | None:
-        """The device that another price would move first, and the smaller of the two cuts it moves between.
+        """The device whose second cheapest cut costs least more than its choice, at the price of the choice.
 
-        None if no device has another cut to go to.
+        A small change of the price moves this device first. The second number is the smaller of the two cuts.
+        None if no device has a second possible cut. In the example at the head of this file the device is C,
+        and the cut is 1.
         """
         cost, _ = self._costs(upper[None], lines)
         priced = cost[0] - choice.price * self.tables.submodel_bits[: self.deepest_cut]
         if forbidden is not None:
             priced[forbidden] = np.inf
         chosen = choice.cuts[:, None] - 1
-        now = np.take_along_axis(priced, chosen, axis=1)[:, 0].copy()
+        cheapest = np.take_along_axis(priced, chosen, axis=1)[:, 0].copy()
         np.put_along_axis(priced, chosen, np.inf, axis=1)
-        rise = priced.min(axis=1) - now
+        rise = priced.min(axis=1) - cheapest
         i = int(rise.argmin())
         return (i, min(int(choice.cuts[i]), int(priced[i].argmin()) + 1)) if np.isfinite(rise[i]) else None
 
     def _costs(self, upper: Floats, lines: Lines) -> tuple[Floats, Floats]:
-        """b x_j + y n(b) and b for every box, device and cut; infinite where the cut is not possible."""
+        """Step 2 at the head of this file: b x_j + y n(b) and b, (K, N, J); infinite if cut j is impossible."""
         J, smallest = self.deepest_cut, self.least_batch[:, None]
         limit = self._limits(upper)
         x = lines.per_second[:, None] * self.tables.server_seconds[:J]
@@ -175,27 +219,28 @@ class Relaxation:
         return cost, batch
 
     def _limits(self, upper: Floats) -> Floats:
-        """The largest b for every box, device and cut, by T₃, T₄ and memory."""
+        """Step 1 at the head of this file: the largest b, (K, N, J), by T₃ (R3), T₄ (R4) and memory (C4)."""
         tables, J = self.tables, self.deepest_cut
-        limit = upper[:, 0, None, None] * tables.up_rate[:, :J]
-        np.minimum(limit, upper[:, 1, None, None] * tables.down_rate[:, :J], out=limit)
+        limit = upper[:, T3, None, None] * tables.up_rate[:, :J]
+        np.minimum(limit, upper[:, T4, None, None] * tables.down_rate[:, :J], out=limit)
         limit *= ROUNDING
         np.minimum(limit, tables.largest_batch[:, :J], out=limit)
         np.floor(limit, out=limit)
         return limit
 
     def least_noise(self, upper: Floats) -> Floats:
-        """The least Σ n(b) in K boxes with these upper corners, (K,)."""
+        """(K,) A lower bound on S = Σ_i n(b_i) in K boxes: every device takes its largest batch at any cut."""
         most = np.where(self.asked.cuts[:, : self.deepest_cut], self._limits(upper), 0.0).max(axis=2)
         most = np.clip(most, self.least_batch, self.asked.largest_batch)
         return self.noise.total(most, self.deepest_cut)
 
     def cut_excluded(self, upper: Floats) -> Bools:
-        """Cuts whose sub-model travels longer than T₅ or T₆, or that nobody asked for."""
+        """(K, N, J) True where a sub-model takes longer than T₅ or T₆ (R5, R7), or the cut is not asked for."""
         tables, J = self.tables, self.deepest_cut
-        up, down = upper[:, 2, None] * tables.fed_up_rate, upper[:, 3, None] * tables.fed_down_rate
+        up, down = upper[:, T5, None] * tables.fed_up_rate, upper[:, T6, None] * tables.fed_down_rate
         most_bits = np.minimum(up, down) * ROUNDING
         return (tables.submodel_bits[:J] > most_bits[:, :, None]) | ~self.asked.cuts[:, :J]
 
     def _server_rates(self) -> Floats:
+        """(2,) r_{s,f} and r_{f,s}, the edge server's rates to and from the fed server."""
         return np.array([self.tables.server_fed_up_rate, self.tables.server_fed_down_rate])

@@ -1,1 +1,1 @@
-"""The paper's planner, Algorithm 2: batch sizes and cuts in turn."""
+"""The paper's planner, Algorithm 2: improve batch sizes and cuts in turn."""

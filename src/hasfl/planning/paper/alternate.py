@@ -1,7 +1,7 @@
-"""Algorithm 2, the paper's planner: batch sizes and cuts in turn, until Θ′ settles.
+"""Algorithm 2, the paper's planner: improve batch sizes and cuts in turn, until Θ′ settles.
 
-A heuristic. It never returns anything worse than a start that keeps the constraints: the rounding of
-Proposition 1 may raise Θ′, and then the older plan is kept.
+Algorithm 2 is a heuristic without a lower bound. The rounding of Proposition 1 may raise Θ′; the planner then
+keeps the older plan. So the result is never worse than a start that satisfies the constraints.
 """
 
 import math
@@ -21,19 +21,26 @@ from hasfl.problem import Problem
 from hasfl.theory.bound import Corollary1
 from hasfl.theory.objective import evaluate
 
-TOLERANCE = 1e-6  # the paper's ε of Algorithm 2, relative
-MAX_ITERATIONS = 30
+TOLERANCE = 1e-6  # the ε of Algorithm 2, relative to Θ′; the paper gives no number, chosen by hand
+MAX_ITERATIONS = 30  # iterations of Algorithm 2; chosen by hand, the tests settle in fewer
+# Batch sizes of the first plan, in the order of trial. The paper does not say where Algorithm 2 starts: 16 is
+# an ordinary batch size, larger ones have less noise, smaller ones need less memory. Chosen by hand.
+FIRST_BATCH_SIZES = (16, 32, 64, 8, 4, 2, 1)
 
 
 def alternate(
     problem: Problem, *, start: Plan | None = None, time_limit: float = math.inf, exhaustive: bool = False
 ) -> PlanReport:
-    """Run Algorithm 2 from a start; `exhaustive` searches the Remark's combinations instead of rounding."""
+    """Run Algorithm 2 from `start`, or from `first_plan` if `start` violates a constraint.
+
+    With `exhaustive`, the batch sizes come from the exhaustive search of the paper's Remark instead of
+    rounding.
+    """
     began = time.monotonic()
     tables, law = CostTables.of(problem), Corollary1.of(problem)
     plan = start or first_plan(problem, tables, law)
     problem.require_fits(plan)
-    if not _usable(plan, tables, law):
+    if not _satisfies_constraints(plan, tables, law):
         plan = first_plan(problem, tables, law)
     path, residual, status = [_value(tables, law, plan)], 0.0, "limit"
     while status == "limit" and len(path) <= MAX_ITERATIONS:
@@ -56,22 +63,22 @@ def alternate(
     )
 
 
-def _usable(start: Plan, tables: CostTables, law: Corollary1) -> bool:
-    """Whether a start keeps the constraints."""
-    room = tables.largest_batch[np.arange(len(start)), start.cut_index]
-    fewest = tables.smallest_batch_upto[start.deepest_cut - 1]
-    fits = (start.batch_sizes <= room).all() and (start.batch_sizes >= fewest).all()
-    return bool(fits) and math.isfinite(_value(tables, law, start))
+def _satisfies_constraints(plan: Plan, tables: CostTables, law: Corollary1) -> bool:
+    """True if a plan satisfies C1, C4 and the limits of the batch sizes."""
+    largest = tables.largest_batch[np.arange(len(plan)), plan.cut_index]
+    smallest = tables.smallest_batch_upto[plan.deepest_cut - 1]
+    fits = (plan.batch_sizes <= largest).all() and (plan.batch_sizes >= smallest).all()
+    return bool(fits) and math.isfinite(_value(tables, law, plan))
 
 
 def first_plan(problem: Problem, tables: CostTables, law: Corollary1) -> Plan:
-    """A start that reaches the target: the same for all, as far as memory allows.
+    """A plan that reaches the target: one cut for all devices, and one batch size as far as memory allows.
 
-    No plan has less drift or more room for samples than one that cuts after the first layer, so if that
-    does not reach the target with the largest batches, nothing does.
+    A plan that cuts after the first layer has the least drift and the most memory for samples. So if that
+    plan does not reach the target with the largest batch sizes, no plan does.
     """
     devices, layers = tables.up_seconds.shape
-    for batch_size in (16, 32, 64, 8, 4, 2, 1, problem.max_batch):
+    for batch_size in (*FIRST_BATCH_SIZES, problem.max_batch):
         for cut in range(1, layers + 1):
             b = np.minimum(batch_size, tables.largest_batch[:, cut - 1])
             if (b >= tables.smallest_batch_upto[cut - 1]).all() and np.isfinite(law.rounds(b, cut)):
@@ -80,7 +87,7 @@ def first_plan(problem: Problem, tables: CostTables, law: Corollary1) -> Plan:
 
 
 def _next_batches(tables: CostTables, law: Corollary1, plan: Plan, *, exhaustive: bool) -> tuple[IntN, float]:
-    """P1 with the cuts and T of a plan, and how far from stationary Newton-Jacobi ended."""
+    """The solution of P1, Eq. (46), for the cuts and T of a plan, and the residual of Newton-Jacobi."""
     b = plan.batch_sizes.astype(float)
     up, down, fed_up, fed_down, _ = tables.parts(b, plan.cuts)
     aggregation = (fed_up + fed_down) / tables.interval
@@ -91,17 +98,18 @@ def _next_batches(tables: CostTables, law: Corollary1, plan: Plan, *, exhaustive
 
 
 def _next_cuts(tables: CostTables, law: Corollary1, plan: Plan, deadline: float) -> IntN:
-    """P2 with the batch sizes of a plan."""
+    """The solution of P2, Eq. (53), for the batch sizes of a plan."""
     b: FloatN = plan.batch_sizes.astype(float)
-    ratio = _value(tables, law, plan) / law.bound.scale
+    ratio = _value(tables, law, plan) / law.bound.scale  # Θ′ without the factor 2ϑ/γ
     return CutProgram(tables, law, b, deadline).solve(ratio).argmin
 
 
 def _value(tables: CostTables, law: Corollary1, plan: Plan) -> float:
-    """Θ′ with T tight, which is Θ."""
+    """Θ′, Eq. (45), with the smallest T₁ to T₆ that R1 to R8 allow; Θ′ then equals Θ."""
     b = plan.batch_sizes.astype(float)
     return float(law.rounds(b, plan.deepest_cut) * tables.round_seconds(b, plan.cuts))
 
 
 def _better(tables: CostTables, law: Corollary1, old: Plan, new: Plan) -> Plan:
+    """The plan with the smaller Θ′; the new one if both are equal."""
     return new if _value(tables, law, new) <= _value(tables, law, old) else old

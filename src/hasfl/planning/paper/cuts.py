@@ -1,7 +1,7 @@
-"""The paper's cuts, P2: a mixed-integer linear fractional program (Eq. 53), as arrays for HiGHS.
+"""The cut sub-problem P2 of the paper, Eq. (53): a mixed-integer linear fractional program for HiGHS.
 
-Dinkelbach turns the ratio into a few mixed-integer linear programs over μ and T₁ to T₆, constraints C2 to
-C4 and R1 to R8. For batch sizes that are given, this is exact to the solver's gap.
+Dinkelbach's method turns the ratio into a few mixed-integer linear programs over μ and T₁ to T₆ with the
+constraints C2 to C4 and R1 to R8. For fixed batch sizes the result is optimal up to the gap of HiGHS.
 """
 
 import math
@@ -21,17 +21,23 @@ from hasfl.theory.bound import Corollary1
 from hasfl.theory.rounds import Floats
 
 AUXILIARIES = 6  # T₁ to T₆
-TIME_IS_UP = 1  # SciPy's status for a limit reached
-LONGEST = 1e6  # seconds; HiGHS wants a number
-LEAST_MARGIN = 1e-9  # of the most margin, that cuts must leave
+T1, T2, T3, T4, T5, T6 = range(AUXILIARIES)  # their places behind μ in the vector of unknowns
+TIME_IS_UP = 1  # the status of SciPy's milp when a limit was reached
+LONGEST = 1e6  # seconds: the time limit of HiGHS where there is no deadline, because HiGHS needs a number
+MIP_GAP = 1e-6  # relative gap that HiGHS must reach: its own tolerances are 1e-6 to 1e-7
+RATIO_RTOL = 1e-7  # of Dinkelbach's ratio; a smaller one would be below what HiGHS resolves
+# A deepest cut is excluded if it leaves less than this share of the largest margin (C1). HiGHS cannot tell a
+# smaller share from 0: its tolerances are 1e-6 to 1e-7. Chosen by hand.
+LEAST_MARGIN = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutProgram:
-    """P2 for given batch sizes: num = T₃ + T₄ + Σ b C μ + (T₅ + T₆)/I, den = (most margin) − T₁.
+    """P2 for fixed batch sizes: the ratio (T₃ + T₄ + Σ b C μ + (T₅ + T₆)/I) / (m (1 − T₁)).
 
-    T₁ is the margin lost beyond the first cut, as a share of the most margin; T₂ counts in whole models;
-    T₃ to T₆ are seconds.
+    m is the largest margin ε − drift − sampling, that of cuts after the first layer. T₁ is the share of m
+    that deeper cuts lose. T₂ is the largest sub-model as a share of the whole model. T₃ to T₆ are seconds.
+    These units keep all unknowns within a few orders of magnitude, as HiGHS needs it.
     """
 
     tables: CostTables
@@ -40,27 +46,29 @@ class CutProgram:
     deadline: float = math.inf  # on the monotonic clock
 
     def solve(self, start: float) -> RatioMinimum[IntN]:
-        """The best cuts, beginning with the ratio of a plan that is known.
+        """The best cuts; `start` is the ratio of any plan, where Dinkelbach's method begins.
 
-        Raises TimeoutError if time runs out before the solver has any.
+        Raises TimeoutError if the time is up before HiGHS has found any cuts.
         """
-        return minimise_ratio(self._minimise_difference, start=start, rtol=1e-7)
+        return minimise_ratio(self._minimise_difference, start=start, rtol=RATIO_RTOL)
 
     def _minimise_difference(self, q: float) -> tuple[IntN, float, float]:
+        """The cuts that minimise numerator − q · denominator, with their numerator and denominator."""
         devices, layers = self.tables.up_seconds.shape
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
+        # −q · m (1 − T₁) has the variable part q m T₁; T₂ costs nothing by itself.
         per_auxiliary = [q * self._most_margin(), 0.0, 1.0, 1.0, *[1 / self.tables.interval] * 2]
         cost = np.concatenate([self._server_cost().ravel(), per_auxiliary])
-        scale = float(np.abs(cost).max())
+        largest_cost = float(np.abs(cost).max())
         with quiet_solver():
             result = milp(
-                cost / scale,
+                cost / largest_cost,
                 integrality=np.repeat([1, 0], [devices * layers, AUXILIARIES]),
                 bounds=self._bounds(),
                 constraints=self._constraints(),
-                options={"mip_rel_gap": 1e-6, "time_limit": min(left, LONGEST)},
+                options={"mip_rel_gap": MIP_GAP, "time_limit": min(left, LONGEST)},
             )
         if result.x is None and result.status == TIME_IS_UP:
             raise TimeoutError(result.message)
@@ -72,48 +80,54 @@ class CutProgram:
         return cuts, seconds, self._most_margin() * (1 - float(self._lost_margin()[cuts.max() - 1]))
 
     def _server_cost(self) -> Floats:
+        """(N, L) b_i C_j, the edge server's seconds for device i at cut j."""
         return self.batch_sizes[:, None] * self.tables.server_seconds
 
     def _lost_margin(self) -> Floats:
-        """How much less margin each deepest cut has than the first, as a share of the most margin.
+        """(L,) The share of the largest margin that each deepest cut loses against the first.
 
-        Deeper cuts drift more. Single samples cost more from the first batch norm on.
+        Deeper cuts have more drift. Single samples have a price once a private layer has batch norm.
         """
         return (self._most_margin() - self._margin_upto()) / self._most_margin()
 
     def _most_margin(self) -> float:
-        """ε − drift − sampling if every device cuts after the first layer."""
+        """m = ε − drift − sampling if every device cuts after the first layer."""
         return float(self._margin_upto()[0])
 
     def _margin_upto(self) -> Floats:
-        """ε − drift − sampling for each deepest cut."""
+        """(L,) ε − drift − sampling for each deepest cut."""
         deepest_cut = np.arange(1, len(self.law.margin_upto) + 1)
         plans = np.broadcast_to(self.batch_sizes, (len(deepest_cut), len(self.batch_sizes)))
         return self.law.margin_upto - self.law.bound.per_noise * self.law.noise.total(plans, deepest_cut)
 
     def _bounds(self) -> Bounds:
-        """μ is 0 where a cut does not fit into memory (C4) or leaves no margin (C1)."""
+        """The bounds of the unknowns.
+
+        μ is at most 1 (C2). μ is 0 where a cut does not fit into memory (C4), leaves no margin (C1), or makes
+        a layer private that cannot train on the smallest batch. T₁ is at most 1.
+        """
         fits = self.tables.largest_batch >= self.batch_sizes[:, None]
         trains = self.batch_sizes.min() >= self.tables.smallest_batch_upto
         reaches = trains & (self._lost_margin() <= 1 - LEAST_MARGIN)
-        upper = np.concatenate([(fits & reaches).ravel().astype(float), [1.0, *[np.inf] * 5]])
+        unbounded = [np.inf] * (AUXILIARIES - 1)  # T₂ to T₆
+        upper = np.concatenate([(fits & reaches).ravel().astype(float), [1.0, *unbounded]])
         return Bounds(np.zeros_like(upper), upper)
 
     def _constraints(self) -> list[LinearConstraint]:
-        """C3, then R1 to R8 with everything on the left: row · (μ, T) ≤ 0."""
+        """C3, then R1 to R8 of Eq. (44) with all terms on the left side: row · (μ, T) ≤ 0."""
         tables, b = self.tables, self.batch_sizes[:, None]
         devices, layers = tables.up_seconds.shape
-        seconds = max(float(tables.submodel_bits[-1]), 1.0)
-        bits = np.broadcast_to(tables.submodel_bits / seconds, (devices, layers))
+        model_bits = max(float(tables.submodel_bits[-1]), 1.0)  # a model without weights counts as one bit
+        share = np.broadcast_to(tables.submodel_bits / model_bits, (devices, layers))  # δ_j / δ_L
         rows = [
-            self._per_device(np.broadcast_to(self._lost_margin(), (devices, layers)), 0),  # R1
-            self._per_device(bits, 1),  # R2
-            self._per_device(b * tables.up_seconds, 2),  # R3
-            self._per_device(b * tables.down_seconds, 3),  # R4
-            self._per_device(bits * seconds / tables.fed_up_rate[:, None], 4),  # R5
-            self._server_share(bits, seconds / tables.server_fed_up_rate, 4),  # R6
-            self._per_device(bits * seconds / tables.fed_down_rate[:, None], 5),  # R7
-            self._server_share(bits, seconds / tables.server_fed_down_rate, 5),  # R8
+            self._per_device(np.broadcast_to(self._lost_margin(), (devices, layers)), T1),  # R1
+            self._per_device(share, T2),  # R2
+            self._per_device(b * tables.up_seconds, T3),  # R3
+            self._per_device(b * tables.down_seconds, T4),  # R4
+            self._per_device(share * model_bits / tables.fed_up_rate[:, None], T5),  # R5
+            self._server_share(share, model_bits / tables.server_fed_up_rate, T5),  # R6
+            self._per_device(share * model_bits / tables.fed_down_rate[:, None], T6),  # R7
+            self._server_share(share, model_bits / tables.server_fed_down_rate, T6),  # R8
         ]
         one_each = hstack(
             [kron(eye_array(devices), np.ones((1, layers))), csr_array((devices, AUXILIARIES))], format="csr"
@@ -124,7 +138,7 @@ class CutProgram:
         ]
 
     def _per_device(self, weight: Floats, auxiliary: int) -> csr_array:
-        """For each device, Σ_j weight_ij μ_ij − T ≤ 0."""
+        """For each device i the row Σ_j weight_ij μ_ij − T ≤ 0, where T is the given auxiliary unknown."""
         devices, layers = weight.shape
         row = np.repeat(np.arange(devices), layers)
         left = csr_array(
@@ -136,8 +150,11 @@ class CutProgram:
         )
         return hstack([left, right], format="csr")
 
-    def _server_share(self, bits: Floats, seconds: float, auxiliary: int) -> csr_array:
-        """(N T₂ − Σ_ij μ_ij δ_j) / r − T ≤ 0."""
+    def _server_share(self, share: Floats, seconds: float, auxiliary: int) -> csr_array:
+        """The row (N T₂ − Σ_ij μ_ij share_ij) · seconds − T ≤ 0: the edge server sends the middle parts.
+
+        `seconds` is the time for the bits of a whole model.
+        """
         right = np.zeros(AUXILIARIES)
-        right[1], right[auxiliary] = len(bits) * seconds, -1.0
-        return csr_array(np.concatenate([-seconds * bits.ravel(), right])[None])
+        right[T2], right[auxiliary] = len(share) * seconds, -1.0
+        return csr_array(np.concatenate([-seconds * share.ravel(), right])[None])

@@ -1,4 +1,4 @@
-"""Minimise a ratio by minimising a few differences (Dinkelbach 1967). Knows nothing of HASFL."""
+"""Minimise a ratio by minimising a few differences (Dinkelbach 1967). Independent of the rest of hasfl."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,29 +6,33 @@ from typing import Generic, TypeVar
 
 X = TypeVar("X")
 
+RTOL = 1e-9  # of the ratio; far above rounding errors, far below any gap of a planner; chosen by hand
+MAX_ITERATIONS = 50  # chosen by hand: Newton's method converges quadratically near the least ratio
+
 
 @dataclass(frozen=True, slots=True)
 class RatioMinimum(Generic[X]):
-    """The x that minimises a ratio, with its certificate."""
+    """The x that minimises a ratio num(x) / den(x), and the residual that proves it."""
 
     argmin: X
     ratio: float
     iterations: int
-    residual: float  # min_x {num(x) − ratio·den(x)}, zero at the optimum
+    residual: float  # min_x {num(x) − q·den(x)} for the last q; 0 if q is the least ratio
 
 
 def minimise_ratio(
     minimise_difference: Callable[[float], tuple[X, float, float]],
     *,
     start: float,
-    rtol: float = 1e-9,
-    max_iterations: int = 50,
+    rtol: float = RTOL,
+    max_iterations: int = MAX_ITERATIONS,
 ) -> RatioMinimum[X]:
     """Find the x that minimises num(x) / den(x), where den > 0.
 
-    `minimise_difference(q)` returns an x minimising num(x) − q·den(x), with its num and den. That minimum
-    falls as q rises and is zero at the optimal ratio; taking for q the ratio of the last x is Newton's
-    method on it. It ends when no x has a smaller ratio than q, up to `rtol`.
+    `minimise_difference(q)` returns the x that minimises num(x) − q·den(x), with num(x) and den(x). The
+    minimum F(q) falls when q rises, and F(q) = 0 for the least ratio q. The next q is the ratio of the last
+    x, which is Newton's step on F. The iteration ends when F(q) ≥ 0 up to `rtol`: then no x has a smaller
+    ratio than q.
     """
     q, residual = start, float("nan")
     for iteration in range(1, max_iterations + 1):

@@ -1,4 +1,4 @@
-"""How the pictures of `benchmarks.hindsight_report` look."""
+"""Panels, titles, axes, colours and labels of the report's pictures."""
 
 import math
 from collections.abc import Mapping
@@ -6,19 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.hindsight import SETTINGS
-from benchmarks.hindsight_numbers import Floats
+from benchmarks.hindsight.runs import Floats
+from benchmarks.hindsight.settings import SETTINGS
 from hasfl.reporting.canvas import DARK, NORMAL, SMALL, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CLOSEST = 0.075  # of a panel's height, between two labels
+# Sizes are chosen by eye.
+LABEL_DISTANCE = 0.075  # share of a panel's height: the least distance between two labels
+LABEL_INDENT = 0.02  # share of a panel's width: from the end of a line to its label
+LINE_POINTS = 10  # height of a line of small print
+PALEST = 0.82  # share of the colour map; beyond it colours are too pale on white
 
 
 def panels(count: int, *, height: float) -> "tuple[Figure, list[Axes]]":
-    """A figure with two panels in a row."""
+    """A figure with `count` panels, two in a row, each row `height` inches high."""
     rows = math.ceil(count / 2)
     figure = new_figure(height * rows)
     axes = figure.subplots(rows, 2, squeeze=False).ravel().tolist()
@@ -28,25 +32,25 @@ def panels(count: int, *, height: float) -> "tuple[Figure, list[Axes]]":
 
 
 def entitle(axes: "Axes", words: str, *, below: str = "") -> None:
-    """A title, and small print between it and the panel."""
+    """Write a title above a panel, and small print between the title and the panel."""
     lines = below.count("\n") + 1 if below else 0
-    axes.set_title(words, fontsize=NORMAL, loc="left", color=DARK, pad=6 + 10 * lines)
+    axes.set_title(words, fontsize=NORMAL, loc="left", color=DARK, pad=6 + LINE_POINTS * lines)
     small: dict[str, Any] = {"fontsize": SMALL, "color": DARK, "va": "bottom"}
     note = axes.annotate(below, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", **small)
     note.set_in_layout(False)
 
 
 def colours_of(setting: str) -> dict[int, Any]:
-    """From the first cut, dark, to the last, light: told apart with any colour vision and in grey."""
+    """A colour for each cut, from dark to light, which can be told apart without colour vision."""
     from matplotlib import colormaps
 
     cuts = SETTINGS[setting].cuts
-    shades = colormaps["viridis"](np.linspace(0.0, 0.82, len(cuts)))
+    shades = colormaps["viridis"](np.linspace(0.0, PALEST, len(cuts)))
     return dict(zip(cuts, shades, strict=True))
 
 
 def factor_axis(axes: "Axes", which: str) -> None:
-    """A logarithmic axis with plain numbers at 1, 2, 5, 10 and so on."""
+    """Make an axis logarithmic, with plain numbers at 1, 2, 5, 10 and so on."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis = getattr(axes, f"{which}axis")
@@ -57,27 +61,36 @@ def factor_axis(axes: "Axes", which: str) -> None:
 
 
 def label_ends(axes: "Axes", ends: Mapping[int, tuple[float, float]], colours: Mapping[int, Any]) -> None:
-    """Write each cut beside the end of its line, labels of a column apart; limits must be set before."""
+    """Write each cut beside the end of its line.
+
+    Labels at the same x do not overlap. The limits of the axes must be set before.
+    """
     from matplotlib.patheffects import withStroke
 
-    place = axes.transScale + axes.transLimits
+    to_panel = axes.transScale + axes.transLimits  # from data to shares of the panel
     columns: dict[float, list[int]] = {}
     for cut, (x, _) in ends.items():
         columns.setdefault(round(x, 9), []).append(cut)
     for cuts in columns.values():
-        spots = place.transform([ends[cut] for cut in cuts])
+        spots = to_panel.transform([ends[cut] for cut in cuts])
         heights = pushed_apart(spots[:, 1])
         for cut, x, y in zip(cuts, spots[:, 0], heights, strict=True):
             style: dict[str, Any] = {"fontsize": SMALL, "color": colours[cut], "va": "center"}
-            words = axes.text(x + 0.02, y, f"cut {cut}", transform=axes.transAxes, clip_on=False, **style)
+            words = axes.text(
+                x + LABEL_INDENT, y, f"cut {cut}", transform=axes.transAxes, clip_on=False, **style
+            )
             words.set_path_effects([withStroke(linewidth=2, foreground="white")])
 
 
 def pushed_apart(heights: Floats) -> Floats:
-    """The nearest heights in the same order that are far enough from each other."""
+    """The heights with the least squared change that keep their order and the least distance.
+
+    Without the steps of the least distance the heights must not fall. So neighbours that fall are pooled, and
+    each pool gets its mean (isotonic regression).
+    """
     order = np.argsort(heights, kind="stable")
-    steps = np.arange(len(heights)) * CLOSEST
-    level = heights[order] - steps  # must rise: pool neighbours that do not, and give them their mean
+    steps = np.arange(len(heights)) * LABEL_DISTANCE
+    level = heights[order] - steps
     pools: list[list[float]] = []
     for value in level:
         pools.append([float(value)])

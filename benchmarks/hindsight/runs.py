@@ -1,6 +1,7 @@
-"""What `benchmarks.hindsight` found, as numbers: rounds and seconds to targets.
+"""Read the trained runs back, and compute the rounds and the virtual seconds that they took to the targets.
 
-A target that is not reached is reached at infinity: means stay honest, and such plans rank last, tied.
+A run that never reaches a target takes infinitely many rounds. So a mean over seeds is infinite if one seed
+fails, and plans that fail rank last, tied.
 """
 
 import gzip
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.hindsight import DEVICES, FLEETS, SETTINGS, contestants, grid
+from benchmarks.hindsight.settings import DEVICES, FLEETS, SETTINGS, contestants, grid
 from hasfl import Seeds, draw_fleet
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
@@ -25,13 +26,15 @@ from hasfl.profiling.shipped import shipped_layers
 from hasfl.theory.latency import aggregation_latency, mean_round_latency, split_training_latency
 
 Floats = NDArray[np.float64]
-Cell = tuple[int, int]  # batch size and cut, alike for all devices
+Cell = tuple[int, int]  # the batch size and the cut of a fixed plan, alike for all devices
 KINDS = ("mean", "last")  # of served models
-COLUMN = {"last": 2, "mean": 3}  # of their accuracies in an evaluation: round, clock, last, mean
+# The columns of an evaluation: round, clock, accuracy of the last model, accuracy of the running mean. The
+# last is NaN in runs that serve the last model, unless an older version of hasfl trained them.
+COLUMN = {"last": 2, "mean": 3}
 SEEDS = {name: (0,) if name.startswith("vgg") else (0, 1, 2) for name in SETTINGS}
 
 
-# ── what was trained ─────────────────────────────────────────────────────────────────────────────────────
+# ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,64 +47,65 @@ class Run:
     fleet: str
     serve: str
     constants: str | None
-    way: str  # over time, or stay
-    evaluations: Floats  # a row each
-    plans: tuple[tuple[int, Plan], ...]  # with their first rounds
+    way: str  # whether plans may change: "over time", or "stay"
+    evaluations: Floats  # a row for each evaluation
+    plans: tuple[tuple[int, Plan], ...]  # each with its first round
     readings: tuple[Mapping[str, Any], ...]
 
     @property
     def task(self) -> tuple[str, str, str, str | None, str]:
-        """What tells it from others of its setting and seed."""
+        """The fields that tell a run from others with the same setting and seed."""
         return self.strategy, self.fleet, self.serve, self.constants, self.way
 
     def rounds_to(self, target: float, kind: str) -> float:
-        """Rounds until the accuracy is there."""
+        """Rounds until a kind of served model has the target accuracy."""
         return self._crossing(0, target, kind)
 
     def seconds_to(self, target: float, kind: str) -> float:
-        """Virtual seconds until the accuracy is there."""
+        """Virtual seconds until a kind of served model has the target accuracy."""
         return self._crossing(1, target, kind)
 
     def _crossing(self, column: int, target: float, kind: str) -> float:
-        """Between two evaluations only where the plan has not changed in between."""
+        """Interpolate between two evaluations, unless the plan has changed between them."""
         firsts = [first for first, _ in self.plans[1:]]
         changed = np.diff(np.searchsorted(firsts, self.evaluations[:, 0], side="right"), prepend=0) > 0
         return crossing(self.evaluations[:, column], self.evaluations[:, COLUMN[kind]], target, changed)
 
     def reading_before(self, target: float, kind: str) -> Mapping[str, Any] | None:
-        """The last constants that were read before the target was reached."""
-        before = [each for each in self.readings if each["round"] <= self.rounds_to(target, kind)]
+        """The last reading before the target was reached; None where there is none."""
+        before = [reading for reading in self.readings if reading["round"] <= self.rounds_to(target, kind)]
         return before[-1] if before else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """All trainings of a setting."""
+    """All runs of a setting."""
 
     setting: str
-    fixed: Mapping[Cell, Mapping[int, Run]]  # by seed
-    made: tuple[Run, ...]  # those whose plans were made on the way
+    fixed: Mapping[Cell, Mapping[int, Run]]  # the runs of each fixed plan, by seed
+    made: tuple[Run, ...]  # the runs whose plans were made during training
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of the fixed plans."""
+        """The seeds of the fixed plans."""
         return tuple(sorted({seed for runs in self.fixed.values() for seed in runs}))
 
-    def runs(self, **wanted: Any) -> list[Run]:
-        """Trainings of the second sort with these properties, in the order of their seeds."""
-        found = (run for run in self.made if all(getattr(run, k) == v for k, v in wanted.items()))
-        return sorted(found, key=lambda run: run.seed)
+    def runs(self, **fields: Any) -> list[Run]:
+        """The runs with plans made during training that have these fields, sorted by seed."""
+        matching = (run for run in self.made if all(getattr(run, k) == v for k, v in fields.items()))
+        return sorted(matching, key=lambda run: run.seed)
 
 
 def crossing(x: Floats, accuracy: Floats, target: float, broken: NDArray[np.bool_]) -> float:
-    """Where the accuracy first reaches the target, linear between evaluations; infinite if nowhere.
+    """The x at which the accuracy first reaches the target; infinite where it never does.
 
-    `broken` says after which of them the line before it must not be trusted.
+    Between two evaluations the accuracy is taken as linear. Where `broken` is true for the second of them,
+    its own x is returned.
     """
-    there = np.flatnonzero(accuracy >= target)
-    if not len(there):
+    reached = np.flatnonzero(accuracy >= target)
+    if not len(reached):
         return math.inf
-    k = int(there[0])
+    k = int(reached[0])
     if k == 0 or broken[k] or math.isnan(accuracy[k - 1]):
         return float(x[k])
     share = (target - accuracy[k - 1]) / (accuracy[k] - accuracy[k - 1])
@@ -109,7 +113,7 @@ def crossing(x: Floats, accuracy: Floats, target: float, broken: NDArray[np.bool
 
 
 def read_results(folder: Path, setting: str) -> Results:
-    """Everything that is there of a setting."""
+    """All runs of a setting that a folder holds."""
     fixed: dict[Cell, dict[int, Run]] = {}
     for run in _runs(folder, setting, "grid"):
         fixed.setdefault(cell_of(run.strategy), {})[run.seed] = run
@@ -117,17 +121,17 @@ def read_results(folder: Path, setting: str) -> Results:
 
 
 def cell_of(strategy: str) -> Cell:
-    """Batch size and cut of a fixed plan, by its name."""
+    """The batch size and the cut in the name of a fixed plan."""
     b, cut = re.findall(r"\d+", strategy)
     return int(b), int(cut)
 
 
 def _runs(folder: Path, setting: str, what: str) -> list[Run]:
-    found: list[Run] = []
+    runs: list[Run] = []
     for path in sorted(folder.glob(f"{setting}_{what}_*.json.gz")):
         with gzip.open(path, "rt") as file:
-            found += map(_run, json.load(file))
-    return found
+            runs += map(_run, json.load(file))
+    return runs
 
 
 def _run(row: Mapping[str, Any]) -> Run:
@@ -137,35 +141,35 @@ def _run(row: Mapping[str, Any]) -> Run:
         setting=row["setting"],
         seed=row["seed"],
         way=row.get("way", "over time"),
-        evaluations=np.array(row["evaluations"], dtype=np.float64),
+        evaluations=np.array(row["evaluations"], dtype=np.float64),  # None becomes NaN
         plans=tuple((first, Plan(batches, cuts)) for first, batches, cuts in row["plans"]),
         readings=tuple(row["readings"]),
     )
 
 
 def missing(results: Results) -> list[str]:
-    """What was not trained, in words."""
-    name, words = results.setting, []
+    """A line for each seed of which tasks were not trained."""
+    name, lines = results.setting, []
     for seed in SEEDS[name]:
-        wanted = [cell_of(task.strategy) for task in grid(name, seed, "")]
-        lacking = [cell for cell in wanted if seed not in results.fixed.get(cell, {})]
-        if lacking:
-            listed = "all" if len(lacking) == len(wanted) else ", ".join(f"b={b} cut={c}" for b, c in lacking)
-            words.append(f"fixed plans, seed {seed}: {listed}")
-        there = {run.task for run in results.runs(seed=seed)}
+        cells = [cell_of(task.strategy) for task in grid(name, seed, "")]
+        untrained = [cell for cell in cells if seed not in results.fixed.get(cell, {})]
+        if untrained:
+            words = ", ".join(f"b={b} cut={c}" for b, c in untrained)
+            lines.append(f"fixed plans, seed {seed}: {'all' if len(untrained) == len(cells) else words}")
+        trained = {run.task for run in results.runs(seed=seed)}
         tasks = [(t.strategy, t.fleet, t.serve, t.constants, t.plans) for t in contestants(name, seed, "")]
-        gone = [task for task in tasks if task not in there]
-        if gone:
-            listed = "all" if len(gone) == len(tasks) else "; ".join(in_words(task) for task in gone)
-            words.append(f"plans made in training, seed {seed}: {listed}")
-    return words
+        absent = [task for task in tasks if task not in trained]
+        if absent:
+            words = "all" if len(absent) == len(tasks) else "; ".join(in_words(task) for task in absent)
+            lines.append(f"plans made in training, seed {seed}: {words}")
+    return lines
 
 
 def in_words(task: tuple[str, str, str, str | None, str]) -> str:
-    """A task without what is usual."""
+    """A task in words; options with their default are left out."""
     strategy, fleet, serve, constants, way = task
-    unusual = [f"the {constants}'s constants"] * bool(constants) + ["plans that stay"] * (way == "stay")
-    return ", ".join([strategy, f"{fleet} fleet", f"serves the {serve}", *unusual])
+    options = [f"the {constants}'s constants"] * bool(constants) + ["plans that stay"] * (way == "stay")
+    return ", ".join([strategy, f"{fleet} fleet", f"serves the {serve}", *options])
 
 
 # ── seconds ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +177,7 @@ def in_words(task: tuple[str, str, str, str | None, str]) -> str:
 
 @cache
 def fleet_of(name: str, seed: int) -> Fleet:
-    """The fleet that a seed draws."""
+    """The fleet that is drawn with a seed."""
     return draw_fleet(FLEETS[name], Seeds(seed))
 
 
@@ -186,7 +190,7 @@ def profile_of(setting: str) -> Profile:
 
 
 def round_seconds(setting: str, plan: Plan, fleet: Fleet) -> float:
-    """T_S + T_A/I."""
+    """Seconds of a round on average, with its share of an aggregation: T_S + T_A/I."""
     profile = profile_of(setting)
     split = split_training_latency(plan, fleet, profile).total
     aggregation = aggregation_latency(plan, fleet, profile).total
@@ -195,32 +199,32 @@ def round_seconds(setting: str, plan: Plan, fleet: Fleet) -> float:
 
 @cache
 def cell_seconds(setting: str, cell: Cell, fleet: str, seed: int) -> float:
-    """Seconds of a round of a fixed plan."""
+    """Seconds of a round under a fixed plan."""
     plan = Plan.uniform(DEVICES, batch_size=cell[0], cut=cell[1])
     return round_seconds(setting, plan, fleet_of(fleet, seed))
 
 
 def rounds_of(results: Results, cell: Cell, target: float, kind: str) -> dict[int, float]:
-    """Rounds of a fixed plan, by seed."""
+    """Rounds of a fixed plan to a target, by seed."""
     return {seed: run.rounds_to(target, kind) for seed, run in results.fixed[cell].items()}
 
 
 def mean_rounds(results: Results, target: float, kind: str) -> dict[Cell, float]:
-    """Mean rounds of every fixed plan over its seeds."""
+    """Mean rounds of every fixed plan to a target, over its seeds."""
     return {
         cell: float(np.mean(list(rounds_of(results, cell, target, kind).values()))) for cell in results.fixed
     }
 
 
 def seconds_of(results: Results, cell: Cell, target: float, kind: str, fleet: str) -> dict[int, float]:
-    """Virtual seconds of a fixed plan, by seed."""
+    """Virtual seconds of a fixed plan to a target, by seed."""
     rounds = rounds_of(results, cell, target, kind)
     return {seed: r * cell_seconds(results.setting, cell, fleet, seed) for seed, r in rounds.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The fixed plan that was best, seen from the end."""
+    """The best fixed plan, which is known only in hindsight."""
 
     cell: Cell
     seconds: float
@@ -235,12 +239,12 @@ def optimum(
     seeds: Iterable[int] | None = None,
     among: Callable[[Cell], bool] = lambda cell: True,
 ) -> Optimum | None:
-    """The one plan with the least mean seconds over the seeds, among those trained with all of them."""
+    """The fixed plan with the least mean seconds over the seeds, among plans trained with all seeds."""
     wanted = set(results.seeds if seeds is None else seeds)
-    found = []
+    optima = []
     for cell in filter(among, results.fixed):
         seconds = seconds_of(results, cell, target, kind, fleet)
         if wanted and wanted <= set(seconds):
-            found.append(Optimum(cell, float(np.mean([seconds[seed] for seed in wanted]))))
-    best = min(found, key=lambda each: each.seconds, default=None)
+            optima.append(Optimum(cell, float(np.mean([seconds[seed] for seed in wanted]))))
+    best = min(optima, key=lambda optimum: optimum.seconds, default=None)
     return best if best is not None and best.seconds < math.inf else None

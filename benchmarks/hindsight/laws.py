@@ -1,4 +1,4 @@
-"""The law of rounds, fitted to what was trained; and rounds as constants foretold them."""
+"""Fit the law of rounds to trained runs, and compare forecast rounds with real rounds."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,8 +9,8 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.stats import spearmanr
 
-from benchmarks.hindsight import DEVICES, SETTINGS
-from benchmarks.hindsight_numbers import Cell, Floats, Run, fleet_of, profile_of
+from benchmarks.hindsight.runs import Cell, Floats, Run, fleet_of, profile_of
+from benchmarks.hindsight.settings import DEVICES, SETTINGS
 from hasfl.constants import BoundConstants, Constants, MeasuredConstants
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
@@ -18,7 +18,10 @@ from hasfl.problem import Problem
 from hasfl.theory.laws import target_for_all
 from hasfl.theory.objective import rounds_needed
 
-NOISES = (1e-2, 1e4)  # samples, between which fits look
+NOISES = (1e-2, 1e4)  # samples: the limits of a fitted noise. Chosen by hand, far beyond all batch sizes.
+START_NOISE = 8.0  # samples: where a fit starts. Chosen by hand.
+TOLERANCE = 1e-12  # relative, of a fit
+FEWEST_PLANS = 3  # that must have finite forecast and real rounds for a judgement
 
 
 # ── the law of rounds ────────────────────────────────────────────────────────────────────────────────────
@@ -26,41 +29,44 @@ NOISES = (1e-2, 1e4)  # samples, between which fits look
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """R = R∞ (1 + s_J/b) for each cut J, and how far off it is at most."""
+    """R = R∞ (1 + s_J/b) for each cut J."""
 
-    endless: float
-    noise: Mapping[int, float]
-    misfit: Mapping[int, float]  # relative
+    endless: float  # R∞
+    noise: Mapping[int, float]  # s_J, by cut
+    misfit: Mapping[int, float]  # the largest relative error of the fitted rounds, by cut
 
 
 def fitted_law(rounds: Mapping[Cell, float]) -> Law | None:
-    """Least squares in logarithms with one R∞, over plans that reached the target."""
+    """Fit one R∞ and an s_J for each cut to the plans that reached the target; None where they are too few.
+
+    The fit minimises the squared errors of ln R. Its unknowns are ln R∞ and ln s_J for each cut.
+    """
     reached = {cell: r for cell, r in rounds.items() if math.isfinite(r)}
     cuts = sorted({cut for _, cut in reached})
     if len(reached) < len(cuts) + 2:
         return None
     inverse = np.array([1 / b for b, _ in reached])
     which = np.array([cuts.index(cut) for _, cut in reached])
-    seen = np.log(list(reached.values()))
+    real = np.log(list(reached.values()))
 
     def errors(x: Floats) -> Floats:
         fitted: Floats = x[0] + np.log1p(np.exp(x[1:])[which] * inverse)
-        return fitted - seen
+        return fitted - real
 
-    start = np.array([seen.min(), *np.full(len(cuts), math.log(8))])
+    start = np.array([real.min(), *np.full(len(cuts), math.log(START_NOISE))])
     low, high = np.log(NOISES)
     limits = ([-np.inf] + [low] * len(cuts), [np.inf] + [high] * len(cuts))
-    found = least_squares(errors, start, bounds=limits, xtol=1e-12, ftol=1e-12)
-    misfit = np.expm1(np.abs(errors(found.x)))
+    fit = least_squares(errors, start, bounds=limits, xtol=TOLERANCE, ftol=TOLERANCE)
+    misfit = np.expm1(np.abs(errors(fit.x)))
     return Law(
-        endless=math.exp(found.x[0]),
-        noise=dict(zip(cuts, np.exp(found.x[1:]).tolist(), strict=True)),
+        endless=math.exp(fit.x[0]),
+        noise=dict(zip(cuts, np.exp(fit.x[1:]).tolist(), strict=True)),
         misfit={cut: float(misfit[which == k].max()) for k, cut in enumerate(cuts)},
     )
 
 
 def laws_by_cut(rounds: Mapping[Cell, float]) -> dict[int, Law | None]:
-    """A law for each cut on its own; none where fewer than three plans reached the target."""
+    """A law for each cut alone; None where fewer than three plans with this cut reached the target."""
     cuts = sorted({cut for _, cut in rounds})
     return {J: fitted_law({cell: r for cell, r in rounds.items() if cell[1] == J}) for J in cuts}
 
@@ -69,18 +75,18 @@ def laws_by_cut(rounds: Mapping[Cell, float]) -> dict[int, Law | None]:
 
 
 def constants_of(reading: Mapping[str, Any]) -> Constants:
-    """Constants as they were read."""
+    """The constants that a run had after a reading."""
     kind = MeasuredConstants if "noise" in reading else BoundConstants
     return kind(**{name: reading[name] for name in reading if name in kind.__dataclass_fields__})
 
 
 def forecast(run: Run, reading: Mapping[str, Any], cells: Iterable[Cell]) -> dict[Cell, float]:
-    """Rounds of fixed plans by the constants that a training read; ε by the rule of engines/observer.py."""
+    """Rounds of fixed plans by the constants of a reading; ε is chosen as training/observer.py chooses it."""
     setting, constants = SETTINGS[run.setting], constants_of(reading)
-    how: dict[str, Any] = {"learning_rate": setting.learning_rate, "interval": setting.interval}
+    recipe: dict[str, Any] = {"learning_rate": setting.learning_rate, "interval": setting.interval}
     fleet, profile = fleet_of(run.fleet, run.seed), profile_of(run.setting)
-    target = target_for_all(constants, profile, devices=DEVICES, **how)
-    problem = Problem(fleet=fleet, profile=profile, constants=constants, target=target, **how)
+    target = target_for_all(constants, profile, devices=DEVICES, **recipe)
+    problem = Problem(fleet=fleet, profile=profile, constants=constants, target=target, **recipe)
     return {cell: _rounds_or_never(cell, problem) for cell in cells}
 
 
@@ -92,34 +98,41 @@ def _rounds_or_never(cell: Cell, problem: Problem) -> float:
 
 
 def common_forecast(forecasts: Sequence[Mapping[Cell, float]]) -> dict[Cell, float]:
-    """The geometric mean of what several trainings forecast."""
+    """The geometric mean of the forecasts of several runs."""
     return {cell: float(np.exp(np.mean([np.log(f[cell]) for f in forecasts]))) for cell in forecasts[0]}
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How good a forecast was."""
+    """How near a forecast was to the real rounds."""
 
-    spearman: float
-    scale: float  # the median of real over forecast rounds
-    median_factor: float  # off, once scaled
+    spearman: float  # rank correlation of forecast and real rounds
+    scale: float  # the median of real over forecast rounds, because R∞ is unknown to the forecast
+    median_factor: float  # between real and forecast rounds, once the forecast is scaled
     worst_factor: float
-    unreachable: int  # plans that it said would never reach the target
+    unreachable: int  # plans that would never reach the target by the forecast
     plans: int
-    reached: int  # of them
+    reached: int  # plans that did reach the target
 
 
 def judged(predicted: Mapping[Cell, float], real: Mapping[Cell, float]) -> Judgement | None:
-    """A forecast against what came."""
+    """Compare a forecast with the real rounds; None where too few plans have finite rounds in both."""
     cells = [cell for cell in real if cell in predicted]
-    said, came = (np.array([rounds[cell] for cell in cells]) for rounds in (predicted, real))
-    both = np.isfinite(said) & np.isfinite(came)
-    if both.sum() < 3:
+    forecast_rounds, real_rounds = (
+        np.array([rounds[cell] for cell in cells]) for rounds in (predicted, real)
+    )
+    finite = np.isfinite(forecast_rounds) & np.isfinite(real_rounds)
+    if finite.sum() < FEWEST_PLANS:
         return None
-    ratio = came[both] / said[both]
+    ratio = real_rounds[finite] / forecast_rounds[finite]
     scale = float(np.median(ratio))
     factors = np.exp(np.abs(np.log(ratio / scale)))
-    rank = float(spearmanr(said, came).statistic)
-    unreachable, reached = int(np.isinf(said).sum()), int(np.isfinite(came).sum())
-    middle, worst = float(np.median(factors)), float(factors.max())
-    return Judgement(rank, scale, middle, worst, unreachable, len(cells), reached)
+    return Judgement(
+        spearman=float(spearmanr(forecast_rounds, real_rounds).statistic),
+        scale=scale,
+        median_factor=float(np.median(factors)),
+        worst_factor=float(factors.max()),
+        unreachable=int(np.isinf(forecast_rounds).sum()),
+        plans=len(cells),
+        reached=int(np.isfinite(real_rounds).sum()),
+    )

@@ -1,4 +1,4 @@
-"""Tables for `benchmarks.hindsight_report`, as lines of Markdown."""
+"""The tables of the report, as lines of Markdown."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.hindsight import FLEETS, SETTINGS
-from benchmarks.hindsight_laws import (
+from benchmarks.hindsight.laws import (
     NOISES,
     Judgement,
     Law,
@@ -17,7 +16,7 @@ from benchmarks.hindsight_laws import (
     judged,
     laws_by_cut,
 )
-from benchmarks.hindsight_numbers import (
+from benchmarks.hindsight.runs import (
     COLUMN,
     KINDS,
     Cell,
@@ -30,34 +29,37 @@ from benchmarks.hindsight_numbers import (
     rounds_of,
     seconds_of,
 )
+from benchmarks.hindsight.settings import FLEETS, SETTINGS
 from hasfl.constants import MeasuredConstants
+
+NO_NOISE = 1.01 * NOISES[0]  # samples: a fitted noise up to this is at its lower limit, and is shown as 0
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 0) -> list[str]:
-    """A Markdown table; its first columns are words, the others numbers."""
+    """A Markdown table. The first `words` columns are aligned left, the others right."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * words + "--:|" * (len(head) - words)]
     return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
 
 
 def number(value: float) -> str:
-    """Three digits, or all before the point."""
+    """A number with three significant digits, or with all digits before the point if those are more."""
     if not math.isfinite(value):
         return "never" if value > 0 else "–"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def spread(values: Iterable[float]) -> str:
-    """Mean and standard deviation over seeds, and how many reached the target if not all did."""
-    given = list(values)
-    reached = [value for value in given if math.isfinite(value)]
+    """Mean and standard deviation over seeds that reached the target, and their number if some did not."""
+    of_seeds = list(values)
+    reached = [value for value in of_seeds if math.isfinite(value)]
     if not reached:
-        return "never" if given else "–"
+        return "never" if of_seeds else "–"
     words = number(float(np.mean(reached)))
     if len(reached) > 1:
         words += f" ± {float(f'{np.std(reached, ddof=1):.2g}'):g}"
-    return words if len(reached) == len(given) else f"{words} ({len(reached)} of {len(given)})"
+    return words if len(reached) == len(of_seeds) else f"{words} ({len(reached)} of {len(of_seeds)})"
 
 
 def percent(share: float) -> str:
@@ -95,13 +97,13 @@ def grid_row(results: Results, cell: Cell, kind: str) -> list[str]:
 
 
 def law_table(results: Results) -> list[str]:
-    """The law of rounds, fitted: for each cut alone, with a common R∞, and as it was measured."""
+    """The fitted law of rounds, for each cut alone and with a common R∞, and the measured constants."""
     setting = SETTINGS[results.setting]
-    ways: tuple[Callable[[MeasuredConstants], Floats], ...] = (
+    terms: tuple[Callable[[MeasuredConstants], Floats], ...] = (
         noise_upto,
         lambda constants: constants.skew_upto,
     )
-    measured = [measured_upto(results, fleet, way) for way in ways for fleet in FLEETS]
+    measured = [measured_upto(results, fleet, term) for term in terms for fleet in FLEETS]
     head = ["served", "target", "cut", "R∞_J", "s_J", "misfit", "one R∞", "s_J", "misfit", "s_J / s_first"]
     head += [f"{words}, {fleet}" for words in ("measured noise (1 + drift_J)", "skew_J") for fleet in FLEETS]
     rows = []
@@ -111,78 +113,79 @@ def law_table(results: Results) -> list[str]:
             common = fitted_law(rounds)
             for cut, law in laws_by_cut(rounds).items():
                 row = [kind, percent(target), str(cut), *law_words(law, cut)[:3], *law_words(common, cut)]
-                rows.append([*row, *(found.get(cut, "–") for found in measured)])
+                rows.append([*row, *(by_cut.get(cut, "–") for by_cut in measured)])
     return [
         "### The law of rounds, R = R∞ (1 + s_J/b)",
         "",
-        "Least squares in logarithms over the plans that reached the target with all seeds. First every cut",
-        "J on its own; then one R∞ for all of them, as the planner has it, with s_J = s (1 + drift_J). The",
-        "misfit is the largest relative one. Beside it is what HASFL measured itself, by its last reading",
-        "before the higher target.",
+        "Fitted by least squares in logarithms, over the plans that reached the target with all seeds. The",
+        "first three columns of numbers fit each cut J alone. The next three fit one R∞ for all cuts, as",
+        "the planner assumes, with s_J = s (1 + drift_J). The misfit is the largest relative error. The",
+        "last columns show the constants that HASFL measured: its last reading before the higher target.",
         "",
         *table(head, rows, words=1),
     ]
 
 
 def law_words(law: Law | None, cut: int) -> tuple[str, str, str, str]:
-    """R∞, s_J, the misfit, and s_J in those of the first cut."""
+    """R∞, s_J, the misfit, and s_J divided by that of the first cut."""
     if law is None or cut not in law.noise:
         return "–", "–", "–", "–"
     first = law.noise[min(law.noise)]
-    against = "–" if first <= 1.01 * NOISES[0] else f"{law.noise[cut] / first:.2f}"
-    noise = "0" if law.noise[cut] <= 1.01 * NOISES[0] else number(law.noise[cut])
-    return number(law.endless), noise, f"{law.misfit[cut]:.0%}", against
+    ratio = "–" if first <= NO_NOISE else f"{law.noise[cut] / first:.2f}"
+    noise = "0" if law.noise[cut] <= NO_NOISE else number(law.noise[cut])
+    return number(law.endless), noise, f"{law.misfit[cut]:.0%}", ratio
 
 
 def noise_upto(constants: MeasuredConstants) -> Floats:
-    """noise (1 + drift_J) by cut."""
-    found: Floats = constants.noise * (1 + constants.drift_upto)
-    return found
+    """noise (1 + drift_J) for each cut J."""
+    noise: Floats = constants.noise * (1 + constants.drift_upto)
+    return noise
 
 
 def measured_upto(
-    results: Results, fleet: str, what: Callable[[MeasuredConstants], Floats]
+    results: Results, fleet: str, term: Callable[[MeasuredConstants], Floats]
 ) -> dict[int, str]:
-    """A constant by cut, as HASFL read it."""
-    target, found = SETTINGS[results.setting].targets[1], []
+    """A term of the measured law for each cut, over the runs of HASFL."""
+    target, terms = SETTINGS[results.setting].targets[1], []
     for run in own_runs(results, fleet):
         reading = run.reading_before(target, "mean")
         if reading is not None:
             constants = constants_of(reading)
             assert isinstance(constants, MeasuredConstants)
-            found.append(what(constants))
+            terms.append(term(constants))
     cuts = SETTINGS[results.setting].cuts
-    return {J: spread(float(each[J - 1]) for each in found) for J in cuts} if found else {}
+    return {J: spread(float(by_cut[J - 1]) for by_cut in terms) for J in cuts} if terms else {}
 
 
 def own_runs(results: Results, fleet: str, constants: str | None = None) -> list[Run]:
-    """HASFL as it is by default, or with the paper's constants."""
+    """The runs of HASFL with default options, or with the paper's constants."""
     return results.runs(strategy="hasfl", fleet=fleet, serve="mean", constants=constants, way="over time")
 
 
 def contest_table(results: Results) -> list[str]:
-    """Plans that were made on the way against fixed ones."""
+    """Plans that were made during training, against fixed plans."""
     targets = SETTINGS[results.setting].targets
-    head = ["made on the way", "against"]
+    head = ["plans made in training", "against"]
     for target in targets:
         head += [f"s to {percent(target)}", "best fixed, s", "ratio"]
-    tasks = sorted({run.task for run in results.made}, key=usual_first)
+    tasks = sorted({run.task for run in results.made}, key=default_first)
     rows = []
     for task in tasks:
         runs = [run for run in results.runs() if run.task == task]
         cells = [cell for target in targets for cell in contest(results, runs, target)]
         rows.append([in_words(task), rivals(task[0])[0], *cells])
-    note = "Best fixed: the one plan that was best with the same seeds, fleet and kind of served model."
+    note = "Best fixed: the fixed plan that was best with the same seeds, fleet and kind of served model."
     return ["### HASFL against hindsight", "", note, "", *table(head, rows, words=2)]
 
 
-def usual_first(task: tuple[str, str, str, str | None, str]) -> tuple[object, ...]:
+def default_first(task: tuple[str, str, str, str | None, str]) -> tuple[object, ...]:
+    """A sort key: default options come first."""
     strategy, fleet, serve, constants, way = task
     return fleet, strategy != "hasfl", strategy, serve != "mean", constants is not None, way
 
 
 def rivals(strategy: str) -> tuple[str, Callable[[Cell], bool]]:
-    """The fixed plans that a strategy could have had."""
+    """The fixed plans that a strategy could have chosen."""
     if strategy == "habs+cut=4":
         return "fixed b, cut 4", lambda cell: cell[1] == 4
     if strategy == "b=16+hams":
@@ -191,71 +194,65 @@ def rivals(strategy: str) -> tuple[str, Callable[[Cell], bool]]:
 
 
 def contest(results: Results, runs: Sequence[Run], target: float) -> tuple[str, str, str]:
-    """Seconds of trainings alike but for their seeds, those of their best rival, and the ratio."""
+    """Seconds of runs that differ in their seeds only, seconds of their best rival, and the ratio."""
     kind, fleet, strategy = runs[0].serve, runs[0].fleet, runs[0].strategy
-    taken = [run.seconds_to(target, kind) for run in runs]
-    words = spread(taken) if min(taken) < math.inf else given_up(runs, kind)
+    seconds = [run.seconds_to(target, kind) for run in runs]
+    words = spread(seconds) if min(seconds) < math.inf else best_accuracy(runs, kind)
     seeds = [run.seed for run in runs]
     if not set(seeds) <= set(results.seeds):
         return words, "not trained", "–"
     best = optimum(results, target, kind, fleet, seeds=seeds, among=rivals(strategy)[1])
     if best is None:
         return words, "never", "–"
-    ratio = float(np.mean(taken)) / best.seconds
+    ratio = float(np.mean(seconds)) / best.seconds
     rival = f"{number(best.seconds)} ({named(best.cell)})"
     return words, rival, f"{ratio:.2f}" if math.isfinite(ratio) else "–"
 
 
-def given_up(runs: Sequence[Run], kind: str) -> str:
-    """How far trainings came that did not reach their target."""
+def best_accuracy(runs: Sequence[Run], kind: str) -> str:
+    """The best accuracy and the seconds of runs that did not reach their target."""
     best = float(np.mean([np.nanmax(run.evaluations[:, COLUMN[kind]]) for run in runs]))
     return f"never; {percent(best)} in {spread(float(run.evaluations[-1, 1]) for run in runs)} s"
 
 
 def forecast_table(results: Results) -> list[str]:
-    """How well measured constants foretell the rounds of fixed plans."""
+    """How near forecasts by the constants of a run are to the real rounds of fixed plans."""
     target = SETTINGS[results.setting].targets[1]
     real = mean_rounds(results, target, "mean")
-    head = [
-        "constants",
-        "seed",
-        "read in round",
-        "Spearman",
-        "median factor off",
-        "worst",
-        "said never",
-        "plans",
-    ]
+    head = ["constants", "seed", "read in round", "Spearman", "median factor off", "worst"]
+    head += ["never, by forecast", "plans"]
     rows = []
     for constants in (None, "paper"):
         for fleet in FLEETS:
             for run in own_runs(results, fleet, constants):
-                reading, how = judgement(run, real)
+                reading, verdict = judgement(run, real)
                 whose = "measured" if constants is None else "the paper's"
                 when = "–" if reading is None else str(reading["round"])
-                rows.append([f"{whose}, {fleet} fleet", str(run.seed), when, *judgement_words(how)])
+                rows.append([f"{whose}, {fleet} fleet", str(run.seed), when, *judgement_words(verdict)])
     return [
-        f"### Foretold and real rounds to {percent(target)}, served: mean",
+        f"### Forecast and real rounds to {percent(target)}, served: mean",
         "",
-        "From the last constants that a training of HASFL read before it reached the target. Real rounds are",
-        "means over the seeds. Spearman's rank correlation is over all plans; those that never got there are",
-        "last, and tied. Factors are over the others, after R∞ is scaled by the median ratio. The paper's",
-        "constants go with Corollary 1 and the default ε, twice the floor of single samples at the last cut:",
-        "so no plan is out of reach, and the rounds of any two differ by less than a factor of 2.",
+        "A forecast uses the last constants that a run of HASFL read before it reached the target. Real",
+        "rounds are means over the seeds. Spearman's rank correlation covers all plans; plans that never",
+        "reached the target rank last, tied. Factors cover the other plans, after the forecast is scaled by",
+        "the median ratio. The paper's constants are used with Corollary 1 and the default ε, twice the",
+        "floor of single samples at the last cut. Every plan reaches this ε, and the rounds of any two",
+        "plans differ by less than a factor of 2.",
         "",
         *table(head, rows, words=1),
     ]
 
 
-def judgement_words(how: Judgement | None) -> list[str]:
-    if how is None:
+def judgement_words(verdict: Judgement | None) -> list[str]:
+    if verdict is None:
         return ["–"] * 5
-    factors = [f"{how.median_factor:.2f}", f"{how.worst_factor:.2f}"]
-    return [f"{how.spearman:.2f}", *factors, str(how.unreachable), f"{how.plans}, {how.reached} got there"]
+    factors = [f"{verdict.median_factor:.2f}", f"{verdict.worst_factor:.2f}"]
+    plans = f"{verdict.plans}, {verdict.reached} reached it"
+    return [f"{verdict.spearman:.2f}", *factors, str(verdict.unreachable), plans]
 
 
 def paper_table(results: Results) -> list[str]:
-    """What the paper's constants chose, and its price."""
+    """The plans that the paper's constants chose, and their seconds."""
     target = SETTINGS[results.setting].targets[1]
     head = ["fleet", "constants", "seed", "plans", "last b", "last cuts"]
     head += [f"s to {percent(target)}", "best fixed, s", "ratio"]
@@ -263,9 +260,9 @@ def paper_table(results: Results) -> list[str]:
     for fleet in FLEETS:
         for run in own_runs(results, fleet, "paper") + own_runs(results, fleet):
             plan = run.plans[-1][1]
-            chosen = [str(len(run.plans)), ranged(plan.batch_sizes.tolist()), ranged(plan.cuts.tolist())]
+            choice = [str(len(run.plans)), ranged(plan.batch_sizes.tolist()), ranged(plan.cuts.tolist())]
             whose = "the paper's" if run.constants else "measured"
-            rows.append([fleet, whose, str(run.seed), *chosen, *contest(results, [run], target)])
+            rows.append([fleet, whose, str(run.seed), *choice, *contest(results, [run], target)])
     return ["### What the paper's constants chose", "", *table(head, rows, words=2)]
 
 
@@ -274,6 +271,6 @@ def ranged(values: Sequence[int]) -> str:
 
 
 def judgement(run: Run, real: Mapping[Cell, float]) -> tuple[Mapping[str, Any] | None, Judgement | None]:
-    """The constants that a training ended with, and how well they foretell rounds."""
+    """The last reading of a run before the higher target, and how near its forecast is to the real rounds."""
     reading = run.reading_before(SETTINGS[run.setting].targets[1], "mean")
     return reading, None if reading is None else judged(forecast(run, reading, real), real)

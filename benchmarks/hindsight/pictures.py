@@ -1,16 +1,16 @@
-"""Pictures for `benchmarks.hindsight_report`: one panel a setting, one colour a cut."""
+"""The pictures of the report: a panel for each setting, a colour for each cut."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.hindsight import BATCHES, FLEETS, SETTINGS
-from benchmarks.hindsight_canvas import colours_of, entitle, factor_axis, label_ends, panels
-from benchmarks.hindsight_laws import common_forecast, forecast, judged, laws_by_cut
-from benchmarks.hindsight_numbers import (
+from benchmarks.hindsight.canvas import colours_of, entitle, factor_axis, label_ends, panels
+from benchmarks.hindsight.laws import common_forecast, forecast, judged, laws_by_cut
+from benchmarks.hindsight.runs import (
     Cell,
     Floats,
     Results,
@@ -21,6 +21,7 @@ from benchmarks.hindsight_numbers import (
     round_seconds,
     seconds_of,
 )
+from benchmarks.hindsight.settings import BATCHES, FLEETS, SETTINGS
 from hasfl.reporting.canvas import COLOURS, DARK, NORMAL, PALE, SMALL, label, new_figure, whole_ticks
 from hasfl.reporting.figures import save_figure
 
@@ -29,18 +30,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE = COLOURS[0]
-SHOWN_RUNS = (("vgg-iid", "narrow"), ("vgg-iid", "wide"))  # whose last model is served
+SHOWN_RUNS = (
+    ("vgg-iid", "narrow"),
+    ("vgg-iid", "wide"),
+)  # in the picture of plans; they serve the last model
+MARGIN = 1.15  # factor between the outermost points and the ends of a logarithmic axis; chosen by eye
 HASFL: dict[str, Any] = {"strategy": "hasfl", "serve": "mean", "constants": None, "way": "over time"}
 
 
-def draw_all(found: Sequence[Results], folder: Path) -> list[Path]:
-    """Draw what there are results for; returns what was written."""
-    some = [results for results in found if results.fixed]
+def draw_all(results_of_all: Sequence[Results], folder: Path) -> list[Path]:
+    """Draw the pictures for which runs exist; returns their files."""
+    some = [results for results in results_of_all if results.fixed]
     figures = {
-        "constants_rounds": rounds_picture([each for each in some if foretold(each)[1]]),
+        "constants_rounds": rounds_picture([results for results in some if mean_forecast(results)[1]]),
         "constants_law": law_picture(some),
         "constants_hindsight": hindsight_picture(some),
-        "constants_plans": plans_picture(found),
+        "constants_plans": plans_picture(results_of_all),
     }
     written = {folder / f"{name}.png": figure for name, figure in figures.items() if figure is not None}
     for path, figure in written.items():
@@ -48,66 +53,68 @@ def draw_all(found: Sequence[Results], folder: Path) -> list[Path]:
     return list(written)
 
 
-# ── foretold and real rounds ─────────────────────────────────────────────────────────────────────────────
+# ── forecast and real rounds ─────────────────────────────────────────────────────────────────────────────
 
 
-def foretold(results: Results) -> tuple[str, dict[Cell, float]]:
-    """The narrow fleet or else the wide one, and what HASFL foretold there: the middle of all seeds."""
+def mean_forecast(results: Results) -> tuple[str, dict[Cell, float]]:
+    """The first fleet with readings of HASFL, and the geometric mean of their forecasts; else empty."""
     target = SETTINGS[results.setting].targets[1]
     for fleet in FLEETS:
         readings = [(r, r.reading_before(target, "mean")) for r in results.runs(fleet=fleet, **HASFL)]
-        said = [forecast(run, reading, results.fixed) for run, reading in readings if reading is not None]
-        if said:
-            return fleet, common_forecast(said)
+        forecasts = [
+            forecast(run, reading, results.fixed) for run, reading in readings if reading is not None
+        ]
+        if forecasts:
+            return fleet, common_forecast(forecasts)
     return "", {}
 
 
-def _panel_each(
-    found: Sequence[Results], draw: Callable[["Axes", Results], None], *, height: float
+def _panel_for_each(
+    settings: Sequence[Results], draw: Callable[["Axes", Results], None], *, height: float
 ) -> "Figure | None":
-    """A panel for every setting, or nothing where there is none."""
-    if not found:
+    """A figure with a panel for every setting; None where there is no setting."""
+    if not settings:
         return None
-    figure, axes = panels(len(found), height=height)
-    for panel, results in zip(axes, found, strict=True):
+    figure, axes = panels(len(settings), height=height)
+    for panel, results in zip(axes, settings, strict=True):
         draw(panel, results)
     return figure
 
 
-def rounds_picture(found: Sequence[Results]) -> "Figure | None":
-    """Real rounds against foretold ones."""
-    return _panel_each(found, _draw_rounds, height=3.1)
+def rounds_picture(settings: Sequence[Results]) -> "Figure | None":
+    """Real rounds against forecast rounds."""
+    return _panel_for_each(settings, _draw_rounds, height=3.1)
 
 
 def _draw_rounds(axes: "Axes", results: Results) -> None:
     target, colours = SETTINGS[results.setting].targets[1], colours_of(results.setting)
-    real, (fleet, said) = mean_rounds(results, target, "mean"), foretold(results)
-    how = judged(said, real)
-    if how is None:
+    real, (fleet, predicted) = mean_rounds(results, target, "mean"), mean_forecast(results)
+    verdict = judged(predicted, real)
+    if verdict is None:
         return
     cells = list(real)
-    x = np.array([how.scale * said[cell] for cell in cells])
+    x = np.array([verdict.scale * predicted[cell] for cell in cells])
     y = np.array([real[cell] for cell in cells])
-    there, shade = np.isfinite(y), np.array([colours[cut] for _, cut in cells])
+    reached, shade = np.isfinite(y), np.array([colours[cut] for _, cut in cells])
     tried = [max(run.evaluations[-1, 0] for run in results.fixed[cell].values()) for cell in cells]
-    ends = np.array([min(x.min(), y[there].min()) / 1.15, max(x.max(), y[there].max(), *tried) * 1.15])
+    low, high = min(x.min(), y[reached].min()), max(x.max(), y[reached].max(), *tried)
+    ends = np.array([low / MARGIN, high * MARGIN])
     axes.plot(ends, ends, color=PALE, lw=1, zorder=0)
-    axes.scatter(x[there], y[there], c=shade[there], s=20, lw=0)
-    never: dict[str, Any] = {"facecolors": "none", "edgecolors": shade[~there], "s": 22, "lw": 1}
-    axes.scatter(x[~there], np.array(tried)[~there], marker="^", **never)
+    axes.scatter(x[reached], y[reached], c=shade[reached], s=20, lw=0)
+    never: dict[str, Any] = {"facecolors": "none", "edgecolors": shade[~reached], "s": 22, "lw": 1}
+    axes.scatter(x[~reached], np.array(tried)[~reached], marker="^", **never)
     axes.set(xlim=ends, ylim=ends)
     factor_axis(axes, "x")
     factor_axis(axes, "y")
-    label(axes, x="foretold rounds, scaled", y=f"real rounds to {100 * target:g} %")
-    words = (
-        f"Spearman {how.spearman:.2f}; median factor {how.median_factor:.2f}, worst {how.worst_factor:.2f}"
-    )
+    label(axes, x="forecast rounds, scaled", y=f"real rounds to {100 * target:g} %")
+    words = f"Spearman {verdict.spearman:.2f}; "
+    words += f"median factor {verdict.median_factor:.2f}, worst {verdict.worst_factor:.2f}"
     entitle(axes, f"{results.setting}, read on the {fleet} fleet", below=words)
-    _colour_key(axes, colours, never="" if there.all() else "△ given up")
+    _colour_key(axes, colours, never="" if reached.all() else "△ not reached")
 
 
 def _colour_key(axes: "Axes", colours: Mapping[int, Any], *, never: str) -> None:
-    """The cuts in their colours, in the corner below the diagonal."""
+    """Write the cuts in their colours, in the corner below the diagonal."""
     lines = [(f"cut {cut}", shade) for cut, shade in colours.items()] + [(never, DARK)] * bool(never)
     for k, (words, shade) in enumerate(reversed(lines)):
         spot = (0.98, 0.03 + 0.07 * k)
@@ -117,9 +124,9 @@ def _colour_key(axes: "Axes", colours: Mapping[int, Any], *, never: str) -> None
 # ── the law ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def law_picture(found: Sequence[Results]) -> "Figure | None":
+def law_picture(settings: Sequence[Results]) -> "Figure | None":
     """Rounds against 1/b, and the straight lines of the law."""
-    return _panel_each(found, _draw_law, height=2.9)
+    return _panel_for_each(settings, _draw_law, height=2.9)
 
 
 def _draw_law(axes: "Axes", results: Results) -> None:
@@ -128,9 +135,9 @@ def _draw_law(axes: "Axes", results: Results) -> None:
     ends: dict[int, tuple[float, float]] = {}
     for cut, law in laws_by_cut(rounds).items():
         inverse = np.array([1 / b for b, J in rounds if cut == J])
-        there = np.array([r for (_, J), r in rounds.items() if cut == J])
-        axes.scatter(inverse, there, color=colours[cut], s=16, lw=0, zorder=3)
-        ends[cut] = float(inverse.max()), float(there[inverse.argmax()])
+        of_cut = np.array([r for (_, J), r in rounds.items() if cut == J])
+        axes.scatter(inverse, of_cut, color=colours[cut], s=16, lw=0, zorder=3)
+        ends[cut] = float(inverse.max()), float(of_cut[inverse.argmax()])
         if law is not None:
             line = np.array([0.0, inverse.max()])
             height = law.endless * (1 + law.noise[cut] * line)
@@ -149,18 +156,14 @@ def _draw_law(axes: "Axes", results: Results) -> None:
 # ── seconds in hindsight ─────────────────────────────────────────────────────────────────────────────────
 
 
-def hindsight_picture(found: Sequence[Results], fleet: str = "narrow") -> "Figure | None":
+def hindsight_picture(settings: Sequence[Results], fleet: str = "narrow") -> "Figure | None":
     """Seconds of every fixed plan, and of HASFL."""
-    if not found:
-        return None
-    figure, axes = panels(len(found), height=3.0)
-    for panel, results in zip(axes, found, strict=True):
-        _draw_seconds(panel, results, results.runs(fleet=fleet, **HASFL), fleet)
-    return figure
+    return _panel_for_each(settings, partial(_draw_seconds, fleet=fleet), height=3.0)
 
 
-def _draw_seconds(axes: "Axes", results: Results, runs: Sequence[Run], fleet: str) -> None:
+def _draw_seconds(axes: "Axes", results: Results, *, fleet: str) -> None:
     target, colours = SETTINGS[results.setting].targets[1], colours_of(results.setting)
+    runs = results.runs(fleet=fleet, **HASFL)
     seeds = {run.seed for run in runs} & set(results.seeds) or set(results.seeds)
     seconds: dict[Cell, float] = {}
     for cell in results.fixed:
@@ -181,7 +184,7 @@ def _draw_seconds(axes: "Axes", results: Results, runs: Sequence[Run], fleet: st
     if math.isfinite(taken):
         axes.axhline(taken, color=DARK, lw=1.2, ls="--", zorder=0)
     axes.set_xscale("log")
-    axes.set_xlim(min(BATCHES) / 1.15, max(BATCHES) * 1.6)
+    axes.set_xlim(min(BATCHES) / MARGIN, max(BATCHES) * 1.6)
     axes.set_xticks(BATCHES, labels=[str(b) for b in BATCHES])
     axes.minorticks_off()
     factor_axis(axes, "y")
@@ -193,13 +196,13 @@ def _draw_seconds(axes: "Axes", results: Results, runs: Sequence[Run], fleet: st
 
 
 def hasfl_in_words(runs: Sequence[Run], taken: float) -> str:
-    """HASFL's seconds, or how far it came."""
+    """The mean seconds of HASFL; where a run missed the target, the last accuracy of the first run."""
     if not runs:
         return "HASFL: not trained yet"
     if math.isfinite(taken):
         return f"- - HASFL, serves the mean: {taken:.3g} s"
     _, clock, _, accuracy = runs[0].evaluations[-1]
-    return f"HASFL, serves the mean: given up at {100 * accuracy:.3g} %, {clock:.3g} s"
+    return f"HASFL, serves the mean: not reached; {100 * accuracy:.3g} % after {clock:.3g} s"
 
 
 def seeds_in_words(seeds: Iterable[int]) -> str:
@@ -207,15 +210,17 @@ def seeds_in_words(seeds: Iterable[int]) -> str:
     return f"seed {listed[0]}" if len(listed) == 1 else f"{len(listed)} seeds"
 
 
-# ── plans on the way ─────────────────────────────────────────────────────────────────────────────────────
+# ── plans over time ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def plans_picture(found: Sequence[Results]) -> "Figure | None":
+def plans_picture(results_of_all: Sequence[Results]) -> "Figure | None":
     """Batch sizes, the deepest cut and the measured noise over virtual time."""
-    by_name = {results.setting: results for results in found}
-    wanted = HASFL | {"serve": "last"}
-    runs = [by_name[name].runs(fleet=fleet, **wanted)[:1] for name, fleet in SHOWN_RUNS if name in by_name]
-    shown = [run for some in runs for run in some]
+    by_name = {results.setting: results for results in results_of_all}
+    serves_last = HASFL | {"serve": "last"}
+    runs = [
+        by_name[name].runs(fleet=fleet, **serves_last)[:1] for name, fleet in SHOWN_RUNS if name in by_name
+    ]
+    shown = [run for first in runs for run in first]
     if not shown:
         return None
     figure = new_figure(4.8)
@@ -230,14 +235,17 @@ def plans_picture(found: Sequence[Results]) -> "Figure | None":
 
 
 def clock_at(run: Run, rounds: Floats) -> Floats:
-    """Virtual time when rounds end, by the seconds of the plans; moved layers are not counted."""
+    """Virtual time at the end of rounds, by the seconds of the plans.
+
+    Layers that move between a device and the edge server when a plan changes are not counted.
+    """
     firsts = [first for first, _ in run.plans]
-    paces = [round_seconds(run.setting, plan, fleet_of(run.fleet, run.seed)) for _, plan in run.plans]
+    seconds = [round_seconds(run.setting, plan, fleet_of(run.fleet, run.seed)) for _, plan in run.plans]
     lasts = [*(first - 1 for first in firsts[1:]), max(run.evaluations[-1, 0], rounds.max())]
-    begun = np.array([0, *lasts], dtype=np.float64)
-    clocks = np.concatenate([[0.0], np.cumsum(np.diff(begun) * paces)])
-    at: Floats = np.interp(rounds, begun, clocks)
-    return at
+    ends = np.array([0, *lasts], dtype=np.float64)  # the last round of each plan
+    clocks = np.concatenate([[0.0], np.cumsum(np.diff(ends) * seconds)])
+    clock: Floats = np.interp(rounds, ends, clocks)
+    return clock
 
 
 def _draw_plans(column: "Sequence[Axes]", run: Run) -> None:
@@ -263,16 +271,16 @@ def _draw_plans(column: "Sequence[Axes]", run: Run) -> None:
 
 
 def _draw_noise(axes: "Axes", run: Run, end: float) -> None:
-    """Readings as dots; what they are filtered to as a line, with its standard error."""
-    readings = [each for each in run.readings if "noise" in each]
+    """Draw readings as dots, and the filtered noise as a line with its standard error."""
+    readings = [reading for reading in run.readings if "noise" in reading]
     if not readings:
         return
-    clock = clock_at(run, np.array([each["round"] for each in readings], dtype=np.float64))
-    known, error, read = (np.array([r[k] for r in readings]) for k in ("noise", "noise_error", "read_noise"))
+    clock = clock_at(run, np.array([reading["round"] for reading in readings], dtype=np.float64))
+    noise, error, read = (np.array([r[k] for r in readings]) for k in ("noise", "noise_error", "read_noise"))
     edges = np.append(clock, max(end, clock[-1] * 1.001))
-    low, high = known * np.exp(-error), known * np.exp(error)
+    low, high = noise * np.exp(-error), noise * np.exp(error)
     axes.stairs(high, edges, baseline=low, fill=True, color=BLUE, alpha=0.15)
-    axes.stairs(known, edges, baseline=None, color=BLUE, lw=1.6)
+    axes.stairs(noise, edges, baseline=None, color=BLUE, lw=1.6)
     axes.plot(clock, read, marker="o", ls="", ms=4, mfc="white", mec=DARK)
     axes.set_ylim(min(low.min(), read.min()) / 1.2, max(high.max(), read.max()) * 1.2)
     factor_axis(axes, "y")

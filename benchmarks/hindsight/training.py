@@ -1,0 +1,120 @@
+"""Train a task, and note every evaluation, plan and reading.
+
+The targets do not end a training from inside: its goal is a number of rounds, so no samples are held out. The
+loop here breaks off once the higher target is reached on the test set.
+"""
+
+import queue
+import time
+from dataclasses import asdict
+from multiprocessing.queues import Queue
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.hindsight.settings import DEVICES, FLEETS, SETTINGS, Task
+
+if TYPE_CHECKING:
+    from hasfl.engines.local import LocalEngine
+    from hasfl.record import RoundRecord
+    from hasfl.runner.simulation import Simulation
+
+Outcome = dict[str, Any]  # the fields of a task, and the outcome of its training
+
+
+def train(task: Task) -> Outcome:
+    """Train until the higher target is reached, or the rounds are used up."""
+    simulation = simulation_of(task)
+    began = time.perf_counter()
+    evaluations: list[list[Any]] = []
+    plans: list[list[Any]] = []
+    readings: list[dict[str, Any]] = []
+    for record in simulation:
+        plan = [record.plan.batch_sizes.tolist(), record.plan.cuts.tolist()]
+        if not plans or plans[-1][1:] != plan:
+            plans.append([record.round, *plan])
+        if record.constants is not None:
+            readings.append({"round": record.round} | dict(record.constants))
+        if record.accuracy is not None:
+            last, mean = last_and_mean(simulation.engine, record, task.serve)
+            evaluations.append([record.round, record.clock, last, mean])
+            if target_reached(task, record.clock, last, mean):
+                break
+    return asdict(task) | {
+        "way": task.plans,  # because the key "plans" holds the plans themselves
+        "evaluations": evaluations,
+        "plans": plans,
+        "readings": readings,
+        "wall_seconds": time.perf_counter() - began,
+    }
+
+
+def target_reached(task: Task, clock: float, last: float, mean: float | None) -> bool:
+    """Whether the accuracies of the last model and of the running mean suffice to end the training."""
+    setting = SETTINGS[task.setting]
+    target = setting.targets[1]
+    last_reached, mean_reached = last >= target, mean is not None and mean >= target
+    if task.both:
+        return mean_reached and (last_reached or clock > setting.patience)
+    return mean_reached if task.serve == "mean" else last_reached
+
+
+def simulation_of(task: Task) -> "Simulation":
+    """The training of a task, before its first round."""
+    import torch
+
+    from hasfl import Seeds, draw_fleet, simulate
+    from hasfl.data import load_dataset, partition
+    from hasfl.networks import network
+    from hasfl.settings import Machine, Planning, Serving
+
+    torch.set_num_threads(1)
+    setting, seeds = SETTINGS[task.setting], Seeds(task.seed)
+    data = load_dataset(task.data)
+    torch.manual_seed(task.seed)
+    return simulate(
+        network(setting.network),
+        data,
+        draw_fleet(FLEETS[task.fleet], seeds),
+        shares=partition(data.y_train.numpy(), DEVICES, seeds, kind=setting.partition),
+        rounds=task.rounds,
+        strategy=task.strategy,
+        learning_rate=setting.learning_rate,
+        interval=setting.interval,
+        evaluate_every=setting.evaluate_every,
+        seed=task.seed,
+        augment=setting.augment,
+        planning=Planning(constants=task.constants, plans=task.plans),
+        serving=Serving(serve=task.serve),
+        machine=Machine(device=setting.device),
+    )
+
+
+def last_and_mean(engine: "LocalEngine", record: "RoundRecord", serve: str) -> tuple[float, float | None]:
+    """Test accuracy of the last model, without calibration, and of the running mean.
+
+    Where the last model is served, no running mean exists, and its accuracy is None.
+    """
+    from hasfl.serving.evaluation import evaluate
+
+    assert record.accuracy is not None
+    if serve == "last":
+        return record.accuracy, None
+    last, _ = evaluate(engine.job.model, engine.state.mean(), engine.job.test, engine.job.sample_loss)
+    return last, record.accuracy
+
+
+def work(tasks: "Queue[Task]", outcomes: "Queue[Outcome]") -> None:
+    """Train one task after the other until none is left."""
+    while True:
+        try:
+            task = tasks.get_nowait()
+        except queue.Empty:
+            return
+        outcome = train(task)
+        outcomes.put(outcome)
+        clock, last, mean = outcome["evaluations"][-1][1:]
+        mean_words = "not kept" if mean is None else f"{mean:.3f}"
+        print(
+            f"{task.strategy} {task.fleet} {task.serve} {task.plans} {task.constants or ''} {task.seed}: "
+            f"{clock:.4g} virtual s, last {last:.3f}, mean {mean_words}, {outcome['wall_seconds']:.0f} s",
+            flush=True,
+        )

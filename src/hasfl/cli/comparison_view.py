@@ -1,0 +1,252 @@
+"""What a comparison says: who reached the goal first, or who converged where, and what the first one did."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hasfl.plan import Plan
+from hasfl.reporting.metrics import Spread, outcome, speed_ups
+from hasfl.reporting.race import finish
+from hasfl.runner.comparison import ChosenPlan, Contest
+from hasfl.theory.latency import split_training_latency
+from hasfl.units import format_quantity, format_seconds
+
+MOST_GROUPS = 12  # of devices with the same plan; more are not shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceRow:
+    """When one strategy reached the goal, over seeds."""
+
+    strategy: str
+    reached: int  # with so many seeds
+    seeds: int
+    seconds: Spread  # to the goal; where it was not reached, to the end of the run
+    slower: Spread  # those seconds over those of the first strategy
+    rounds: Spread
+    held_out_accuracy: Spread
+    accuracy: Spread  # on the test set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvergenceRow:
+    """Where one strategy converged, against the first, over seeds."""
+
+    strategy: str
+    converged: bool  # with every seed
+    converged_accuracy: Spread
+    converged_seconds: Spread
+    slower: Spread  # converged time over that of the first
+    common_accuracy: Spread
+    common_seconds: Spread  # to the accuracy that all reach
+    common_slower: Spread
+
+
+def race_rows(contests: Sequence[Contest], goal: float) -> list[RaceRow]:
+    """When each strategy reached an accuracy on held-out samples."""
+    first = next(iter(contests[0].runs))
+    rows = []
+    for name in contests[0].runs:
+        ends = [finish(name, contest.runs[name], goal) for contest in contests]
+        base = [finish(first, contest.runs[first], goal) for contest in contests]
+        ratios = [own.seconds / other.seconds for own, other in zip(ends, base, strict=True)]
+        rows.append(
+            RaceRow(
+                strategy=name,
+                reached=sum(end.reached for end in ends),
+                seeds=len(ends),
+                seconds=Spread.of([end.seconds for end in ends]),
+                slower=Spread.of(ratios),
+                rounds=Spread.of([float(end.rounds) for end in ends]),
+                held_out_accuracy=Spread.of([end.held_out_accuracy for end in ends]),
+                accuracy=Spread.of([end.accuracy for end in ends]),
+            )
+        )
+    return rows
+
+
+def convergence_rows(contests: Sequence[Contest]) -> list[ConvergenceRow]:
+    """The numbers of the paper's Fig. 6, and the time to one common accuracy, which compares better."""
+    first = next(iter(contests[0].runs))
+    ratios = [{each.strategy: each for each in speed_ups(contest.runs, first)} for contest in contests]
+    rows = []
+    for name in contests[0].runs:
+        outcomes = [outcome(name, contest.runs[name]) for contest in contests]
+        own = [by_name[name] for by_name in ratios]
+        rows.append(
+            ConvergenceRow(
+                strategy=name,
+                converged=all(each.converged for each in outcomes),
+                converged_accuracy=Spread.of([each.converged_accuracy for each in outcomes]),
+                converged_seconds=Spread.of([each.converged_seconds for each in outcomes]),
+                slower=Spread.of([each.converged for each in own]),
+                common_accuracy=Spread.of([each.common_accuracy for each in own]),
+                common_seconds=Spread.of([each.common_seconds for each in own]),
+                common_slower=Spread.of([each.common for each in own]),
+            )
+        )
+    return rows
+
+
+def show_race(rows: Sequence[RaceRow], goal: float, plan: ChosenPlan, picture: Path) -> None:
+    """Print who reached the goal when, what the first strategy gave to whom, and the winner."""
+    first = rows[0].strategy
+    table = _titled(f"Who has {100 * goal:g} % of the held-out samples right first")
+    table.add_column("strategy", no_wrap=True)
+    columns = ("virtual time", f"times as long\nas {escape(first)}", "rounds", "test accuracy\nat that time")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            escape(row.strategy),
+            _time_or_failure(row),
+            _shown(row.slower, _times) if row.reached == row.seeds else "",
+            _shown(row.rounds, lambda value: f"{value:.0f}"),
+            _shown(row.accuracy, _percent),
+        )
+    console = Console()
+    console.print(table)
+    console.print(_plan_table(plan))
+    console.print(_why(plan), highlight=False, soft_wrap=True)
+    console.print(f"\n{_winner(rows, goal)}", highlight=False, soft_wrap=True, style="bold green")
+    _show_picture(console, picture)
+
+
+def show_convergence(rows: Sequence[ConvergenceRow], seeds: Sequence[int], picture: Path) -> None:
+    """Print where each strategy converged, and where the picture is."""
+    first, common = rows[0].strategy, rows[0].common_accuracy
+    table = _titled("Who learns more, and sooner")
+    table.add_column("strategy", no_wrap=True)
+    for column in (
+        "converged\naccuracy",
+        "converged\ntime",
+        f"times as long\nas {escape(first)}",
+        f"time to\n{_shown(common, _percent)}",
+        f"times as long\nas {escape(first)}",
+    ):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            escape(row.strategy) + ("" if row.converged else " *"),
+            _shown(row.converged_accuracy, _percent),
+            _shown(row.converged_seconds, format_seconds),
+            _shown(row.slower, _times),
+            _shown(row.common_seconds, format_seconds),
+            _shown(row.common_slower, _times),
+        )
+    if not all(row.converged for row in rows):
+        table.caption = "* still improving when its budget was used up; its last evaluation is shown"
+        table.caption_justify = "left"
+    console = Console()
+    console.print(table)
+    _show_picture(console, picture, f" with seed {seeds[0]}" if len(seeds) > 1 else "")
+
+
+def _winner(rows: Sequence[RaceRow], goal: float) -> str:
+    """One sentence: who was first, after how long, and how much longer the others took."""
+    arrived = sorted((row for row in rows if row.reached == row.seeds), key=lambda row: row.seconds.mean)
+    if not arrived:
+        return f"No strategy reached {100 * goal:g} % with every seed: give more rounds or a lower accuracy."
+    best, *others = arrived
+    sentence = f"{escape(best.strategy)} is first, after {format_seconds(best.seconds.mean)} of virtual time"
+    factors = [f"{row.seconds.mean / best.seconds.mean:.2g} ({escape(row.strategy)})" for row in others]
+    if factors:
+        sentence += f"; the others take {' to '.join([factors[0], *factors[1:][-1:]])} times as long"
+    late = [escape(row.strategy) for row in rows if row.reached < row.seeds]
+    return f"{sentence}." + (f" Not reached by {', '.join(late)}." if late else "")
+
+
+def _plan_table(plan: ChosenPlan) -> Table:
+    """The batch size and the cut of every group of devices, and how long a round's two halves take them."""
+    latency = split_training_latency(plan.plan, plan.fleet, plan.profile)
+    table = _titled(f"What {escape(plan.strategy)} gave each device (round {plan.round})")
+    table.add_column("devices", no_wrap=True)
+    for column in ("compute", "uplink", "batch", "cut", "before the\nserver", "after the\nserver"):
+        table.add_column(column, justify="right")
+    groups = _groups(plan)
+    for name, i in groups[:MOST_GROUPS]:
+        device = plan.fleet[i]
+        table.add_row(
+            escape(name),
+            format_quantity(device.flops, "FLOPS"),
+            format_quantity(device.up_rate, "bps"),
+            str(plan.plan.batch_sizes[i]),
+            str(plan.plan.cuts[i]),
+            format_seconds(latency.up[i]),
+            format_seconds(latency.down[i]),
+        )
+    if len(groups) > MOST_GROUPS:
+        table.caption = f"the first {MOST_GROUPS} of {len(groups)} groups of devices"
+        table.caption_justify = "left"
+    return table
+
+
+def _groups(plan: ChosenPlan) -> list[tuple[str, int]]:
+    """Neighbours with the same batch size, cut and speed, as one name, and the index of one of them."""
+    fleet, own = plan.fleet, plan.plan
+    keys = [
+        (int(own.batch_sizes[i]), int(own.cuts[i]), float(fleet.flops[i]), float(fleet.up_rate[i]))
+        for i in range(len(fleet))
+    ]
+    starts = [i for i in range(len(keys)) if i == 0 or keys[i] != keys[i - 1]]
+    ends = [*starts[1:], len(keys)]
+    return [(_name_of(fleet.names[i:j]), i) for i, j in zip(starts, ends, strict=True)]
+
+
+def _name_of(names: Sequence[str]) -> str:
+    """One name for several devices: "pi × 8" for pi-1 to pi-8."""
+    kinds = {name.rpartition("-")[0] for name in names}
+    if len(names) > 1 and len(kinds) == 1 and "" not in kinds:
+        return f"{kinds.pop()} × {len(names)}"
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
+def _why(plan: ChosenPlan) -> str:
+    """What a round would take with the same number of samples dealt out equally."""
+    devices, samples = len(plan.fleet), int(plan.plan.batch_sizes.sum())
+    equal = max(1, round(samples / devices))
+    cut = int(np.bincount(plan.plan.cuts).argmax())
+    alike = Plan.uniform(devices, batch_size=equal, cut=cut)
+    own, other = (split_training_latency(each, plan.fleet, plan.profile).total for each in (plan.plan, alike))
+    return (
+        "  A round waits for the slowest device, so slow devices get fewer samples or another cut.\n"
+        f"  This round uses {samples} samples and takes {format_seconds(own)}.\n"
+        f"  With b = {equal} and cut {cut} for every device it would take {format_seconds(other)}, "
+        f"{other / own:.2g} times as long."
+    )
+
+
+def _show_picture(console: Console, picture: Path, which: str = "") -> None:
+    console.print(f"accuracy against time{which}: {escape(str(picture))}", highlight=False, soft_wrap=True)
+
+
+def _titled(title: str) -> Table:
+    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+
+
+def _time_or_failure(row: RaceRow) -> str:
+    if row.reached == row.seeds:
+        return _shown(row.seconds, format_seconds)
+    if row.reached:
+        return f"reached with {row.reached} of {row.seeds} seeds"
+    return f"not reached ({_percent(row.held_out_accuracy.mean)})"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2%}"
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _shown(spread: Spread, write: Callable[[float], str]) -> str:
+    """The mean, and the range where there is one."""
+    low, high = write(spread.low), write(spread.high)
+    return write(spread.mean) if low == high else f"{write(spread.mean)}\n{low} to\n{high}"

@@ -1,0 +1,249 @@
+"""A user's own strategy: a function, an object, or a name in a scenario; checked wherever it is asked."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hasfl import Plan, Situation
+from hasfl.errors import Infeasible, InputError
+from hasfl.runner.scenarios import read_scenario, simulation_of
+from hasfl.strategies.catalogue import strategy
+from hasfl.strategies.strategy import OwnStrategy
+from hasfl.theory.paradigms import FEDERATED, SPLIT
+from tests.cli.conftest import Hasfl
+from tests.cli.conftest import hasfl as hasfl
+from tests.engines.simulations import INTERVAL, run, simulation, unequal_fleet
+from tests.runner.scenarios import rounds, sentence, write
+from tests.strategies.situations import roomy, situation
+
+LARGEST = 8  # max_batch of the simulations
+
+MINE = """
+import numpy as np
+from hasfl import Plan
+
+def cautious(situation):
+    return Plan.uniform(len(situation.devices), batch_size=4, cut=2)
+
+class Drawing:
+    uses_constants = False
+
+    def plan(self, situation):
+        return self.rebatch(situation, cautious(situation))
+
+    def rebatch(self, situation, plan):
+        return Plan(plan.batch_sizes * 0 + 1 + situation.round % 3, plan.cuts)
+
+class Failing:
+    def __init__(self):
+        raise KeyError("weights")
+
+class Greedy:
+    def __init__(self, size):
+        self.size = size
+
+number = 5
+"""
+
+
+def four_at_two(now: Situation) -> Plan:
+    return Plan.uniform(len(now.devices), batch_size=4, cut=2)
+
+
+def frugal(now: Situation) -> Plan:
+    """The same; it says that it needs no constants."""
+    return four_at_two(now)
+
+
+frugal.uses_constants = False  # type: ignore[attr-defined]
+
+
+class Climbing:
+    """Batch sizes that grow within an interval."""
+
+    def plan(self, now: Situation) -> Plan:
+        return Plan.uniform(len(now.devices), batch_size=1, cut=2)
+
+    def rebatch(self, now: Situation, plan: Plan) -> Plan:
+        return Plan(plan.batch_sizes + 1, plan.cuts)
+
+
+class OnlyPlans:
+    uses_constants = False
+    paradigm = FEDERATED
+
+    def plan(self, now: Situation) -> Plan:
+        return Plan.uniform(len(now.devices), batch_size=3, cut=len(now.problem.profile))
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the user's in the working folder, importable only from there."""
+    name = f"strategies_of_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def test_a_function_trains_as_the_named_strategy_with_the_same_plans() -> None:
+    """To the last bit, while devices come and go and rates change."""
+    made, named = simulation(frugal), simulation("b=4+cut=2")
+    own, expected = list(made), list(named)
+    assert [record.as_json() for record in own] == [record.as_json() for record in expected]
+    assert len({len(record.devices) for record in own}) > 1
+    models = made.model(), named.model()
+    assert all(torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())
+
+
+@pytest.mark.usefixtures("readings_come_soon")
+def test_constants_are_read_unless_a_strategy_says_that_it_needs_none() -> None:
+    reading, expected = run(four_at_two), run("b=4+cut=2")
+    assert any(record.constants is not None for record in reading)
+    assert not any(record.constants is not None for record in (*run(frugal), *expected))
+    rows = [[record.as_json() | {"constants": None} for record in records] for records in (reading, expected)]
+    assert rows[0] == rows[1]
+
+
+def test_an_object_with_rebatch_is_asked_in_every_round() -> None:
+    records = run(Climbing(), unequal_fleet(), rounds=3 * INTERVAL)
+    assert [set(record.plan.batch_sizes.tolist()) for record in records] == [{1}, {2}, {3}] * 3
+    assert all(record.plan.cuts.tolist() == [2] * 4 for record in records)
+
+
+def test_an_object_without_rebatch_is_asked_when_an_interval_begins() -> None:
+    asked: list[tuple[int, Plan | None]] = []
+
+    class Watching(OnlyPlans):
+        paradigm = SPLIT
+
+        def plan(self, now: Situation) -> Plan:
+            asked.append((now.round, now.previous))
+            return Plan.uniform(len(now.devices), batch_size=1 + now.round, cut=1)
+
+    records = run(Watching(), unequal_fleet(), rounds=2 * INTERVAL)
+    assert [round for round, _ in asked] == [1, INTERVAL + 1]
+    assert [previous for _, previous in asked] == [None, records[0].plan]
+    assert len({record.plan for record in records}) == 2
+
+
+def test_the_paradigm_is_the_strategys_own() -> None:
+    own, expected = run(OnlyPlans(), rounds=6), run("fl:b=3", rounds=6)
+    assert [record.as_json() for record in own] == [record.as_json() for record in expected]
+
+
+def test_what_a_strategy_is_called() -> None:
+    assert [strategy(own).name for own in (four_at_two, Climbing())] == ["four_at_two", "Climbing"]
+    made = strategy(four_at_two)
+    assert strategy(made) is made
+    assert (made.paradigm, made.uses_constants, made.is_steady) == (SPLIT, True, False)
+    assert (strategy(OnlyPlans()).paradigm, strategy(OnlyPlans()).uses_constants) == (FEDERATED, False)
+    assert [strategy(own).draws_batches for own in (four_at_two, OnlyPlans(), Climbing())] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("attribute", "sizes"), [("cautious", {4}), ("Drawing", {1, 2, 3})])
+def test_a_function_or_a_class_that_a_scenario_names(
+    mine: str, tmp_path: Path, attribute: str, sizes: set[int]
+) -> None:
+    before = list(sys.path)
+    scenario = read_scenario(write(tmp_path, {"training.strategy": f'"{mine}:{attribute}"'}))
+    made = simulation_of(scenario, folder=tmp_path)
+    assert made.training.decider.strategy.name == f"{mine}:{attribute}"  # type: ignore[attr-defined]
+    records = list(made)
+    assert {int(size) for record in records for size in record.plan.batch_sizes} == sizes
+    assert {int(cut) for record in records for cut in record.plan.cuts} == {2}
+    assert sys.path == before
+
+
+def test_a_run_goes_on_with_the_strategy_that_it_names(hasfl: Hasfl, mine: str, tmp_path: Path) -> None:
+    before = list(sys.path)
+    scenario = write(tmp_path, {"training.strategy": f'"{mine}:Drawing"'})
+    assert hasfl("train", scenario, "--out", tmp_path).code == 0
+    folder = tmp_path / f"small-{mine}-Drawing-seed0"
+    assert [set(row["batch_sizes"]) for row in rounds(folder)] == [{2}, {3}, {1}, {2}]
+    again = hasfl("train", scenario, "--out", tmp_path, "--resume")
+    assert (again.code, len(rounds(folder))) == (0, 4)
+    assert hasfl("train", scenario, "--out", tmp_path, "--strategy", f"{mine}:cautious").code == 0
+    assert set(rounds(tmp_path / f"small-{mine}-cautious-seed0")[0]["batch_sizes"]) == {4}
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("nonsense:x", "cannot find strategy 'nonsense:x': ModuleNotFoundError: No module named 'nonsense'"),
+        ("{mine}:missing", "cannot find strategy '{mine}:missing': AttributeError: .* 'missing'"),
+        ("{mine}:Failing", "calling strategy '{mine}:Failing' failed: KeyError: 'weights'"),
+        ("{mine}:Greedy", "calling strategy '{mine}:Greedy' failed: TypeError: .* argument: 'size'"),
+        ("{mine}:number", "strategy {mine}:number must be a function of a situation, or .*, got int"),
+    ],
+)
+def test_what_is_not_a_strategy_says_why(mine: str, name: str, fault: str) -> None:
+    before = list(sys.path)
+    with pytest.raises(InputError, match=f"^{fault.format(mine=mine)}$") as error:
+        strategy(name.format(mine=mine))
+    assert "\n" not in str(error.value)
+    assert sys.path == before
+
+
+def test_a_scenario_with_a_strategy_that_does_not_exist(hasfl: Hasfl, tmp_path: Path) -> None:
+    scenario = write(tmp_path, {"training.strategy": '"nonsense:x"'})
+    said = sentence(hasfl("train", scenario, "--out", tmp_path))
+    assert said == (
+        "hasfl: cannot find strategy 'nonsense:x': ModuleNotFoundError: No module named 'nonsense'"
+    )
+
+
+def refused(plan: Callable[[Situation], Any], problem: Any = None) -> str:
+    now = situation(roomy(3) if problem is None else problem)
+    with pytest.raises(InputError) as error:
+        OwnStrategy(plan, "mine").plan(now)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_what_is_no_plan_is_refused() -> None:
+    assert refused(lambda now: None) == "strategy mine must return a Plan, got NoneType"
+    assert refused(lambda now: ([1], [1])) == "strategy mine must return a Plan, got tuple"
+
+
+def test_a_plan_for_other_devices_or_another_model_is_refused() -> None:
+    devices, layers = len(roomy(3).fleet), len(roomy(3).profile)
+    more = refused(lambda now: Plan.uniform(devices + 1, batch_size=1, cut=1))
+    assert more.startswith(
+        f"strategy mine: the plan is for {devices + 1} devices but the fleet has {devices}: "
+    )
+    assert refused(lambda now: Plan.uniform(devices - 1, batch_size=1, cut=1)).startswith("strategy mine: ")
+    deep = refused(lambda now: Plan.uniform(devices, batch_size=1, cut=layers + 1))
+    assert deep.startswith("strategy mine: a cut must lie between 1 and ")
+
+
+def test_a_batch_that_is_too_large_is_refused() -> None:
+    problem = roomy(3)
+    plan = Plan.uniform(len(problem.fleet), batch_size=problem.max_batch + 1, cut=1)
+    said = refused(lambda now: plan)
+    assert said.startswith(f"strategy mine gives device {problem.fleet.names[0]!r} batch size ")
+    assert said.endswith(" at cut 1, more than max_batch or its samples allow: give it less")
+
+
+def test_a_batch_beyond_a_devices_samples_or_memory_is_refused() -> None:
+    for fault, world in {
+        "more than max_batch or its samples allow": {"shares": [np.arange(k, k + 6) for k in range(4)]},
+        "more than its memory holds": {},
+    }.items():
+        fleet = unequal_fleet()
+        if not world:
+            object.__setattr__(fleet, "memory", np.array([1e9, 2e5, 1e9, 1e9]))
+        size = 7
+        with pytest.raises(Infeasible, match=f"^strategy mine gives device '.*' batch size {size} .*{fault}"):
+            run(OwnStrategy(lambda now: Plan.uniform(4, batch_size=7, cut=3), "mine"), fleet, **world)
+
+
+def test_a_batch_that_is_too_small_for_a_batch_norm_is_refused() -> None:
+    from hasfl.networks import small_cnn
+
+    assert small_cnn is not None
