@@ -283,7 +283,9 @@ def growth(sizes: list[int], picture: Path) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--hard", action="store_true")
     parser.add_argument("--constants", action="store_true")

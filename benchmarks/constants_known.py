@@ -46,12 +46,20 @@ from hasfl.training.observer import WorldObserver
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DOCS = Path(__file__).parent.parent / "docs" TABLE_1 = Path(__file__).parent.parent / "examples" /
-"table1.toml" DEVICES, SAMPLES, INTERVAL = 20, 400, 15  # SAMPLES: of each device NOISE = 0.5  # standard
-deviation of e READINGS = 40  # of each case of the known problem DIMENSIONS, BATCHES = (8, 32, 128), (2, 4,
-8, 16, 32)  # of the known problem PAPER_BATCH = 16  # the batch size for which the paper's constants are
-estimated ROUNDS_OF_TABLE, ROUNDS_OF_SKEW = 255, 60  # trained for --table and --skew; readings come after 15
-and 60 rounds SKEW_BATCH, SKEW_SEEDS = 8, range(3)
+DOCS = Path(__file__).parents[1] / "docs"
+TABLE_1 = Path(__file__).parents[1] / "examples" / "table1.toml"
+DEVICES, INTERVAL = 20, 15
+
+# The known problem.
+SAMPLES = 400  # of each device
+NOISE = 0.5  # standard deviation of e
+READINGS = 40  # for each point of the picture
+DIMENSIONS, BATCHES = (8, 32, 128), (2, 4, 8, 16, 32)
+PAPER_BATCH = 16  # the batch size for which the paper's constants are estimated
+
+# Trainings for --table and --skew. Readings come after 15 and 60 rounds.
+ROUNDS_OF_TABLE, ROUNDS_OF_SKEW = 255, 60
+SKEW_BATCH, SKEW_SEEDS = 8, range(3)
 
 
 def half_square(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -84,8 +92,8 @@ def order(round: int, batch_size: int) -> Order:
 
 
 def known_problem() -> Iterator[tuple[int, int, float, float]]:
-    """Yields d, the samples n of a reading, and the measured overshoot / carried − 1 with its standard
-    error.""" for dimension in DIMENSIONS:
+    """Yields d, the samples n of a reading, the measured overshoot / carried − 1, and its standard error."""
+    for dimension in DIMENSIONS:
         probe = least_squares(dimension)
         for batch_size in BATCHES:
             orders = [order(t, batch_size) for t in range(1, READINGS + 1)]

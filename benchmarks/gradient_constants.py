@@ -106,7 +106,9 @@ def drift_and_smoothness(model: LayeredModel, images: Images) -> tuple[list[floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", help=".npz with x_train and y_train")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)

@@ -140,7 +140,7 @@ def test_names_that_are_imported_late_are_those_that_type_checkers_see() -> None
     }
     assert seen == hasfl.LAZY
     with pytest.raises(AttributeError, match="module 'hasfl' has no attribute 'simulat'"):
-        _ = hasfl.simulat  # type: ignore[attr-defined]
+        _ = hasfl.simulat
 
 
 def test_a_name_that_needs_torch_says_so_where_it_is_not_installed() -> None:

@@ -49,7 +49,7 @@ class Problem:
             if self.target is not None:
                 raise InputError(
                     "target must be left out where the constants are measured in training, because "
-                    "constants.rounds already says how many rounds to train: remove target"
+                    "constants.rounds takes its place: remove target"
                 )
         elif self.target is None:
             raise InputError(

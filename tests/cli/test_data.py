@@ -69,7 +69,7 @@ def test_a_picture(hasfl: Hasfl, tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "picture", "expected", "code"),
     [
-        ({}, "who.pdf", "a figure is written as .png or .svg, got who.pdf", 2),
+        ({}, "who.pdf", "a picture is written as .png or .svg, got who.pdf", 2),
         ({}, "none/who.png", "none/who.png does not exist", 2),
         ({"data.folder": '"none"'}, None, "the data folder", 2),
         ({"data.name": '"digit"'}, None, "unknown data set 'digit'", 2),

@@ -134,9 +134,9 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "no target": ({"target": ...}, "target is missing: the paper's constants need ε"),
     "constant": (
         {"constants.moment_of": ...},
-        "constants: moment_of is missing: expected smoothness, initial_gap",
+        "constants.moment_of is missing: expected smoothness, initial_gap",
     ),
-    "no constants": ({"constants": {}}, "constants: smoothness is missing"),
+    "no constants": ({"constants": {}}, "constants.smoothness is missing"),
     "two kinds": ({"constants.noise": 3.0}, "not both: got initial_gap and noise"),
     "measured and a target": (
         {"constants": MEASURED},
@@ -144,7 +144,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     ),
     "measured, too few": (
         {"constants": {"noise": 3.0, "drift_of": [0.1] * 5}, "target": ...},
-        "constants: rounds is missing: expected rounds, noise, drift_of",
+        "constants.rounds is missing: expected rounds, noise, drift_of",
     ),
     "measured, length": (
         {"constants": {**MEASURED, "drift_of": [0.1]}, "target": ...},
@@ -184,7 +184,7 @@ def test_wrong_problems(hasfl: Hasfl, tmp_path: Path, case: str) -> None:
         (("--solver", "bcd", "--cut", "1"), "solver bcd finds batch sizes and cuts together"),
         (("--gap", "2"), "--gap"),
         (("--cut", "6"), "a cut must lie between 1 and 5, the number of layers, got 6"),
-        (("--batch", "65"), "batch size 65 of device '1' is above 64, the lesser of max_batch"),
+        (("--batch", "65"), "batch size 65 of device '1' is above 64, the smaller of max_batch"),
         (("--sensitivity", "--cut", "4"), "--sensitivity compares the best plans"),
         (("--sensitivity", "--solver", "bcd"), "--sensitivity compares the best plans"),
         (("--nonsense",), "No such option"),
@@ -203,7 +203,7 @@ def test_wrong_options(hasfl: Hasfl, tmp_path: Path, options: tuple[str, ...], s
         ("p.json", "{", "p.json is not valid JSON"),
         ("p.json", "[" * 100_000, "p.json is not valid JSON"),
         ("p.json", "1" * 5000, "p.json is not valid JSON"),
-        ("p.json", "[1]", "the document must be an object with named fields"),
+        ("p.json", "[1]", "the document must be a table with named fields"),
         ("p.toml", "= 1", "p.toml is not valid TOML"),
         ("p.yaml", "a: 1", "expected a scenario (.toml), a problem (.json) or - for standard input"),
     ],
@@ -322,7 +322,7 @@ def test_constants_measured_in_training(hasfl: Hasfl, tmp_path: Path) -> None:
     private = 1 + 0.05 * max(printed["cuts"])
     assert printed["rounds"] == pytest.approx(500 * (1 + 20 * inverse * private))
     shown = hasfl("plan", path, "--batch", 10, "--cut", 2).out
-    assert "rounds 1,600 = 500 with endless batches + 200.0% for their noise + 20.0% for private" in shown
+    assert "rounds 1,600 = 500 with infinitely large batches + 200.0% for noise + 20.0% for private" in shown
     refused = hasfl("plan", path, "--solver", "bcd")
     assert (refused.code, "expected the paper's constants" in refused.err) == (2, True)
 

@@ -19,6 +19,7 @@ from hasfl.data import load_dataset
 from hasfl.networks import network
 from hasfl.reporting.metrics import outcome
 from hasfl.reporting.store import RunFolder
+from hasfl.runner.runs import RunRequest
 from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl, Outcome
@@ -146,17 +147,22 @@ def test_estimates_are_kept_while_nobody_can_renew_them(
 
 
 def test_of_every_kind_of_note_the_first_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    (record,) = simulation("sfl", unequal_fleet(), rounds=1).training.rounds()
+    made = simulation("sfl", unequal_fleet(), rounds=1)
+    (record,) = made
+    request = RunRequest(scenario_file=Path("a.toml"), path=Path("run"), strategy="sfl", seed=0)
     with TrainingView() as view:
-        for t, note in enumerate(("kept: no plan", "kept: none again", "larger batches", "larger batches")):
+        view.started(request, made, None)
+        for t, note in enumerate(("kept: no plan", "kept: none again", "no good plan", "no good plan")):
             view.recorded(replace(record, round=t, notes=(note,)))
-    assert capsys.readouterr().err.splitlines() == ["round 0: kept: no plan", "round 2: larger batches"]
+    told = ["sfl, seed 0: training", "round 0: kept: no plan", "round 2: no good plan"]
+    assert capsys.readouterr().err.splitlines() == told
 
 
 @pytest.mark.parametrize("wanted", ["0.05", "0.999999"])
 def test_whether_the_goal_was_reached_is_told(train: Callable[..., Outcome], wanted: str) -> None:
     done = train({"stop.accuracy": wanted})
-    assert ("reached the 5.00% that were wanted" in done.out) == (wanted == "0.05")
+    assert ("hasfl reached 5 % on held-out samples after 2 rounds" in done.out) == (wanted == "0.05")
+    assert ("hasfl used up its budget after 4 rounds" in done.out) == (wanted != "0.05")
 
 
 def images(folder: Path, **arrays: Any) -> dict[str, str]:
@@ -367,6 +373,7 @@ def test_a_live_line_says_all_that_matters(
     monkeypatch.setattr("tests.cli.conftest.COLUMNS", width)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(TrainingView, "finished", lambda view, reached: None)  # the last live line stays
     done = hasfl("train", write(tmp_path), "--out", tmp_path, "--strategy", "rbs+rhams")
     live = [line for line in done.err.replace("\r", "\n").split("\n") if "round 4" in line][-1]
     last = rounds(tmp_path / "small-rbs+rhams-seed0")[-1]
@@ -379,6 +386,34 @@ def test_a_live_line_says_all_that_matters(
         assert what in live
     assert re.search(r"left \S*\d:\d\d", live)  # the time that is left
     assert "…" not in live
+
+
+def test_the_last_line_says_how_it_ended(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    done = hasfl("train", write(tmp_path), "--out", tmp_path, "--strategy", "rbs+rhams")
+    live = [line for line in done.err.replace("\r", "\n").split("\n") if "round 4" in line][-1]
+    last = rounds(tmp_path / "small-rbs+rhams-seed0")[-1]
+    for what in ("rbs+rhams", f"{last['accuracy']:.1%}", format_seconds(last["clock"]), "done"):
+        assert what in live
+
+
+@pytest.mark.parametrize("wanted", [None, "0.999999"])
+def test_a_live_line_says_how_far_it_is_to_the_goal(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None
+) -> None:
+    """By the samples that decide; without such a goal, by the test set."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(TrainingView, "finished", lambda view, reached: None)
+    changes = {"stop.accuracy": wanted} if wanted else {"data.held_out": "0.2"}
+    done = hasfl("train", write(tmp_path, changes), "--out", tmp_path, "--run", "run", "--strategy", "sfl")
+    live = [line for line in done.err.replace("\r", "\n").split("\n") if "round 4" in line][-1]
+    last = rounds(tmp_path / "run")[-1]
+    goal = f"· {last['held_out_accuracy']:.1%} of 99.9999% ·"
+    assert (goal if wanted else f"· {last['accuracy']:.1%} ·") in live
 
 
 def test_a_dry_run_says_what_it_takes_and_trains_nothing(hasfl: Hasfl, tmp_path: Path) -> None:
@@ -396,7 +431,7 @@ def test_a_picture_of_the_plans(hasfl: Hasfl, tmp_path: Path) -> None:
     said = sentence(
         hasfl("train", write(tmp_path), "--out", tmp_path / "more", "--picture", tmp_path / "plans.pdf")
     )
-    assert "a figure is written as .png or .svg" in said
+    assert "a picture is written as .png or .svg" in said
     assert not (tmp_path / "more").exists()
 
 

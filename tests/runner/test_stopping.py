@@ -19,7 +19,7 @@ KILLS = 10
 LONG = 36  # rounds
 PATIENCE = 60.0  # seconds for a few rounds, on the busiest machine
 OFTEN = {"training.checkpoint_seconds": "0"}
-GO_ON = "hasfl: interrupted after a whole round; --resume goes on from there\n"
+GO_ON = "hasfl: interrupted after a whole round; --resume continues from there\n"
 
 
 def lines(run: Path) -> int:

@@ -48,7 +48,7 @@ def test_a_disk_that_is_full_in_mid_run(
     with no_file_above(size):
         said = sentence(hasfl(*train, "run"), 1)
     assert f"cannot write {tmp_path / 'run' / refused}" in said
-    assert "File too large; what was recorded before is intact, and --resume goes on from there" in said
+    assert "File too large; the earlier records are intact, and --resume continues from there" in said
     assert rounds(tmp_path / "run") == rounds(tmp_path / "whole")[: len(rounds(tmp_path / "run"))]
     assert len(rounds(tmp_path / "run")) > 0
     assert not [file for file in files(tmp_path / "run") if ".part" in file or file == "result.json"]

@@ -8,8 +8,17 @@ from hasfl.arrays import IntN
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
+from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.situation import Situation
+from hasfl.strategies.strategy import Pair
 from tests.planning.random_problems import random_problem
+
+
+def pair(name: str) -> Pair:
+    """The strategy of this name, which is one of two rules."""
+    named = strategy(name)
+    assert isinstance(named, Pair)
+    return named
 
 
 def situation(problem: Problem, *, t: int = 1, seed: int = 0) -> Situation:

@@ -20,7 +20,7 @@ from hasfl.strategies.cut_rules import fixed_cut, hams, random_cuts, resource_aw
 from hasfl.strategies.situation import Situation
 from hasfl.theory.objective import evaluate, margins
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT
-from tests.strategies.situations import hopeless, only, random_situation, roomy, situation
+from tests.strategies.situations import hopeless, only, pair, random_situation, roomy, situation
 
 SEEDS = st.integers(0, 10_000)
 RANDOM = ("rbs+hams", "habs+rms", "rbs+rms", "rbs+rhams")
@@ -192,17 +192,17 @@ def test_pairs_round_trip(batch: str, cut: str) -> None:
 def test_options_set_the_rules(b: int, cut: int) -> None:
     assert strategy(f"fixed:cut={cut},b={b}") == strategy(f"b={b}+cut={cut}")
     for head in ("sl", "sfl"):
-        found = strategy(f"{head}:cut={cut}, b=0{b}")
+        found = pair(f"{head}:cut={cut}, b=0{b}")
         assert found.name == f"{head}:b={b},cut={cut}"
         assert (found.batch_rule, found.cut_rule) == (fixed_batch(b), fixed_cut(cut))
         assert found.paradigm is STRATEGIES[head].paradigm
-        assert strategy(f"{head}:cut={cut}").batch_rule is STRATEGIES[head].batch_rule
-        assert strategy(f"{head}:b={b}").cut_rule is STRATEGIES[head].cut_rule
+        assert pair(f"{head}:cut={cut}").batch_rule is STRATEGIES[head].batch_rule
+        assert pair(f"{head}:b={b}").cut_rule is STRATEGIES[head].cut_rule
     for head in ("fl", "cl"):
-        found = strategy(f"{head}:b={b}")
+        found = pair(f"{head}:b={b}")
         assert found.name == f"{head}:b={b}"
         assert found.cut_rule is STRATEGIES[head].cut_rule
-        assert strategy(f"{head}:b=16").batch_rule is STRATEGIES[head].batch_rule
+        assert pair(f"{head}:b=16").batch_rule is STRATEGIES[head].batch_rule
 
 
 @pytest.mark.parametrize(

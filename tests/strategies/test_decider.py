@@ -19,7 +19,7 @@ from hasfl.strategies.situation import Situation
 from hasfl.strategies.strategy import Strategy
 from hasfl.theory.objective import evaluate
 from tests.planning.random_problems import measured
-from tests.strategies.situations import roomy
+from tests.strategies.situations import pair, roomy
 
 Answers = Callable[[Situation], Plan]
 
@@ -40,7 +40,7 @@ def counting(answers: Answers) -> tuple[Strategy, list[int]]:
         asked.append(now.round)
         return answers(now)
 
-    return replace(strategy("hasfl"), together=together), asked
+    return replace(pair("hasfl"), together=together), asked
 
 
 def best(now: Situation) -> Plan:
@@ -193,7 +193,7 @@ def test_a_plan_that_cannot_be_renewed_is_kept_with_a_note(error: Exception, nam
             raise error
         return Plan.uniform(len(there), batch_size=now.round, cut=1)
 
-    decider = StrategyDecider(replace(strategy(name), together=answers), Seeds(0))
+    decider = StrategyDecider(replace(pair(name), together=answers), Seeds(0))
     plan = decider.plan(problem, there, 1, None).plan
     other = replace(problem, learning_rate=0.123)
     assert decider.plan(other, there, 16, plan) == (plan, (f"the plan is kept: {error}",))
@@ -210,7 +210,7 @@ def test_it_is_kept_within_an_interval_too(error: Exception) -> None:
     problem, plan = a_problem(), Plan([2, 4], [1, 1])
     there = np.array([0, 2])
     fewer = replace(problem, fleet=problem.fleet.only(there))
-    decider = StrategyDecider(replace(strategy("hasfl"), batch_rule=failing), Seeds(0))
+    decider = StrategyDecider(replace(pair("hasfl"), batch_rule=failing), Seeds(0))
     assert decider.rebatch(fewer, there, 2, plan) == (plan, (f"the plan is kept: {error}",))
     assert decider.rebatch(fewer, there, 3, plan) == (plan, ())  # the same question is not asked twice
 
@@ -244,7 +244,7 @@ def test_a_first_plan_that_cannot_be_found_is_an_error(error: Exception, name: s
         raise error
 
     problem = a_problem()
-    decider = StrategyDecider(replace(strategy(name), together=failing), Seeds(0))
+    decider = StrategyDecider(replace(pair(name), together=failing), Seeds(0))
     with pytest.raises(type(error), match=str(error)):
         decider.plan(problem, devices(problem), 1, None)
 

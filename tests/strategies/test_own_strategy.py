@@ -2,14 +2,16 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import ArrayLike
 
-from hasfl import Plan, Situation
+from hasfl import Plan, Problem, Situation
 from hasfl.errors import Infeasible, InputError
 from hasfl.runner.scenarios import read_scenario, simulation_of
 from hasfl.strategies.catalogue import strategy
@@ -198,10 +200,10 @@ def test_a_scenario_with_a_strategy_that_does_not_exist(hasfl: Hasfl, tmp_path: 
     )
 
 
-def refused(plan: Callable[[Situation], Any], problem: Any = None) -> str:
-    now = situation(roomy(3) if problem is None else problem)
+def refused(own: Callable[[Situation], Any], problem: Problem | None = None) -> str:
+    """The sentence that refuses the plan of a strategy called mine."""
     with pytest.raises(InputError) as error:
-        OwnStrategy(plan, "mine").plan(now)
+        OwnStrategy(own, "mine").plan(situation(problem or roomy(3)))
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -215,35 +217,77 @@ def test_a_plan_for_other_devices_or_another_model_is_refused() -> None:
     devices, layers = len(roomy(3).fleet), len(roomy(3).profile)
     more = refused(lambda now: Plan.uniform(devices + 1, batch_size=1, cut=1))
     assert more.startswith(
-        f"strategy mine: the plan is for {devices + 1} devices but the fleet has {devices}: "
+        f"strategy mine: the plan is for {devices + 1} devices but the fleet has {devices}"
     )
-    assert refused(lambda now: Plan.uniform(devices - 1, batch_size=1, cut=1)).startswith("strategy mine: ")
+    fewer = refused(lambda now: Plan.uniform(devices - 1, batch_size=1, cut=1))
+    assert fewer.startswith(f"strategy mine: the plan is for {devices - 1} devices but the fleet has")
     deep = refused(lambda now: Plan.uniform(devices, batch_size=1, cut=layers + 1))
-    assert deep.startswith("strategy mine: a cut must lie between 1 and ")
+    assert deep.startswith(f"strategy mine: a cut must lie between 1 and {layers}")
 
 
-def test_a_batch_that_is_too_large_is_refused() -> None:
-    problem = roomy(3)
-    plan = Plan.uniform(len(problem.fleet), batch_size=problem.max_batch + 1, cut=1)
-    said = refused(lambda now: plan)
-    assert said.startswith(f"strategy mine gives device {problem.fleet.names[0]!r} batch size ")
-    assert said.endswith(" at cut 1, more than max_batch or its samples allow: give it less")
+def second(values: ArrayLike, value: float) -> Any:
+    """The same array with another value for the second device."""
+    changed = np.array(values)
+    changed[1] = value
+    return changed
 
 
-def test_a_batch_beyond_a_devices_samples_or_memory_is_refused() -> None:
-    for fault, world in {
-        "more than max_batch or its samples allow": {"shares": [np.arange(k, k + 6) for k in range(4)]},
-        "more than its memory holds": {},
-    }.items():
-        fleet = unequal_fleet()
-        if not world:
-            object.__setattr__(fleet, "memory", np.array([1e9, 2e5, 1e9, 1e9]))
-        size = 7
-        with pytest.raises(Infeasible, match=f"^strategy mine gives device '.*' batch size {size} .*{fault}"):
-            run(OwnStrategy(lambda now: Plan.uniform(4, batch_size=7, cut=3), "mine"), fleet, **world)
+def test_a_batch_that_does_not_fit_is_refused() -> None:
+    problem = replace(roomy(3), max_batch=9)
+    devices, layers = len(problem.fleet), len(problem.profile)
+    large = refused(lambda now: Plan(second([9] * devices, 10), [1] * devices), problem)
+    name = problem.fleet.names[1]
+    gives = f"strategy mine gives device {name!r} batch size {{}} at cut {{}}, {{}}"
+    assert large == gives.format(10, 1, "more than max_batch or its samples allow: give it less")
+    scarce = replace(problem, samples=second([9] * devices, 8))
+    many = refused(lambda now: Plan.uniform(devices, batch_size=9, cut=1), scarce)
+    assert many == gives.format(9, 1, "more than max_batch or its samples allow: give it less")
+    small = replace(problem, fleet=replace(problem.fleet, memory=second(problem.fleet.memory, 1.0)))
+    big = refused(lambda now: Plan.uniform(devices, batch_size=9, cut=1), small)
+    assert big == gives.format(9, 1, "more than its memory holds: give it less")
+    normed = replace(problem, profile=replace(problem.profile, smallest_batch_of=[2] * layers))
+    single = refused(lambda now: Plan(second([2] * devices, 1), [2] * devices), normed)
+    assert single == gives.format(1, 2, "less than its layers can be trained on: give it more")
 
 
-def test_a_batch_that_is_too_small_for_a_batch_norm_is_refused() -> None:
-    from hasfl.networks import small_cnn
+def test_a_cut_that_moves_between_aggregations_is_refused() -> None:
+    class Moving(Climbing):
+        def rebatch(self, now: Situation, plan: Plan) -> Plan:
+            return Plan(plan.batch_sizes, plan.cuts + (now.round == 3))
 
-    assert small_cnn is not None
+    expected = "strategy Moving moved a cut in round 3, between two aggregations: return the cuts of the plan"
+    with pytest.raises(InputError, match=f"^{expected}"):
+        run(Moving(), unequal_fleet())
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (None, "must return a Plan, got NoneType"),
+        (Plan.uniform(9, batch_size=1, cut=1), ": the plan is for 9"),
+    ],
+)
+def test_what_rebatch_returns_is_checked_too(answer: object, fault: str) -> None:
+    class Later(Climbing):
+        def rebatch(self, now: Situation, plan: Plan) -> Any:
+            return answer
+
+    with pytest.raises(InputError, match=f"^strategy Later ?{fault}"):
+        run(Later(), unequal_fleet())
+
+
+def test_a_plan_that_does_not_fit_is_an_error_at_first_and_noted_later() -> None:
+    """As with every strategy: training goes on with the plan that it has."""
+
+    def late(now: Situation) -> Plan:
+        return Plan.uniform(len(now.devices), batch_size=4 if now.round < 4 else LARGEST + 1, cut=2)
+
+    def soon(now: Situation) -> Plan:
+        return Plan.uniform(len(now.devices), batch_size=LARGEST + 1, cut=2)
+
+    with pytest.raises(Infeasible, match=r"^strategy soon gives device '.*' batch size 9 at cut 2"):
+        run(soon, unequal_fleet())
+    records = run(late, unequal_fleet(), rounds=2 * INTERVAL)
+    assert {record.plan for record in records} == {Plan.uniform(4, batch_size=4, cut=2)}
+    (note,) = records[INTERVAL - 1].notes
+    assert note.startswith("the plan is kept: strategy late gives device ")

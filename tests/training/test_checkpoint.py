@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hasfl.constants import BoundConstants
 from hasfl.errors import InputError
+from hasfl.goal import Goal
 from hasfl.record import RoundRecord
 from hasfl.runner.simulation import Simulation
 from hasfl.training.checkpoint import restore, saved
@@ -80,6 +81,17 @@ def test_where_a_plan_is_kept_because_none_reaches_the_target() -> None:
         assert_same_bits(gone_on(simulation("hasfl", unequal_fleet(), **settings), each), (records, model))
 
 
+@pytest.mark.parametrize("goal", [{"converged": True}, {"accuracy": 0.4}, {"loss": 1.0}], ids=str)
+def test_where_held_out_samples_end_training(goal: dict[str, Any]) -> None:
+    """All evaluations before the pause count; the training ends in the same round."""
+    settings = {"goal": Goal(rounds=40, **goal), "evaluate_every": 1, "learning_rate": 0.1}
+    records, kept, model = kept_after_every_round(simulation("sfl", unequal_fleet(), **settings))
+    assert 2 < len(records) < 40
+    assert all(record.held_out_accuracy is not None for record in records)
+    for each in kept[:: len(kept) // 3]:
+        assert_same_bits(gone_on(simulation("sfl", unequal_fleet(), **settings), each), (records, model))
+
+
 @pytest.mark.parametrize("engine", ["reference", "simulated"])
 def test_where_devices_leave_and_come_back(engine: str) -> None:
     """Device 0 leaves within the first interval, device 2 is away for the second."""
@@ -108,7 +120,7 @@ def test_what_is_served_otherwise_is_refused(rounds: int) -> None:
     arrays, values, records = kept[rounds - 1]
     assert values["split"]["averaged"] == rounds // 3
     last = simulation("sfl", rounds=ROUNDS, serve="last")
-    with pytest.raises(InputError, match=r"^this training serves 'last', but what was saved says 'mean'$"):
+    with pytest.raises(InputError, match=r"^this training serves 'last', but its checkpoint serves 'mean'$"):
         restore(last.training, arrays, values, records)
     split = {"depth": values["split"]["depth"], "devices": values["split"]["devices"]}
     mean = simulation("sfl", rounds=ROUNDS)

@@ -87,10 +87,8 @@ def heat_map(
     left = first - HALF_CELL
     extent = (left, left + columns, rows + HALF_CELL, HALF_CELL)
     image = axes.imshow(cells, aspect="auto", interpolation="nearest", extent=extent, **colours)
-    inches = axes.bbox.height / axes.figure.dpi
-    scale = axes.figure.colorbar(
-        image, ax=axes, pad=SCALE_DISTANCE, fraction=SCALE_WIDTH, aspect=SCALE_SLENDERNESS * inches
-    )
+    slenderness = SCALE_SLENDERNESS * axes.bbox.height / axes.figure.dpi
+    scale = axes.figure.colorbar(image, ax=axes, pad=SCALE_DISTANCE, fraction=SCALE_WIDTH, aspect=slenderness)
     scale.outline.set_visible(False)
     label(scale.ax, y=meaning, frame=())
     whole_ticks(scale.ax, y=SCALE_TICKS)

@@ -186,7 +186,7 @@ def _columns(counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], str]:
     by_size = np.argsort(-counts, axis=1, kind="stable")
     order = np.lexsort(by_size[:, SORTED_BY - 1 :: -1].T)  # lexsort takes the most important key last
     groups = np.array_split(counts[order], MOST_COLUMNS)
-    meaning = f"means of {len(groups)} groups of the {len(counts):,} devices, sorted by the classes they hold most of"
+    meaning = f"means of {len(groups)} groups of the {len(counts):,} devices, sorted by their largest classes"
     return np.array([group.mean(axis=0) for group in groups]), meaning
 
 

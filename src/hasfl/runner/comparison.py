@@ -73,7 +73,7 @@ def compare(
         for request in requests:
             carry_out(request, watcher, resume=True)
     except Interrupted:
-        raise Interrupted("interrupted after a whole round; the same command goes on from there") from None
+        raise Interrupted("interrupted after a whole round; the same command continues from there") from None
     return [
         Contest(
             seed,

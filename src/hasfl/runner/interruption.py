@@ -35,4 +35,4 @@ class Interruption:
     def act(self) -> None:
         """Stop, if Ctrl-C was pressed."""
         if self.wanted:
-            raise Interrupted("interrupted after a whole round; --resume goes on from there")
+            raise Interrupted("interrupted after a whole round; --resume continues from there")

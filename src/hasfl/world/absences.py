@@ -49,8 +49,7 @@ class Schedule:
             count("first round of an absence", first)
             if count("last round of an absence", last) < first:
                 raise InputError(
-                    f"device {device} cannot be away from round {first} to round {last}: give the "
-                    "first round before the last round"
+                    f"device {device} cannot be away from round {first} to round {last}: swap the two rounds"
                 )
 
     def present(self, t: int, devices: int, seeds: Seeds, interval: int) -> IntN:
@@ -107,6 +106,7 @@ def _history(
         interval_begins = (t - 1) % interval == 0
         previous, taking_part = taking_part, reachable if interval_begins else reachable & taking_part
         if not taking_part.any():
+            # -1 is below every draw, so the maximum is taken over the devices of the previous round.
             stays = np.arange(devices) == np.where(previous, draws, -1.0).argmax()
             reachable, taking_part = reachable | stays, stays
         history.append(taking_part)

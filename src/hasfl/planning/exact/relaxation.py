@@ -32,16 +32,17 @@ The sum of the cheapest costs is 12.67. With per_second = 1 the left side is at 
 **Step 3: a price on M.** One term still contains all devices: the edge server exchanges
 M = N δ_J − Σ_i δ_{j_i} bits, and T₅ ≥ M/r_{s,f}, T₆ ≥ M/r_{f,s} (R6, R8). In the example δ = (1, 5) Mbit and
 both rates are 1 Mbit/s. The choices above have M = 3 · 5 − (5 + 5 + 1) = 4 Mbit, which takes 4 s, while the
-box allows 3 s. A price η per bit of M keeps the devices apart: device i minimises b x_j + y n(b) − η δ_j, and
-the left side is at least
+box allows 3 s. A price η per bit of M keeps the devices apart: device i minimises b x_j + y n(b) − η δ_j.
+Beyond T₃ to T₆ at the lower corner, the left side is then at least
 
     Σ_i min_{j,b} (b x_j + y n(b) − η δ_j) + η N δ_J − due(η)      for every η ≥ 0                (price)
 
-where due(η) is the most by which η M can exceed the cost of M beyond the lower corner (`tariff.py`). At η = 0.5 per Mbit, due is 1.3,
-and device C costs the same at both cuts. The sum is 12.67 + 0.5 · 4 − 1.3 = 13.37, and the left side is at
-least 21.77. No other price gives more. If C takes cut 2, the left side of that plan is 23.07, so 1.3 remain
-between the lower bound and the best plan in the box. To close such a box, the search splits it by device: C
-takes cut 1 in one half and cut 2 in the other.
+where due(η) is the most by which η M can exceed the cost of M beyond the lower corner (`tariff.py`). At
+η = 0.5 per Mbit, due is 1.3, and device C costs the same at both cuts. The sum is 12.67 + 0.5 · 4 − 1.3 =
+13.37, so the left side is at least 8.4 + 13.37 = 21.77. No other price gives more. The best choices with
+M ≤ 3 Mbit are cut 2 for all: they cost 2.67 + 4 + 8 = 14.67, which is 1.3 more than the lower bound. No price
+removes this difference. To close such a box, the search splits it by device: C takes cut 1 in one half and
+cut 2 in the other.
 """
 
 from dataclasses import dataclass
@@ -53,9 +54,9 @@ from hasfl.planning.feasibility import Asked
 from hasfl.planning.tables import EXCHANGE_TIMES, ROUNDING, T3, T4, T5, T6, Bools, CostTables, Ints
 from hasfl.theory.rounds import BatchNoise, Floats, Lines
 
-# Relative rounding error of a line, over `Lines.whole`. A bound this close to `needed` counts as reached, and a
-# box narrower than this counts as a single point. Floating-point numbers have 16 digits, and sums over up to
-# 1e5 devices lose a few of them.
+# Relative rounding error of a line, over `Lines.whole`. A bound this close to `needed` counts as reached, and
+# a box narrower than this counts as a single point. Floating-point numbers have 16 digits, and sums over up
+# to 1e5 devices lose a few of them.
 ROUNDOFF = 1e-12
 
 
@@ -111,6 +112,12 @@ class Relaxation:
         """(N,) The smallest possible batch size of each device."""
         return self.asked.least(self.tables, self.deepest_cut)
 
+    @property
+    def least_server_seconds(self) -> float:
+        """The edge server's seconds if every device takes its smallest batch at the deepest cut."""
+        least = self.least_batch.sum()
+        return float(least * self.tables.server_seconds[self.deepest_cut - 1])
+
     def root(self) -> tuple[Floats, Floats] | None:
         """The corners (4,) of a box with T₃ to T₆ of every plan with deepest cut J; None without a plan.
 
@@ -164,9 +171,8 @@ class Relaxation:
             least, best = np.where(better, value, least), np.where(better, trial, best)
             index = np.where(better[:, None], chosen, index)
         batch_sizes = np.take_along_axis(batch, index[:, :, None], axis=2)[:, :, 0]
-        unpriced = np.column_stack(
-            [np.ones((len(best), 2)), 1 - tariff.used(best)]
-        )  # T₃ and T₄ have no price
+        no_price = np.ones((len(best), 2))  # T₃ and T₄
+        unpriced = np.column_stack([no_price, 1 - tariff.used(best)])
         server_bits = self.server_bits(self.tables.submodel_bits[index].sum(axis=1))
         unpaid = tariff.unpaid(best, server_bits)
         most_bits = float(self.tables.submodel_bits[self.deepest_cut - 1] - self.tables.submodel_bits[0])
@@ -206,7 +212,7 @@ class Relaxation:
         return (i, min(int(choice.cuts[i]), int(priced[i].argmin()) + 1)) if np.isfinite(rise[i]) else None
 
     def _costs(self, upper: Floats, lines: Lines) -> tuple[Floats, Floats]:
-        """Step 2 at the head of this file: b x_j + y n(b) and b, (K, N, J); infinite if cut j is impossible."""
+        """Step 2 at the head of this file: b x_j + y n(b) and b, (K, N, J); infinite for impossible cuts."""
         J, smallest = self.deepest_cut, self.least_batch[:, None]
         limit = self._limits(upper)
         x = lines.per_second[:, None] * self.tables.server_seconds[:J]
@@ -229,13 +235,13 @@ class Relaxation:
         return limit
 
     def least_noise(self, upper: Floats) -> Floats:
-        """(K,) A lower bound on S = Σ_i n(b_i) in K boxes: every device takes its largest batch at any cut."""
+        """(K,) A lower bound on S = Σ_i n(b_i) in K boxes: every device takes its largest batch."""
         most = np.where(self.asked.cuts[:, : self.deepest_cut], self._limits(upper), 0.0).max(axis=2)
         most = np.clip(most, self.least_batch, self.asked.largest_batch)
         return self.noise.total(most, self.deepest_cut)
 
     def cut_excluded(self, upper: Floats) -> Bools:
-        """(K, N, J) True where a sub-model takes longer than T₅ or T₆ (R5, R7), or the cut is not asked for."""
+        """(K, N, J) True where a sub-model takes longer than T₅ or T₆ (R5, R7) or a cut is not asked for."""
         tables, J = self.tables, self.deepest_cut
         up, down = upper[:, T5, None] * tables.fed_up_rate, upper[:, T6, None] * tables.fed_down_rate
         most_bits = np.minimum(up, down) * ROUNDING

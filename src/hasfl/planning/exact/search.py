@@ -1,18 +1,27 @@
-"""Branch and bound over the parts of a round: batch sizes, cuts and T together, with a proof.
+"""The exact search: branch and bound over T₃, T₄, T₅, T₆ and the slope, for batch sizes and cuts together.
 
-For each deepest cut J there is a tree of boxes for (T₃, T₄, T₅, T₆, slope). A box is closed when
-`relaxation` shows that no plan in it is better than the best one known by more than the gap. Fixing J
-overestimates the drift and the server's share for plans that end earlier, but those are covered by a
-smaller J, so the least over J is exact.
+The search proves that no plan is better than the best plan so far by more than the gap.
 
-What is left of an open box is first cut down: a plan whose T₃ exceeds the box's lower end by more than what
-is missing to close the box cannot be better either. Then the box is divided where it gives away most:
+1. For each deepest cut J there is a queue of boxes (`boxes.py`). The first box, the root, holds all plans
+   with deepest cut J. A box of J also holds plans whose cuts are all less than J. The line overestimates Θ of
+   these plans, but a smaller J covers them. So the least lower bound over all J holds for all plans.
+2. The search takes boxes from the queue, those with the least lower bound first, and bounds them
+   (`relaxation.py`). The plan that the devices choose in a box is a candidate for the best plan.
+3. A box whose line reaches `needed` is closed. Other boxes are *cut down* and *divided*, and the parts go
+   into the queue. The search ends when the queues are empty, or at a limit.
 
-- T₅, T₆ or the range of slopes: in two;
-- T₃ and T₄: by a grid of cells, which are bounded all at once. The smallest rectangle around the cells that
-  stay open is the next box;
-- once all of these are narrow, what is missing is due to the price on what the server exchanges: one device
-  takes an earlier cut or a later one.
+**Cutting down.** If `missing` seconds close a box, a plan more than `missing` seconds above the lower corner
+cannot be better. So the upper corner moves to the lower corner plus `missing`. The example of
+docs/decisions/0006 shows it: a box with T₃ and T₄ from 1.2 to 1.8 s reaches 4.87 of 5.0625, so 0.193 are
+missing, and the upper ends become 1.393. The smaller box reaches 4.95, so 0.1125 are missing, and the upper
+ends become 1.3125. This box reaches 5.0625 and is closed.
+
+**Dividing.** A box is divided where it gives away most seconds:
+
+- in two halves, if the widest side is T₅, T₆ or the slope;
+- by a grid over T₃ and T₄ (`cells.py`). The rectangle around the cells that stay open is the next box;
+- by device, if the price on M is to blame: one device takes an early cut in one part and a late cut in the
+  other.
 """
 
 import heapq
@@ -25,61 +34,66 @@ import numpy as np
 from hasfl.plan import Plan
 from hasfl.planning.exact.batch_grid import best_batches_on_grid
 from hasfl.planning.exact.boxes import SLOPE, STEPS, Box, ClosingTest, corners, price_is_to_blame, share_left
-from hasfl.planning.exact.cells import bounded_cells
+from hasfl.planning.exact.cells import Cells, bounded_cells
 from hasfl.planning.exact.fixed_cuts import FixedCuts
 from hasfl.planning.exact.relaxation import ROUNDOFF, Choice, Choices, Relaxation
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.tables import ROUNDING, CostTables, Ints
+from hasfl.planning.tables import EXCHANGE_TIMES, ROUNDING, STEP_TIMES, TIMES, CostTables, Ints
 from hasfl.problem import Problem
 from hasfl.theory.laws import law_of
 from hasfl.theory.rounds import Floats, Lines, RoundsLaw
 
-# benchmarks/bench_planner.py --constants shows what half and double of each of these numbers costs.
-ELEMENTS = 1 << 15  # boxes × devices × layers that are worked on at once
-FIRST_STEPS, DEVICE_STEPS = 16, 8  # prices tried for a root, and for a box that was split by device
-SLOPE_WEIGHT = 2.0  # of what slopes give away, against the widths of T₃ to T₆, of which only a part is lost
-GRID_SHARE = 0.25  # a grid comes when no other side is wider than this share of T₃ and T₄ together
-POLISH_EVERY = 50  # boxes, at least, between two searches for better batches at the best cuts
-LAST_POLISH = 0.5  # seconds that the last such search may take when the time is up
+# The two numbers behind a constant are measured: the seconds of the planner with half and with double of the
+# constant, over those with the constant itself (benchmarks/planner_search_2-core-x86_64_2026-11-16.md).
+# Constants without such numbers are chosen by hand.
+ELEMENTS = 1 << 15  # boxes × devices × layers that are bounded at once; 1.31, 1.08
+FIRST_STEPS = 16  # prices tried for a root
+DEVICE_STEPS = 8  # prices tried for a box that was split by device
+SLOPE_WEIGHT = 2.0  # of the seconds lost by slopes, against widths, of which only a part is lost; 1.07, 1.04
+GRID_SHARE = 0.25  # a grid is used if no other side gives away more than this share of T₃ and T₄; 1.23, 1.04
+ENOUGH = 0.5  # share of the area that a grid may leave open; if it leaves more, the box is halved too
+POLISH_EVERY = 50  # boxes, at least, between two searches for better batch sizes at the best cuts
+POLISH_GAP = 0.5  # gap of such a search, as a share of the gap asked for
+LAST_POLISH = 0.5  # seconds for the last such search when the time is up
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best plan, and what no plan can beat."""
+    """The best plan, and a lower bound on Θ of all plans."""
 
     plan: Plan
     lower_bound: float
-    status: str  # optimal, or limit
+    status: str  # "optimal", or "limit" if a limit stopped the search
     boxes: int
 
 
 @dataclass(slots=True, eq=False)
 class Search:
-    """One search for the least Θ among the plans asked for."""
+    """One search for the least Θ among the plans that are asked for."""
 
     problem: Problem
     tables: CostTables
     asked: Asked
     gap: float
-    time_limit: float
-    box_limit: float = np.inf  # a limit that is the same on every machine
-    best_value: float = np.inf
-    best_plan: tuple[Floats, Ints] | None = None
-    boxes: int = 0
-    polished: Ints | None = None  # the cuts for which the best batches were last searched
-    polished_at: int = 0  # boxes
+    time_limit: float  # seconds
+    box_limit: float = np.inf  # boxes; unlike a time limit, the same on every machine
+    best_value: float = np.inf  # Θ of the best plan so far
+    best_plan: tuple[Floats, Ints] | None = None  # batch sizes and cuts
+    boxes: int = 0  # bounded so far
+    polished: Ints | None = None  # the cuts whose batch sizes are the best ones for these cuts
+    polished_at: int = 0  # `boxes` at the last polish
     law: RoundsLaw = field(init=False)
-    relaxations: dict[int, Relaxation] = field(default_factory=dict)
-    queues: dict[int, list[tuple[float, int, Box]]] = field(default_factory=dict)
-    ticket: "itertools.count[int]" = field(default_factory=itertools.count)
+    relaxations: dict[int, Relaxation] = field(default_factory=dict)  # by deepest cut
+    queues: dict[int, list[tuple[float, int, Box]]] = field(default_factory=dict)  # by deepest cut
+    ticket: "itertools.count[int]" = field(default_factory=itertools.count)  # orders boxes of equal bounds
 
     def __post_init__(self) -> None:
         self.law = law_of(self.problem)
 
     def run(self) -> Found:
-        """Search until everything is closed or a limit is met. A first plan must have been considered.
+        """Search until all boxes are closed or a limit is met. `consider` must have been given a plan before.
 
-        The roots are bounded in any case, so that there is a bound however short the time is.
+        The roots are bounded even if the time is up, so there always is a lower bound.
         """
         deadline = time.monotonic() + self.time_limit
         self._polish(deadline)
@@ -91,53 +105,49 @@ class Search:
             if self.boxes >= self.polished_at + POLISH_EVERY:
                 self._polish(deadline)
         self._polish(max(deadline, time.monotonic() + LAST_POLISH))
-        return self._found()
+        return self._result()
 
     def consider(self, batch_sizes: Floats, cuts: Ints) -> None:
-        """Work out Θ of K plans (K, N) and keep the best."""
+        """Compute Θ of K plans (K, N) and keep the best plan."""
         values = self.values(batch_sizes, cuts)
         k = int(values.argmin())
         if values[k] < self.best_value:
             self.best_value, self.best_plan = float(values[k]), (batch_sizes[k].copy(), cuts[k].copy())
 
     def values(self, batch_sizes: Floats, cuts: Ints) -> Floats:
-        """Θ of K plans by the tables; infinite where the target is out of reach."""
+        """(K,) Θ of K plans, Eq. (43); infinite where the target is out of reach."""
         return self.law.rounds(batch_sizes, cuts.max(axis=1)) * self.tables.round_seconds(batch_sizes, cuts)
 
     @property
     def cutoff(self) -> float:
-        """A box is closed when Θ is proved to be at least this inside."""
+        """A box is closed when Θ is proved to be at least this value inside."""
         return self.best_value * (1 - self.gap)
 
-    @property
-    def weights(self) -> Floats:
-        """What T₃ to T₆ weigh in the seconds of a round."""
-        return np.array([1.0, 1.0, 1 / self.tables.interval, 1 / self.tables.interval])
-
-    def _found(self) -> Found:
+    def _result(self) -> Found:
+        """The best plan, and the least of the lower bounds of all boxes that are still open."""
         bounds = [queue[0][0] for queue in self.queues.values()]
         status = "limit" if any(bound < self.cutoff * (1 - ROUNDOFF) for bound in bounds) else "optimal"
-        assert self.best_plan is not None, "a first plan must have been considered"
+        assert self.best_plan is not None, "`consider` must be given a plan before `run`"
         plan = Plan(self.best_plan[0].astype(np.int64), self.best_plan[1])
         proved = self.best_value if self.asked.leaves_one_plan(self.tables) else self.cutoff
         return Found(plan, min([proved, *bounds]), status, self.boxes)
 
     def _polish(self, deadline: float) -> None:
-        """Find better batch sizes for the cuts of the best plan, unless that was done for these cuts."""
-        assert self.best_plan is not None, "a first plan must have been considered"
+        """Improve the batch sizes of the best plan for its own cuts, unless these cuts were polished."""
+        assert self.best_plan is not None, "`consider` must be given a plan before `run`"
         batch_sizes, cuts = self.best_plan
         if self.asked.batches_are_given or (
             self.polished is not None and np.array_equal(cuts, self.polished)
         ):
             return
         fixed = FixedCuts.of(self.problem, cuts)
-        found = best_batches_on_grid(fixed, batch_sizes, max(self.gap / 2, ROUNDOFF), deadline)
-        self.polished = cuts if found.lower_bound is not None else None
+        on_grid = best_batches_on_grid(fixed, batch_sizes, max(self.gap * POLISH_GAP, ROUNDOFF), deadline)
+        self.polished = cuts if on_grid.lower_bound is not None else None
         self.polished_at = self.boxes
-        self.consider(found.batch_sizes[None], cuts[None])
+        self.consider(on_grid.batch_sizes[None], cuts[None])
 
     def _plant(self, deepest_cut: int) -> None:
-        """The root of one deepest cut, if there are plans with it."""
+        """Put the root of one deepest cut into its queue, if there is any plan with this deepest cut."""
         relaxation = Relaxation(self.tables, self.asked, self.law.noise, deepest_cut)
         root = relaxation.root()
         if root is not None:
@@ -147,17 +157,19 @@ class Search:
             low, high = self.law.slopes(
                 self.cutoff,
                 deepest_cut,
-                least_seconds=lower @ self.weights,
+                least_seconds=lower @ self.tables.weights,
                 least_noise=self.law.noise.total(most, deepest_cut),
             )
             box = Box(np.append(lower, low), np.append(upper, high), steps=FIRST_STEPS)
             self._push(deepest_cut, 0.0, box)
 
-    def _push(self, deepest_cut: int, proved: float, box: Box) -> None:
-        heapq.heappush(self.queues.setdefault(deepest_cut, []), (proved, next(self.ticket), box))
+    def _push(self, deepest_cut: int, proved: float, *boxes: Box) -> None:
+        """Put boxes into a queue; `proved` is a lower bound on Θ in all of them."""
+        for box in boxes:
+            heapq.heappush(self.queues.setdefault(deepest_cut, []), (proved, next(self.ticket), box))
 
     def _pop(self, deepest_cut: int) -> list[tuple[float, Box]]:
-        """The most promising boxes of one deepest cut, as many as are worked on at once."""
+        """The boxes of one deepest cut with the least lower bounds, as many as are bounded at once."""
         size = max(1, ELEMENTS // (len(self.tables.fed_up_rate) * deepest_cut))
         queue = self.queues.get(deepest_cut, [])
         popped = [heapq.heappop(queue) for _ in range(min(size, len(queue)))]
@@ -166,7 +178,7 @@ class Search:
         return [(proved, box) for proved, _, box in popped if proved < self.cutoff * (1 - ROUNDOFF)]
 
     def _work(self, deepest_cut: int) -> None:
-        """Bound some boxes of one deepest cut, and divide those that stay open."""
+        """Bound some boxes of one deepest cut, and divide the boxes that stay open."""
         cutoff, popped = self.cutoff, self._pop(deepest_cut)
         self.boxes += len(popped)
         popped = self._with_slopes_in_reach(cutoff, deepest_cut, popped)
@@ -176,38 +188,29 @@ class Search:
         lower, upper = corners(boxes)
         lines = self.law.lines(cutoff, deepest_cut, lower[:, SLOPE], upper[:, SLOPE])
         choices = self._choose(boxes, deepest_cut, lines)
-        reached = lines.per_second * (lower[:, :4] @ self.weights) + choices.least
+        # The lower bound on the left side of the line: T₃ to T₆ at the lower corner, plus the devices' costs.
+        reached = lines.per_second * (lower[:, TIMES] @ self.tables.weights) + choices.least
         if (possible := np.isfinite(reached)).any():
             self.consider(choices.batch_sizes[possible], choices.cuts[possible])
         for k in np.flatnonzero(possible).tolist():
-            test = ClosingTest(cutoff, lines.of(k), self.relaxations[deepest_cut])
+            test = ClosingTest(cutoff, lines.of(k), self.relaxations[deepest_cut], self.law)
             if reached[k] < test.needed:
-                proved = max(popped[k][0], self._proved(test, boxes[k], float(reached[k])))
+                proved = max(popped[k][0], test.proved(boxes[k], float(reached[k])))
                 self._divide(test, boxes[k], choices.of(k, test.per_second), float(reached[k]), proved)
-
-    def _proved(self, test: ClosingTest, box: Box, reached: float) -> float:
-        """The Θ that is proved inside a box where its line reaches this much."""
-        seconds = float(box.lower[:4] @ self.weights) + self._idle(test.relaxation.deepest_cut)
-        least = test.lines.per_second * seconds
-        return float(self.law.proved(test.value, test.lines, reached=np.array([reached]), least=least)[0])
-
-    def _idle(self, deepest_cut: int) -> float:
-        """What the server takes at least, in seconds."""
-        least = self.asked.least(self.tables, deepest_cut).sum()
-        return float(least * self.tables.server_seconds[deepest_cut - 1])
 
     def _with_slopes_in_reach(
         self, value: float, deepest_cut: int, popped: list[tuple[float, Box]]
     ) -> list[tuple[float, Box]]:
-        """Narrow each box to the slopes of plans with Θ below `value`; drop boxes without such slopes."""
+        """Narrow each box to the slopes of plans with Θ < value, and drop boxes without such slopes."""
         if all(box.lower[SLOPE] == box.upper[SLOPE] for _, box in popped):
             return popped
+        relaxation = self.relaxations[deepest_cut]
         lower, upper = corners([box for _, box in popped])
         low, high = self.law.slopes(
             value,
             deepest_cut,
-            least_seconds=lower[:, :4] @ self.weights + self._idle(deepest_cut),
-            least_noise=self.relaxations[deepest_cut].least_noise(upper),
+            least_seconds=lower[:, TIMES] @ self.tables.weights + relaxation.least_server_seconds,
+            least_noise=relaxation.least_noise(upper),
         )
         lower[:, SLOPE] = np.maximum(low / ROUNDING, lower[:, SLOPE])
         upper[:, SLOPE] = np.minimum(high * ROUNDING, upper[:, SLOPE])
@@ -215,129 +218,106 @@ class Search:
         return [(popped[k][0], replace(popped[k][1], lower=lower[k], upper=upper[k])) for k in possible]
 
     def _choose(self, boxes: list[Box], deepest_cut: int, lines: Lines) -> Choices:
+        """The choices of all devices in some boxes of one deepest cut."""
         lower, upper = corners(boxes)
         forbidden = None
         if any(box.forbidden is not None for box in boxes):
-            nothing = np.zeros((len(self.tables.fed_up_rate), deepest_cut), dtype=bool)
-            forbidden = np.array([nothing if box.forbidden is None else box.forbidden for box in boxes])
+            none = np.zeros((len(self.tables.fed_up_rate), deepest_cut), dtype=bool)
+            forbidden = np.array([none if box.forbidden is None else box.forbidden for box in boxes])
         price = np.array([box.price for box in boxes])
         steps = max(box.steps for box in boxes)
-        within = lower[:, :4], upper[:, :4]
-        return self.relaxations[deepest_cut].choose(within, lines, price, steps=steps, forbidden=forbidden)
+        times = lower[:, TIMES], upper[:, TIMES]
+        return self.relaxations[deepest_cut].choose(times, lines, price, steps=steps, forbidden=forbidden)
 
     def _divide(self, test: ClosingTest, box: Box, choice: Choice, reached: float, proved: float) -> None:
-        """Cut off what cannot be better, then divide the box where it gives away most."""
-        choice = self._with_slope(test, choice, box)
-        missing = (float(test.lines.needed[0]) - reached) / test.per_second
-        chosen_in, reach = box, self._within_reach(box, choice, missing)
-        box = replace(box, upper=reach, price=choice.price, steps=STEPS)
-        width, others = float((box.upper[:2] - box.lower[:2]).sum()), self._others(box, choice)
-        given_away = width + float(others.sum())
+        """Cut down an open box, then divide it where it gives away most seconds."""
+        choice = test.with_slope(choice, box)
+        missing, chosen_in = test.missing(reached), box
+        upper = box.upper_in_reach(self.tables.weights, choice.unpriced, missing)
+        box = replace(box, upper=upper, price=choice.price, steps=STEPS)
+        width = float((box.upper[STEP_TIMES] - box.lower[STEP_TIMES]).sum())
+        by_others = self._given_away_by_others(box, choice)
+        given_away = width + float(by_others.sum())
         if price_is_to_blame(choice, given_away, missing, test.point):
             if self._split_by_device(test, box, choice, proved, chosen_in):
                 return
             if np.isinf(choice.unpaid):
-                return  # the only choices there are exchange too much
+                return  # every plan of the box exceeds the M that its upper corner allows: no plan is left
         if given_away <= test.point:
-            return  # a single plan, which has been considered
-        if others.max() > GRID_SHARE * width:
-            self._halve(test, box, int(others.argmax()), choice, proved)
+            return  # the box holds a single plan, which has been considered
+        if by_others.max() > GRID_SHARE * width:
+            self._halve(test, box, int(by_others.argmax()), choice, proved)
         else:
             self._divide_by_cells(test, box, choice, proved)
 
-    def _within_reach(self, box: Box, choice: Choice, missing: float) -> Floats:
-        """The upper corner without what is further from the lower one than `missing` seconds."""
-        with np.errstate(divide="ignore"):
-            furthest = box.lower[:4] + missing / (self.weights * choice.unpriced)
-        return np.append(np.minimum(box.upper[:4], furthest), box.upper[SLOPE])
-
-    def _others(self, box: Box, choice: Choice) -> Floats:
-        """(5,) What the sides other than T₃ and T₄ give away, in seconds."""
-        widths = (box.upper[2:4] - box.lower[2:4]) * self.weights[2:]
-        return np.array([0.0, 0.0, *widths, SLOPE_WEIGHT * choice.slope_loss])
+    def _given_away_by_others(self, box: Box, choice: Choice) -> Floats:
+        """(5,) The seconds that T₅, T₆ and the slope give away; 0 for T₃ and T₄."""
+        widths = box.upper[EXCHANGE_TIMES] - box.lower[EXCHANGE_TIMES]
+        weighted = widths * self.tables.weights[EXCHANGE_TIMES]
+        return np.array([0.0, 0.0, *weighted, SLOPE_WEIGHT * choice.slope_loss])
 
     def _halve(self, test: ClosingTest, box: Box, side: int, choice: Choice, proved: float) -> None:
-        """Split one side in the middle; slopes at that of the choice, where both lines are then exact."""
-        lower, upper = box.lower.copy(), box.upper.copy()
-        middle = choice.slope if side == SLOPE else (lower[side] + upper[side]) / 2
-        lower[side] = upper[side] = middle
-        self._push(test.relaxation.deepest_cut, proved, replace(box, upper=upper))
-        self._push(test.relaxation.deepest_cut, proved, replace(box, lower=lower))
+        """Split one side in the middle; the slopes at the slope of the choice, where both lines are exact."""
+        middle = choice.slope if side == SLOPE else (box.lower[side] + box.upper[side]) / 2
+        self._push(test.relaxation.deepest_cut, proved, *box.halves(side, middle))
 
     def _divide_by_cells(self, test: ClosingTest, box: Box, choice: Choice, proved: float) -> None:
-        """Bound a grid over T₃ and T₄, and go on with the rectangle around the cells that stay open."""
-        within = box.lower[:4], box.upper[:4]
-        cells = bounded_cells(test.relaxation, within, test.lines, choice.price, box.forbidden)
+        """Bound a grid over T₃ and T₄, and continue with the rectangle around the cells that stay open."""
+        times = box.lower[TIMES], box.upper[TIMES]
+        cells = bounded_cells(test.relaxation, times, test.lines, choice.price, box.forbidden)
         still_open = cells.bounds < test.needed
         if not still_open.any():
             return
         least = float(cells.bounds.min())
-        missing = (float(test.lines.needed[0]) - least) / test.per_second
-        upper = self._within_reach(box, choice, missing)  # of T₅ and T₆: cells differ in T₃ and T₄
-        smaller = self._shrunk(replace(box, upper=upper), *cells.rectangle(still_open))
+        missing = test.missing(least)
+        upper = box.upper_in_reach(self.tables.weights, choice.unpriced, missing)  # cuts down T₅ and T₆
+        smaller = replace(box, upper=upper).with_step_times(*cells.rectangle(still_open))
         inside = self._choose_in_cell(test, smaller, *cells.best())
         smaller = replace(smaller, price=choice.price if inside is None else inside.price)
-        proved = max(proved, self._proved(test, box, least))
-        others = self._others(smaller, choice)
-        given_away = cells.width + float(others.sum())
+        proved = max(proved, test.proved(box, least))
+        given_away = cells.width + float(self._given_away_by_others(smaller, choice).sum())
         if (
             inside is not None
             and price_is_to_blame(inside, given_away, missing, test.point)
             and self._split_by_device(test, smaller, inside, proved, smaller)
         ):
             return
-        if others.max() > cells.width:
-            self._halve(test, smaller, int(others.argmax()), choice, proved)
-        elif share_left(box, smaller) <= 0.5:
+        self._push_after_grid(test, box, smaller, cells, choice, proved)
+
+    def _push_after_grid(
+        self, test: ClosingTest, box: Box, smaller: Box, cells: Cells, choice: Choice, proved: float
+    ) -> None:
+        """Put the rectangle that a grid leaves open into the queue, halved if the grid gained too little."""
+        by_others = self._given_away_by_others(smaller, choice)
+        if by_others.max() > cells.width:
+            self._halve(test, smaller, int(by_others.argmax()), choice, proved)
+        elif share_left(box, smaller) <= ENOUGH:
             self._push(test.relaxation.deepest_cut, proved, smaller)
         else:
-            side = int((smaller.upper[:2] - smaller.lower[:2]).argmax())
+            side = int((smaller.upper[STEP_TIMES] - smaller.lower[STEP_TIMES]).argmax())
             self._halve(test, smaller, side, choice, proved)
 
     def _choose_in_cell(self, test: ClosingTest, box: Box, lower: Floats, upper: Floats) -> Choice | None:
-        """Choose in one cell and consider that plan; None if the cell holds no plan."""
-        cell = self._shrunk(box, lower, upper)
+        """The choice in one cell of a box, which `consider` gets too; None if the cell holds no plan."""
+        cell = box.with_step_times(lower, upper)
         choices = self._choose([cell], test.relaxation.deepest_cut, test.lines)
         if not np.isfinite(choices.least[0]):
             return None
         self.consider(choices.batch_sizes, choices.cuts)
         return choices.of(0, test.per_second)
 
-    def _shrunk(self, box: Box, lower: Floats, upper: Floats) -> Box:
-        """The box with other ends of T₃ and T₄."""
-        return replace(box, lower=np.append(lower, box.lower[2:]), upper=np.append(upper, box.upper[2:]))
-
-    def _with_slope(self, test: ClosingTest, choice: Choice, box: Box) -> Choice:
-        """A choice with its slope, and what the line for the box gives away there against the line for it.
-
-        If its slope is not in the box, the middle is where to split.
-        """
-        low, high, J = box.lower[SLOPE:], box.upper[SLOPE:], test.relaxation.deepest_cut
-        if low == high:
-            return choice
-        server = choice.batch_sizes @ self.tables.server_seconds[choice.cuts - 1]
-        seconds = np.array([float(box.lower[:4] @ self.weights) + server])
-        noise = self.law.noise.total(choice.batch_sizes[None], J)
-        own = self.law.slope(seconds, noise, J)
-        slope = np.where((low < own) & (own < high), own, np.sqrt(low * high))
-        tight = self.law.lines(test.value, J, slope, slope)
-        loss = (tight.excess(seconds, noise) - test.lines.excess(seconds, noise)) / test.per_second
-        return replace(choice, slope=float(slope[0]), slope_loss=max(float(loss[0]), 0.0))
-
     def _split_by_device(
         self, test: ClosingTest, box: Box, choice: Choice, proved: float, chosen_in: Box
     ) -> bool:
-        """One device takes an earlier cut, or a later one; False if no device has another cut to go to."""
-        upper = chosen_in.upper[:4]
+        """Split a box between an early and a late cut of one device; False if no device has two cuts.
+
+        `chosen_in` is the box in which the choice was made, before it was cut down.
+        """
+        upper, deepest_cut = chosen_in.upper[TIMES], test.relaxation.deepest_cut
         device = test.relaxation.marginal_device(upper, test.lines, choice, box.forbidden)
         if device is None:
             return False
-        (i, cut), deepest_cut = device, test.relaxation.deepest_cut
-        layer = np.arange(1, deepest_cut + 1)
-        for excluded in (layer > cut, layer <= cut):
-            forbidden = np.zeros((len(self.tables.fed_up_rate), deepest_cut), dtype=bool)
-            if box.forbidden is not None:
-                forbidden |= box.forbidden
-            forbidden[i] |= excluded
-            self._push(deepest_cut, proved, replace(box, steps=DEVICE_STEPS, forbidden=forbidden))
+        i, cut = device
+        shape = len(self.tables.fed_up_rate), deepest_cut
+        self._push(deepest_cut, proved, *box.split_by_device(i, cut, shape, DEVICE_STEPS))
         return True

@@ -1,7 +1,7 @@
 """A price η on the M bits that the edge server exchanges, and the search for the best price.
 
-M = N δ_J − Σ_i δ_{j_i} contains the cuts of all devices (R6, R8). The lower bound of a box counts T₅ and T₆ at
-their lower ends l₅ and l₆. With rates r₅ = r_{s,f} and r₆ = r_{f,s}, M costs a plan more than that:
+M = N δ_J − Σ_i δ_{j_i} contains the cuts of all devices (R6, R8). The lower bound of a box counts T₅ and T₆
+at their lower ends l₅ and l₆. With rates r₅ = r_{s,f} and r₆ = r_{f,s}, M costs a plan more than that:
 
     cost(M) = p₅ max(M − r₅ l₅, 0) + p₆ max(M − r₆ l₆, 0),    infinite for M > min(r₅ u₅, r₆ u₆)
 
@@ -24,8 +24,8 @@ for η ≥ 0.2.
 The lower bound is concave in η: a minimum over plans of lines in η, minus the convex due. Its slope at η is
 M − bits_at(η), where M belongs to the choices at η. `Bracket` follows the slope to the best η. In the example
 it tries 0, 0.1 and 0.2 (the ends of steps), then 0.3, 0.45 and 0.675 (1.5 times the last). Up to 0.45 the
-slope is 4 − 3 = 1 or more; at 0.675 device C changes its cut, M is 0 and the slope is −3. The tangents at 0.45
-and 0.675 meet at η = 0.5, which is the best price.
+slope is 4 − 3 = 1 or more; at 0.675 device C changes its cut, M is 0 and the slope is −3. The tangents at
+0.45 and 0.675 meet at η = 0.5, which is the best price.
 """
 
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ import numpy as np
 from hasfl.planning.tables import EXCHANGE_TIMES, ROUNDING, CostTables, Ints
 from hasfl.theory.rounds import Floats, Lines
 
-# The factor from one trial to the next above the last step of the tariff, while the bound still rises. Measured:
-# the planner takes 1.11 times as long with 1.05, and 1.25 times as long with 3 (benchmarks/bench_planner.py
-# --constants, report of 2026-11-16).
+# The factor from one trial to the next above the last step of the tariff, while the bound still rises.
+# Measured: the planner takes 1.11 times as long with 1.05 and 1.25 times as long with 3
+# (benchmarks/planner_search_2-core-x86_64_2026-11-16.md).
 UPWARDS = 1.5
 
 

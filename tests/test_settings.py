@@ -1,0 +1,282 @@
+"""Settings: one list of names, defaults and checks for the library and for scenario files."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hasfl import Goal, InputError, Machine, MeasuredConstants, Planning, Serving, Settings, read_problem
+from hasfl.constants import BoundConstants
+from hasfl.documents.document import read_toml
+from hasfl.documents.scenario import Scenario, TrainingSection
+from hasfl.runner.assembly import settings_from
+from hasfl.runner.scenarios import read_scenario, simulation_of
+from hasfl.settings import Recipe
+from tests.cli.conftest import Hasfl
+from tests.cli.conftest import hasfl as hasfl
+from tests.engines.simulations import grouped, simulation
+from tests.runner.scenarios import CONSTANTS, sentence, write
+
+GROUPS = (Recipe, Planning, Serving, Machine)
+MEASURED = "[constants]\nrounds = 500\nnoise = 20\ndrift_of = [0.1, 0.1, 0.1, 0.1, 0.1]\n"
+OF_A_FILE = {"checkpoint_seconds"}  # a setting of runs that are kept, so not of the library
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "scenario.toml"
+    path.write_text(text)
+    return path
+
+
+def settings_of(folder: Path, text: str) -> Settings:
+    return read_toml(str(written(folder, text)), Scenario).settings()
+
+
+def in_toml(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+def names(group: type) -> set[str]:
+    return {field.name for field in fields(group)}
+
+
+def test_an_empty_scenario_has_the_defaults_of_the_library(tmp_path: Path) -> None:
+    assert settings_of(tmp_path, "") == Settings()
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_setting_has_one_default(group: Any) -> None:
+    """In the section of a scenario, in the library's groups, and in the settings that a scenario gives."""
+    section, settings = TrainingSection(), Scenario().settings()
+    own = getattr(settings, group.__name__.lower(), settings)
+    for name in names(group):
+        assert getattr(section, name) == getattr(group(), name) == getattr(own, name), name
+
+
+def test_a_scenario_and_the_library_know_the_same_settings() -> None:
+    assert names(TrainingSection) - OF_A_FILE == set[str]().union(*map(names, GROUPS))
+    elsewhere = {"goal", "seed", "held_out", "augment", "known_constants", "sample_loss"}
+    assert names(Settings) == names(Recipe) | elsewhere | {"planning", "serving", "machine"}
+
+
+VALUES: dict[str, Any] = {
+    "strategy": "sfl",
+    "learning_rate": 0.25,
+    "interval": 7,
+    "optimizer": "adam",
+    "max_batch": 9,
+    "evaluate_every": 3,
+    "constants": "paper",
+    "target": 0.5,
+    "plans": "stay",
+    "serve": "last",
+    "calibrate": True,
+    "engine": "reference",
+    "device": "cuda",
+    "precision": "bfloat16",
+    "report_every": 4,
+}
+
+
+def test_whatever_is_set_arrives(tmp_path: Path) -> None:
+    assert set(VALUES) == names(TrainingSection) - OF_A_FILE
+    lines = [f"training.{name} = {in_toml(value)}" for name, value in VALUES.items()]
+    read = settings_of(
+        tmp_path, "\n".join(["seed = 5", "data.augment = true", "data.held_out = 0.2", *lines])
+    )
+    assert read == settings_from(grouped({**VALUES, "seed": 5, "augment": True, "held_out": 0.2}))
+    assert read != Settings()
+
+
+WRONG = [
+    ("optimizer", "lion", r"one of sgd, momentum, adam|'sgd', 'momentum' or 'adam'"),
+    ("constants", "guessed", r"one of measured, paper|'measured' or 'paper'"),
+    ("plans", "never", r"one of over time, stay|'over time' or 'stay'"),
+    ("serve", "best", r"one of mean, last|'mean' or 'last'"),
+    ("engine", "fast", r"one of simulated, reference|'simulated' or 'reference'"),
+    ("device", "gpu", r"one of cpu, cuda|'cpu' or 'cuda'"),
+    ("precision", "float16", r"one of float32, bfloat16|'float32' or 'bfloat16'"),
+    ("calibrate", "yes", r"true or false|a valid boolean"),
+    *((name, 0, "a whole number from 1 to") for name in ("interval", "max_batch", "evaluate_every")),
+    *((name, -3, "a whole number from 1 to") for name in ("interval", "report_every")),
+    ("interval", 2.5, "a whole number from 1 to|a valid integer"),
+    ("max_batch", True, "a whole number from 1 to|a valid integer"),
+    ("max_batch", 10**10, "a whole number from 1 to 1,000,000,000"),
+    ("learning_rate", 0.0, "a finite number above 0"),
+    ("learning_rate", -0.1, "a finite number above 0"),
+    ("learning_rate", float("nan"), "a finite number"),
+    ("target", 0.0, "a finite number above 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), WRONG, ids=str)
+def test_a_wrong_value_is_refused_in_the_library_and_in_a_scenario(
+    tmp_path: Path, name: str, value: object, expected: str
+) -> None:
+    with pytest.raises(InputError, match=f"^{name} must be ({expected}).*, got ") as library:
+        simulation("sfl", **{name: value})
+    path = written(tmp_path, f"training.{name} = {in_toml(value)}")
+    with pytest.raises(InputError, match=rf"^{path}: training\.{name} must be ({expected}).*, got ") as file:
+        read_scenario(path)
+    assert "\n" not in f"{library.value}{file.value}"
+
+
+BOUND = BoundConstants(smoothness=1.0, initial_gap=2.0, variance_of=[20] * 5, moment_of=[1] * 5)
+OTHER = MeasuredConstants(rounds=500, noise=20, drift_of=[0.1] * 5)
+CLASHES: list[tuple[str, str, dict[str, Any], str]] = [
+    (
+        'training.constants = "measured"\ntraining.target = 0.5',
+        "",
+        {"planning": {"constants": "measured", "target": 0.5}},
+        'the target ε belongs to the paper\'s constants: leave it out, or set constants = "paper"',
+    ),
+    (
+        "training.target = 0.5",
+        MEASURED,
+        {"planning": {"target": 0.5}, "known_constants": OTHER},
+        "the target ε belongs to the paper's constants: leave it out, or give the bound's constants in ",
+    ),
+    (
+        'training.constants = "paper"',
+        MEASURED,
+        {"planning": {"constants": "paper"}, "known_constants": OTHER},
+        'constants = "paper" is not the kind that [constants] holds: leave it out, or set it to "measured"',
+    ),
+    (
+        'training.constants = "measured"',
+        CONSTANTS,
+        {"planning": {"constants": "measured"}, "known_constants": BOUND},
+        'constants = "measured" is not the kind that [constants] holds: leave it out, or set it to "paper"',
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "tables", "given", "expected"), CLASHES, ids=[case[3] for case in CLASHES])
+def test_settings_that_do_not_go_together_are_refused_in_the_library_and_in_a_scenario(
+    tmp_path: Path, keys: str, tables: str, given: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(InputError) as library:
+        settings_from({**given, "planning": Planning(**given["planning"])})
+    with pytest.raises(InputError) as file:
+        settings_of(tmp_path, f"{keys}\n{tables}")
+    assert str(library.value) == str(file.value)
+    assert str(library.value).startswith(expected)
+    assert "\n" not in str(library.value)
+
+
+def test_settings_that_go_together(tmp_path: Path) -> None:
+    assert settings_of(tmp_path, "training.target = 0.5").kind_of_constants == "paper"
+    assert settings_of(tmp_path, MEASURED).kind_of_constants == "measured"
+    assert settings_of(tmp_path, CONSTANTS).kind_of_constants == "paper"
+    assert settings_of(tmp_path, "training.target = 0.5\n" + CONSTANTS).kind_of_constants == "paper"
+    assert settings_of(tmp_path, "").kind_of_constants == "measured"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("learnig_rate", "did you mean learning_rate?"),
+        ("max_batches", "did you mean max_batch?"),
+        ("strateg", "did you mean strategy?"),
+        ("zzz", "expected one of "),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_one(tmp_path: Path, name: str, hint: str) -> None:
+    with pytest.raises(InputError) as library:
+        simulation("sfl", **{name: 1})
+    assert str(library.value).startswith(f"{name} is not a setting: {hint}")
+    path = written(tmp_path, f"training.{name} = 1")
+    with pytest.raises(InputError) as file:
+        read_scenario(path)
+    assert str(file.value).startswith(f"{path}: training.{name} is not a known field: {hint}")
+    assert "\n" not in f"{library.value}{file.value}"
+
+
+def test_a_section_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "training = 3")
+    with pytest.raises(InputError, match=f"^{path}: training must be a table with named fields, got 3$"):
+        read_scenario(path)
+
+
+JUDGING = {"accuracy": 0.5, "loss": 0.5, "converged": True}
+BUDGETS = {"rounds": 3, "samples": 1000, "seconds": 1e9}
+
+
+@pytest.mark.parametrize("goal", JUDGING)
+def test_samples_are_held_out_where_the_goal_judges_the_model(tmp_path: Path, goal: str) -> None:
+    judged = Settings(goal=Goal(**{goal: JUDGING[goal], "rounds": 9}))
+    assert judged.held_out_share == 0.1
+    text = f"stop.{goal} = {in_toml(JUDGING[goal])}\nstop.rounds = 9\n"
+    assert settings_of(tmp_path, text) == judged
+    assert settings_of(tmp_path, text + "data.held_out = 0.5").held_out_share == 0.5
+    fault = "held_out must be above 0 where accuracy, loss or convergence ends training, got 0: leave it out"
+    with pytest.raises(InputError, match=f"^{fault}"):
+        Settings(goal=judged.goal, held_out=0.0)
+    with pytest.raises(InputError, match=f"^{fault}"):
+        settings_of(tmp_path, text + "data.held_out = 0.0")
+
+
+@pytest.mark.parametrize("goal", BUDGETS)
+def test_no_samples_are_held_out_where_a_budget_ends_training(tmp_path: Path, goal: str) -> None:
+    settings = Settings(goal=Goal(**{goal: BUDGETS[goal]}))
+    assert settings.held_out_share == 0
+    text = f"stop.{goal} = {BUDGETS[goal]}\n"
+    assert settings_of(tmp_path, text) == settings
+    assert settings_of(tmp_path, text + "data.held_out = 0.0").held_out_share == 0
+    assert settings_of(tmp_path, text + "data.held_out = 0.25").held_out_share == 0.25
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.51, 1.0, float("nan")])
+def test_a_share_that_makes_no_sense_is_refused(tmp_path: Path, share: float) -> None:
+    for goal in (Goal(rounds=3), Goal(accuracy=0.5)):
+        with pytest.raises(InputError, match=r"^held_out must be from 0 to 0\.5, got "):
+            Settings(goal=goal, held_out=share)
+    with pytest.raises(InputError, match=r"held_out must be from 0 to 0\.5, got "):
+        settings_of(tmp_path, f"data.held_out = {share}")
+
+
+def test_the_command_line_refuses_it_in_a_sentence(hasfl: Hasfl, tmp_path: Path) -> None:
+    changes = {"data.held_out": "0.0", "stop.accuracy": "0.9", "training.target": "9.0"}
+    scenario = write(tmp_path, changes, CONSTANTS)
+    for command in (("train", scenario, "--out", tmp_path), ("plan", scenario)):
+        said = sentence(hasfl(*command))
+        assert "held_out must be above 0 where accuracy, loss or convergence ends training" in said, command
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"stop.accuracy": "0.9"},
+        {"data.held_out": "0.3"},
+        {"data.held_out": "0.3", "data.samples": "41"},
+        {"data.samples": "41", "stop.loss": "0.1"},
+        {"data.samples": "2", "stop.accuracy": "0.9", "data.held_out": "0.5"},
+        {"data.samples": "30", "data.partition": '"shards"', "stop.converged": "true"},
+        {"fleet.devices": "7", "stop.accuracy": "0.9"},
+    ],
+    ids=str,
+)
+def test_plan_and_train_know_the_same_number_of_training_samples(
+    tmp_path: Path, changes: dict[str, str]
+) -> None:
+    """Also when a share of them is held out."""
+    path = write(tmp_path, {"training.strategy": '"sfl"', "training.target": "9.0"} | changes, CONSTANTS)
+    planned = read_problem(str(path))
+    made = simulation_of(read_scenario(path), folder=tmp_path)
+    devices = np.arange(len(planned.fleet))
+    trained = made.training.observer.problem(1, devices)
+    assert planned.samples is not None
+    assert planned.samples.tolist() == trained.samples.tolist() == made.engine.job.data.sizes.tolist()
+    assert planned.largest_batch.tolist() == trained.largest_batch.tolist()
+    held_out = made.engine.job.data.held_out
+    judged = {"stop.accuracy", "stop.loss", "stop.converged", "data.held_out"} & set(changes)
+    assert (held_out is not None) == bool(judged)
+
+
+def test_a_goal_that_nobody_has_samples_for_is_refused(hasfl: Hasfl, tmp_path: Path) -> None:
+    changes = {"data.samples": "1", "stop.accuracy": "0.9", "training.strategy": '"sfl"'}
+    said = sentence(hasfl("train", write(tmp_path, changes), "--out", tmp_path))
+    assert "no device has two samples, one of them to hold out: end training after a number of rounds" in said
