@@ -52,6 +52,6 @@ def test_command(
     assert capsys.readouterr().out
 
 
-def test_the_example_of_an_own_model(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "examples" / "own_model.py"))
-    assert capsys.readouterr().out.count("virtual seconds") == 4
+def test_the_example_of_training_from_python(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "train_from_python.py"))
+    assert capsys.readouterr().out.count("virtual seconds") == 2 * 4

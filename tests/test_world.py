@@ -1,6 +1,5 @@
 """How a fleet changes: laws of the walk, the trace and the absences, and independence of who asks when."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -59,6 +59,8 @@ def flags(field: str, booleans: ArrayLike) -> BoolL:
 
 def quantity(field: str, number: float, *, positive: bool = False) -> float:
     """Return `number` as a float; it must be finite and at least 0, or above 0 if `positive`."""
+    if isinstance(number, bool) or not isinstance(number, int | float | np.number):
+        raise InputError(f"{field} {_must_be(positive)}, got {str(number)[:SHOWN]!r}")
     value = float(number)
     if not _in_range(np.array(value), positive=positive):
         raise InputError(f"{field} {_must_be(positive)}, got {value!r}")

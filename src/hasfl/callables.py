@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from hasfl.errors import InputError
+from hasfl.errors import HasflError, InputError
 
 Result = TypeVar("Result")
 
@@ -34,9 +34,11 @@ def find(name: str, what: str) -> object:
 
 
 def call(function: Callable[[], Result], name: str, what: str) -> Result:
-    """The result of a user's function; an exception inside it becomes one sentence."""
+    """The result of a user's function; an exception that is not of hasfl's own becomes one sentence."""
     try:
         with _working_folder_first():
             return function()
+    except HasflError:
+        raise
     except (Exception, SystemExit) as error:
         raise InputError(f"calling {what} {name!r} failed: {type(error).__name__}: {error}") from error

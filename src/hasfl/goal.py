@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hasfl.arrays import IntN
+from hasfl.arrays import IntN, count, quantity
+from hasfl.errors import InputError
 from hasfl.record import RoundRecord
 
 PLATEAU_EVALUATIONS = 5  # the paper's "five consecutive training rounds"
@@ -27,6 +28,16 @@ class Goal:
     accuracy: float | None = None  # of an evaluation on held-out samples
     loss: float | None = None  # of an evaluation on held-out samples
     converged: bool = False  # whether accuracy has reached a plateau, by the paper's rule
+
+    def __post_init__(self) -> None:
+        for field in ("rounds", "samples"):
+            if getattr(self, field) is not None:
+                count(field, getattr(self, field))
+        for field in ("seconds", "loss"):
+            if getattr(self, field) is not None:
+                quantity(field, getattr(self, field), positive=True)
+        if self.accuracy is not None and not 0 < quantity("accuracy", self.accuracy) <= 1:
+            raise InputError(f"accuracy must be above 0 and at most 1, which is 100 %, got {self.accuracy:g}")
 
     @property
     def judges_model(self) -> bool:

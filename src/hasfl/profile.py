@@ -24,7 +24,7 @@ from hasfl.arrays import (
 )
 from hasfl.errors import InputError
 
-# Slots that column optimiser keeps for a weight. Adam's step counter, one number per tensor, is not counted.
+# Slots that each optimiser keeps for a weight. Adam's step counter, one number per tensor, is not counted.
 OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2}
 
 
@@ -79,7 +79,7 @@ class Profile:
 
     @classmethod
     def of(cls, layers: Sequence[Layer], *, optimizer: str = "sgd") -> Self:
-        """Build a profile from its layers; `optimizer` says how many slots column weight has."""
+        """Build a profile from its layers; `optimizer` says how many slots each weight has."""
         if optimizer not in OPTIMIZER_COPIES:
             accepted = ", ".join(OPTIMIZER_COPIES)
             raise InputError(f"optimizer must be one of {accepted}, got {optimizer!r}")

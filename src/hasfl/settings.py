@@ -13,8 +13,9 @@ from hasfl.arrays import count, quantity
 from hasfl.constants import Constants
 from hasfl.errors import InputError
 from hasfl.goal import HELD_OUT, UNTIL_CONVERGED, Goal
+from hasfl.problem import MAX_BATCH
 
-MOST_HELD_OUT = 0.5
+MOST_HELD_OUT = 0.5  # share of a device's samples; chosen by hand: the larger part shall train
 
 
 def _require_choices(group: object, kind: type) -> None:
@@ -44,7 +45,7 @@ class Recipe:
     learning_rate: float = 5e-4  # γ
     interval: int = 15  # I, rounds between two aggregations
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
-    max_batch: int = 64  # the largest batch size that a plan may have
+    max_batch: int = MAX_BATCH  # the largest batch size that a plan may have
     evaluate_every: int | None = None  # rounds; None: the interval
 
     def __post_init__(self) -> None:
@@ -124,6 +125,12 @@ class Settings(Recipe):
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
+        kinds = {"goal": Goal, "planning": Planning, "serving": Serving, "machine": Machine, "augment": bool}
+        for name, kind in kinds.items():
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise InputError(f"seed must be a whole number of at least 0, got {self.seed!r}")
         self._check_held_out()
         self._check_constants()
 
@@ -142,6 +149,7 @@ class Settings(Recipe):
         return self.planning.constants or ("measured" if self.planning.target is None else "paper")
 
     def _check_held_out(self) -> None:
+        quantity("held_out", self.held_out_share)
         if not 0 <= self.held_out_share <= MOST_HELD_OUT:
             raise InputError(f"held_out must be from 0 to {MOST_HELD_OUT}, got {self.held_out!r}")
         if self.goal.judges_model and self.held_out_share == 0:

@@ -1,4 +1,4 @@
-"""`hasfl train` and `hasfl compare`: what they print and keep, and one sentence for every wrong input."""
+"""`hasfl train`: what it prints and keeps, and one sentence for every wrong input, of `hasfl compare` too."""
 
 import io
 import json
@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 from hasfl.cli.training_view import TrainingView
 from hasfl.data import load_dataset
 from hasfl.networks import network
-from hasfl.reporting.metrics import outcome
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.runs import RunRequest
 from hasfl.strategies.catalogue import STRATEGIES
@@ -320,50 +319,6 @@ def test_training_goes_on_when_a_device_leaves(
     away = f'[[absence]]\ndevice = "2"\nfirst_round = {round}\nlast_round = {round}\n' if round else ""
     done = train({"training.target": "0.21"}, tables=away + CONSTANTS)
     assert (done.code, len(rounds(tmp_path / "run"))) == (0, 4), done.err
-
-
-def test_a_comparison(hasfl: Hasfl, tmp_path: Path) -> None:
-    compare = ("compare", write(tmp_path), "--out", tmp_path / "runs", "--strategies")
-    done = hasfl(*compare, "sfl,rbs+rms")
-    assert (done.code, done.err) == (0, "sfl, seed 0: training\nrbs+rms, seed 0: training\n")
-    assert "times as long" in done.out
-    picture = tmp_path / "runs" / "small-accuracy.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    before = {file: (tmp_path / file).read_bytes() for file in files(tmp_path) if (tmp_path / file).is_file()}
-
-    again = hasfl(*compare, "sfl,rbs+rms", "--json")  # nothing is trained again
-    assert (again.err.count(": finished before, in "), again.out.count("\n")) == (2, 1)
-    assert {file: (tmp_path / file).read_bytes() for file in before} == before
-    printed = json.loads(again.out)
-    assert printed["picture"] == str(picture)
-    assert [row["strategy"] for row in printed["strategies"]] == ["sfl", "rbs+rms"]
-    for row in printed["strategies"]:
-        reached = outcome(
-            row["strategy"],
-            RunFolder.open(tmp_path / "runs" / f"small-{row['strategy']}-seed0").records(),
-        )
-        assert row["converged_accuracy"]["mean"] == reached.converged_accuracy
-        assert row["converged_seconds"]["mean"] == reached.converged_seconds
-
-    more = hasfl(*compare, "sfl,fl", "--seeds", "0,1", "--picture", tmp_path / "more.svg")
-    begun = [line.removesuffix(": training") for line in more.err.splitlines() if line.endswith("training")]
-    assert begun == ["fl, seed 0", "sfl, seed 1", "fl, seed 1"]
-    assert " to " in more.out
-    assert "<svg" in (tmp_path / "more.svg").read_text()
-
-
-def test_a_comparison_uses_what_train_has_made(hasfl: Hasfl, tmp_path: Path) -> None:
-    scenario = write(tmp_path)
-    assert hasfl("train", scenario, "--out", tmp_path, "--strategy", "fl").code == 0
-    again = hasfl("compare", scenario, "--out", tmp_path, "--strategies", "fl")
-    assert again.err == f"fl, seed 0: finished before, in {tmp_path / 'small-fl-seed0'}\n"
-
-
-@pytest.mark.parametrize("names", ["sfl:b=4,cut=2;fl", "sfl:b=4,cut=2;"])
-def test_strategies_with_options_end_at_a_semicolon(hasfl: Hasfl, tmp_path: Path, names: str) -> None:
-    done = hasfl("compare", write(tmp_path), "--out", tmp_path, "--strategies", names, "--json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["strategies"][0]["strategy"] == "sfl:b=4,cut=2"
 
 
 @pytest.mark.parametrize("width", ["80", "120"])

@@ -186,7 +186,7 @@ def test_devices_are_either_listed_or_drawn_and_have_names_of_their_own(tmp_path
         InputError, match=r"give either \[\[device\]\] entries or fleet.flops to draw them from"
     ):
         problem(tmp_path, BASE + "[fleet]\nflops = 5\n" + DEVICE)
-    with pytest.raises(InputError, match="fleet.names must differ, got one name twice: give every device its own"):
+    with pytest.raises(InputError, match=r"fleet\.names must differ, got one name twice"):
         problem(tmp_path, BASE + DEVICE + DEVICE)
     with pytest.raises(
         InputError, match=r"device\[1\].speed is not a known field: expected one of name, count"

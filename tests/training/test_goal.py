@@ -127,7 +127,7 @@ def test_plateau_against_its_definition(accuracies: list[float]) -> None:
     assert plateau(accuracies) == found
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 9)), min_size=1, max_size=20))
+@given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0.01, 9)), min_size=1, max_size=20))
 def test_what_is_reached_stays_reached(evaluations: list[tuple[float, float]]) -> None:
     accuracies, losses = map(list, zip(*evaluations, strict=True))
     converged = Goal(converged=True)
@@ -160,3 +160,18 @@ def test_every_device_holds_out_its_share_and_keeps_a_sample(samples: list[int],
         assert count == min(math.ceil(share * own), own - 1)
         assert own - count >= 1
     assert not held_out_counts(np.array(samples), 0.0).any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"rounds": 0}, "rounds must be a whole number from 1"),
+        ({"samples": 1.5}, "samples must be a whole number from 1"),
+        ({"seconds": -1.0}, "seconds must be a finite number above 0"),
+        ({"loss": "low"}, "loss must be a finite number above 0"),
+        ({"accuracy": 97}, "accuracy must be above 0 and at most 1, which is 100 %, got 97"),
+    ],
+)
+def test_a_goal_that_makes_no_sense_is_refused(wrong: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Goal(**wrong)

@@ -14,7 +14,6 @@ from hasfl.plan import Plan
 from hasfl.reporting.metrics import Spread, outcome, speed_ups
 from hasfl.reporting.race import finish
 from hasfl.runner.comparison import ChosenPlan, Contest
-from hasfl.theory.latency import split_training_latency
 from hasfl.units import format_quantity, format_seconds
 
 MOST_GROUPS = 12  # of devices with the same plan; more are not shown
@@ -164,7 +163,7 @@ def _winner(rows: Sequence[RaceRow], goal: float) -> str:
 
 def _plan_table(plan: ChosenPlan) -> Table:
     """The batch size and the cut of every group of devices, and how long a round's two halves take them."""
-    latency = split_training_latency(plan.plan, plan.fleet, plan.profile)
+    latency = plan.latency(plan.plan)
     table = _titled(f"What {escape(plan.strategy)} gave each device (round {plan.round})")
     table.add_column("devices", no_wrap=True)
     for column in ("compute", "uplink", "batch", "cut", "before the\nserver", "after the\nserver"):
@@ -208,12 +207,14 @@ def _name_of(names: Sequence[str]) -> str:
 
 
 def _why(plan: ChosenPlan) -> str:
-    """What a round would take with the same number of samples dealt out equally."""
+    """What a round would take with the same number of samples dealt out equally; empty if not longer."""
     devices, samples = len(plan.fleet), int(plan.plan.batch_sizes.sum())
     equal = max(1, round(samples / devices))
     cut = int(np.bincount(plan.plan.cuts).argmax())
     alike = Plan.uniform(devices, batch_size=equal, cut=cut)
-    own, other = (split_training_latency(each, plan.fleet, plan.profile).total for each in (plan.plan, alike))
+    own, other = plan.latency(plan.plan).total, plan.latency(alike).total
+    if other <= own:
+        return ""
     return (
         "  A round waits for the slowest device, so slow devices get fewer samples or another cut.\n"
         f"  This round uses {samples} samples and takes {format_seconds(own)}.\n"

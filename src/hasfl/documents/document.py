@@ -100,7 +100,7 @@ def _did_you_mean(location: tuple[int | str, ...], kind: type[Document]) -> str:
 
 
 def _section(location: tuple[int | str, ...], kind: type[Document]) -> Any:
-    """The type of the section at a location; of a list of sections or an optional one, that of the section."""
+    """The type of the section at a location; lists of sections and optional sections count as sections."""
     section: Any = kind
     for step in location:
         if isinstance(step, str):

@@ -43,9 +43,9 @@ class ProfileSection(Document):
 
 
 class ConstantsSection(Document):
-    """What the rounds depend on: the constants of the paper's bound, or those measured in training.
+    """The constants of a law of rounds: those of the paper's bound, or those measured in training.
 
-    See `hasfl.profile.BoundConstants` and `hasfl.profile.MeasuredConstants`.
+    See `hasfl.constants.BoundConstants` and `hasfl.constants.MeasuredConstants`.
     """
 
     smoothness: float | None = None

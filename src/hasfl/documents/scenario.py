@@ -117,7 +117,7 @@ class ModelSection(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSection(Recipe, Planning, Serving, Machine):
+class TrainingSection(Machine, Serving, Planning, Recipe):  # fields are listed from the last base on
     """How training is done. Names, defaults and checks are those of `hasfl.settings`."""
 
     strategy: str = Recipe.strategy
@@ -138,13 +138,13 @@ class TrainingSection(Recipe, Planning, Serving, Machine):
 
 
 class StopSection(Document):
-    """Training ends when the first of these is met; see `hasfl.goal.Goal`."""
+    """Training ends when the first of these is met. `hasfl.goal.Goal` checks the numbers."""
 
-    rounds: Count | None = None
-    samples: Count | None = None
-    seconds: Annotated[float, Field(gt=0)] | None = None  # of virtual time
-    accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
-    loss: Annotated[float, Field(gt=0)] | None = None
+    rounds: int | None = None
+    samples: int | None = None
+    seconds: float | None = None  # of virtual time
+    accuracy: float | None = None  # on held-out samples
+    loss: float | None = None  # on held-out samples
     converged: bool | None = None  # None: true where nothing else is given
 
     def goal(self) -> Goal:
@@ -152,6 +152,12 @@ class StopSection(Document):
         asked = self.model_dump()
         asked["converged"] = bool(self.converged) if self.model_fields_set else True
         return Goal(**asked)
+
+    @model_validator(mode="after")
+    def _ends(self) -> "StopSection":
+        if self.goal() == Goal():
+            raise ValueError("training would never end: give rounds, seconds, accuracy or another condition")
+        return self
 
 
 class DataSection(Document):
@@ -163,9 +169,7 @@ class DataSection(Document):
     shards_per_device: Count = 2
     alpha: Annotated[float, Field(gt=0)] = 0.5
     samples: Count | None = None  # that each device holds; None: an equal share of all samples
-    held_out: float | None = (
-        Settings.held_out
-    )  # share of each device's samples that decide when training ends
+    held_out: float | None = Settings.held_out  # share of each device's samples
     augment: bool = Settings.augment
 
 

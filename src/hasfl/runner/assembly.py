@@ -33,7 +33,7 @@ from hasfl.readings.sources import (
     early,
 )
 from hasfl.seeds import Seeds
-from hasfl.settings import Settings
+from hasfl.settings import Machine, Planning, Serving, Settings
 from hasfl.state.optimizers import optimizer
 from hasfl.state.training_data import TrainingData
 from hasfl.strategies.catalogue import strategy
@@ -57,10 +57,17 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
     known = [field.name for field in fields(Settings)]
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
-            raise InputError(f"{name} is not a setting: {hint}")
+            raise InputError(f"{name} is not a setting of its own: {_hint(name, known)}")
     return Settings(**given)
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    """The group that a setting belongs to, or the nearest name that is known."""
+    for group in (Planning, Serving, Machine):
+        if name in {field.name for field in fields(group)}:
+            return f"give it in a group, as {group.__name__.lower()}={group.__name__}({name}=…)"
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
 
 
 def assemble(

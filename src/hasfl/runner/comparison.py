@@ -13,6 +13,9 @@ from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.runs import RunRequest, Watcher, carry_out
 from hasfl.runner.scenarios import load_data, model_of, read_scenario, world_of
+from hasfl.strategies.catalogue import strategy
+from hasfl.theory.latency import SplitTrainingLatency
+from hasfl.theory.paradigms import Paradigm
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +35,28 @@ class ChosenPlan:
     plan: Plan
     fleet: Fleet  # of the devices that took part in that round
     profile: Profile
+    paradigm: Paradigm
+
+    def latency(self, plan: Plan) -> SplitTrainingLatency:
+        """The time of each step of a round under a plan for the same devices."""
+        return self.paradigm.split_latency(plan, self.fleet, self.profile)
 
 
 def last_plan(scenario_file: Path, contest: Contest) -> ChosenPlan:
     """The last plan of the first strategy of a contest."""
     scenario = read_scenario(scenario_file).model_copy(update={"seed": contest.seed})
-    strategy, records = next(iter(contest.runs.items()))
+    name, records = next(iter(contest.runs.items()))
     fleet, data = scenario.draw(), load_data(scenario, folder=scenario_file.parent)
     world = world_of(scenario, fleet, folder=scenario_file.parent)
     last = records[-1]
     layers = count_layers(model_of(scenario, data))
     return ChosenPlan(
-        strategy=strategy,
+        strategy=name,
         round=last.round,
         plan=last.plan,
         fleet=world.fleet_at(last.round).only(last.devices),
         profile=Profile.of(layers, optimizer=scenario.training.optimizer),
+        paradigm=strategy(name).paradigm,
     )
 
 

@@ -77,7 +77,7 @@ def strategy(chosen: str | Strategy | Callable[[Situation], Plan]) -> Strategy:
     if isinstance(chosen, Pair | OwnStrategy):
         return chosen
     if not isinstance(chosen, str):
-        return OwnStrategy(chosen, getattr(chosen, "__name__", type(chosen).__name__))
+        return _own(chosen, getattr(chosen, "__name__", type(chosen).__name__))
     name = chosen.strip().lower()
     if name in STRATEGIES:
         return STRATEGIES[name]
@@ -85,16 +85,15 @@ def strategy(chosen: str | Strategy | Callable[[Situation], Plan]) -> Strategy:
     if colon and head in OPTIONS:
         return _with_options(head, _numbers(head, options))
     if colon and options.isidentifier():
-        return _own(chosen.strip())
+        return _own(find(chosen.strip(), "strategy"), chosen.strip())
     batch, _, cut = name.partition("+")
     if _is_rule(batch, BATCH_RULES, "b") and _is_rule(cut, CUT_RULES, "cut"):
         return _pair(batch, cut)
     raise InputError(f"strategy {chosen!r} is not known: {_what_is_known(name)}")
 
 
-def _own(name: str) -> Strategy:
-    """The strategy that `package.module:callable` names; a class is made without arguments."""
-    own = find(name, "strategy")
+def _own(own: object, name: str) -> Strategy:
+    """A user's function, object or class; a class is called without arguments."""
     return OwnStrategy(call(own, name, "strategy") if isinstance(own, type) else own, name)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hasfl.arrays import IntN
+from hasfl.callables import call
 from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.strategies.batch_rules import fixed_batch, habs, largest_batches, random_batches
@@ -138,7 +139,7 @@ class OwnStrategy:
     def __init__(self, own: object, name: str) -> None:
         self.name = name
         self._plan: Any = getattr(own, "plan", own)
-        self._rebatch = getattr(own, "rebatch", None)
+        self._rebatch: Any = getattr(own, "rebatch", None)
         self.draws_batches = self._rebatch is not None  # so that it is asked in every round
         if not callable(self._plan):
             raise InputError(
@@ -150,13 +151,14 @@ class OwnStrategy:
 
     def plan(self, situation: Situation) -> Plan:
         """The user's plan, checked."""
-        return self._checked(self._plan(situation), situation)
+        return self._checked(call(lambda: self._plan(situation), self.name, "strategy"), situation)
 
     def rebatch(self, situation: Situation, plan: Plan) -> Plan:
         """The user's plan for a round between two aggregations, checked; the same plan without a method."""
         if self._rebatch is None:
             return self._checked(plan, situation)
-        rebatched = self._checked(self._rebatch(situation, plan), situation)
+        made = call(lambda: self._rebatch(situation, plan), self.name, "strategy")
+        rebatched = self._checked(made, situation)
         if not np.array_equal(rebatched.cuts, plan.cuts):
             raise InputError(
                 f"strategy {self.name} moved a cut in round {situation.round}, between two aggregations: "

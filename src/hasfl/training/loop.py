@@ -180,11 +180,11 @@ def _record(order: Order, cost: Cost, last: RoundRecord | None) -> RoundRecord:
 
 def _with_loss(record: RoundRecord, loss: SupportsFloat) -> RoundRecord:
     """The record with its loss; refuses a loss that is not finite."""
-    value = float(loss)
-    tested = 0.0 if record.test_loss is None else record.test_loss
-    if not (math.isfinite(value) and math.isfinite(tested)):
-        raise Diverged(
-            f"the {'test' if math.isfinite(value) else 'training'} loss is not a finite number any more in "
-            f"round {record.round}: lower the learning rate, or choose a model with normalisation"
-        )
-    return replace(record, loss=value)
+    losses = {"training": float(loss), "held-out": record.held_out_loss, "test": record.test_loss}
+    for name, value in losses.items():
+        if value is not None and not math.isfinite(value):
+            raise Diverged(
+                f"the {name} loss is not a finite number any more in round {record.round}: lower the "
+                "learning rate, or choose a model with normalisation"
+            )
+    return replace(record, loss=float(loss))

@@ -39,9 +39,12 @@ class World:
 
     def present_so_far(self, round: int) -> IntN:
         """The sorted indices of the devices that have taken part in any round up to this one."""
-        # A device can join only in the first round of an interval.
-        first_rounds = range(1, count("round", round) + 1, self.interval)
-        return np.unique(np.concatenate([self.present(t) for t in first_rounds]))
+        joined = np.zeros(len(self.fleet), dtype=bool)
+        for t in range(1, count("round", round) + 1, self.interval):  # devices join when an interval begins
+            joined[self.present(t)] = True
+            if joined.all():
+                break
+        return np.flatnonzero(joined)
 
 
 @lru_cache(maxsize=CACHED_FLEETS)

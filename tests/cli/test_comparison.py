@@ -1,0 +1,103 @@
+"""`hasfl compare`: who converged where, or who reached the goal first; nothing is trained twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hasfl.reporting.metrics import outcome
+from hasfl.reporting.race import finish
+from hasfl.reporting.store import RunFolder
+from hasfl.units import format_seconds
+from tests.cli.conftest import Hasfl
+from tests.runner.scenarios import files, write
+
+
+def test_a_comparison(hasfl: Hasfl, tmp_path: Path) -> None:
+    compare = ("compare", write(tmp_path), "--out", tmp_path / "runs", "--strategies")
+    done = hasfl(*compare, "sfl,rbs+rms")
+    assert (done.code, done.err) == (0, "sfl, seed 0: training\nrbs+rms, seed 0: training\n")
+    assert "times as long" in done.out
+    picture = tmp_path / "runs" / "small-accuracy.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    before = {file: (tmp_path / file).read_bytes() for file in files(tmp_path) if (tmp_path / file).is_file()}
+
+    again = hasfl(*compare, "sfl,rbs+rms", "--json")  # nothing is trained again
+    assert (again.err.count(": finished before, in "), again.out.count("\n")) == (2, 1)
+    assert {file: (tmp_path / file).read_bytes() for file in before} == before
+    printed = json.loads(again.out)
+    assert printed["picture"] == str(picture)
+    assert [row["strategy"] for row in printed["strategies"]] == ["sfl", "rbs+rms"]
+    for row in printed["strategies"]:
+        reached = outcome(
+            row["strategy"],
+            RunFolder.open(tmp_path / "runs" / f"small-{row['strategy']}-seed0").records(),
+        )
+        assert row["converged_accuracy"]["mean"] == reached.converged_accuracy
+        assert row["converged_seconds"]["mean"] == reached.converged_seconds
+
+    more = hasfl(*compare, "sfl,fl", "--seeds", "0,1", "--picture", tmp_path / "more.svg")
+    begun = [line.removesuffix(": training") for line in more.err.splitlines() if line.endswith("training")]
+    assert begun == ["fl, seed 0", "sfl, seed 1", "fl, seed 1"]
+    assert " to " in more.out
+    assert "<svg" in (tmp_path / "more.svg").read_text()
+
+
+def test_a_comparison_uses_what_train_has_made(hasfl: Hasfl, tmp_path: Path) -> None:
+    scenario = write(tmp_path)
+    assert hasfl("train", scenario, "--out", tmp_path, "--strategy", "fl").code == 0
+    again = hasfl("compare", scenario, "--out", tmp_path, "--strategies", "fl")
+    assert again.err == f"fl, seed 0: finished before, in {tmp_path / 'small-fl-seed0'}\n"
+
+
+@pytest.mark.parametrize("names", ["sfl:b=4,cut=2;fl", "sfl:b=4,cut=2;"])
+def test_strategies_with_options_end_at_a_semicolon(hasfl: Hasfl, tmp_path: Path, names: str) -> None:
+    done = hasfl("compare", write(tmp_path), "--out", tmp_path, "--strategies", names, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["strategies"][0]["strategy"] == "sfl:b=4,cut=2"
+
+
+RACE = {"stop.accuracy": "0.2", "training.evaluate_every": "1", "stop.rounds": "8"}
+
+
+def test_a_race_to_an_accuracy(hasfl: Hasfl, tmp_path: Path) -> None:
+    """On samples that devices hold out; the test set is only told."""
+    compare = ("compare", write(tmp_path, RACE), "--out", tmp_path, "--strategies", "sfl,fl")
+    shown = hasfl(*compare)
+    assert shown.code == 0, shown.err
+    assert (tmp_path / "small-accuracy.png").read_bytes().startswith(b"\x89PNG")
+    runs = {name: RunFolder.open(tmp_path / f"small-{name}-seed0").records() for name in ("sfl", "fl")}
+    finishes = {name: finish(name, records, 0.2) for name, records in runs.items()}
+    assert all(each.reached for each in finishes.values())
+    printed = json.loads(hasfl(*compare, "--json").out)
+    assert (printed["goal"], printed["picture"]) == (0.2, str(tmp_path / "small-accuracy.png"))
+    for row in printed["strategies"]:
+        expected = finishes[row["strategy"]]
+        assert (row["reached"], row["seeds"]) == (1, 1)
+        assert row["seconds"]["mean"] == expected.seconds == runs[row["strategy"]][-1].clock
+        assert row["rounds"]["mean"] == expected.rounds == len(runs[row["strategy"]])
+        assert row["held_out_accuracy"]["mean"] == expected.held_out_accuracy >= 0.2
+        assert row["accuracy"]["mean"] == expected.accuracy
+        assert row["slower"]["mean"] == expected.seconds / finishes["sfl"].seconds
+    first = min(finishes.values(), key=lambda each: each.seconds)
+    assert f"{first.strategy} is first, after {format_seconds(first.seconds)} of virtual time" in shown.out
+
+
+def test_a_race_that_nobody_wins(hasfl: Hasfl, tmp_path: Path) -> None:
+    scenario = write(tmp_path, RACE | {"stop.accuracy": "0.999999"})
+    shown = hasfl("compare", scenario, "--out", tmp_path / "hard", "--strategies", "sfl")
+    assert (shown.code, "not reached (" in shown.out) == (0, True)
+    assert "No strategy reached 99.9999 % with every seed: give more rounds or a lower" in shown.out
+    printed = hasfl("compare", scenario, "--out", tmp_path / "hard", "--strategies", "sfl", "--json").out
+    assert json.loads(printed)["strategies"][0]["reached"] == 0
+
+
+def test_a_race_over_seeds(hasfl: Hasfl, tmp_path: Path) -> None:
+    """Each seed is a race of its own, and a goal that is reached with some seeds only is told so."""
+    seeds = ("--seeds", "0,1", "--json")
+    done = hasfl("compare", write(tmp_path, RACE), "--out", tmp_path, "--strategies", "sfl,fl", *seeds)
+    for row in json.loads(done.out)["strategies"]:
+        runs = [RunFolder.open(tmp_path / f"small-{row['strategy']}-seed{seed}").records() for seed in (0, 1)]
+        ends = [finish(row["strategy"], records, 0.2) for records in runs]
+        assert (row["reached"], row["seeds"]) == (sum(end.reached for end in ends), 2)
+        assert (row["seconds"]["low"], row["seconds"]["high"]) == tuple(sorted(end.seconds for end in ends))
