@@ -186,7 +186,7 @@ def test_settings_that_go_together(tmp_path: Path) -> None:
 def test_an_unknown_setting_is_refused_with_the_nearest_one(tmp_path: Path, name: str, hint: str) -> None:
     with pytest.raises(InputError) as library:
         simulation("sfl", **{name: 1})
-    assert str(library.value).startswith(f"{name} is not a setting: {hint}")
+    assert str(library.value).startswith(f"{name} is not a setting of its own: {hint}")
     path = written(tmp_path, f"training.{name} = 1")
     with pytest.raises(InputError) as file:
         read_scenario(path)

@@ -149,8 +149,8 @@ class Settings(Recipe):
         return self.planning.constants or ("measured" if self.planning.target is None else "paper")
 
     def _check_held_out(self) -> None:
-        quantity("held_out", self.held_out_share)
-        if not 0 <= self.held_out_share <= MOST_HELD_OUT:
+        share = self.held_out_share
+        if not isinstance(share, int | float) or not 0 <= share <= MOST_HELD_OUT:
             raise InputError(f"held_out must be from 0 to {MOST_HELD_OUT}, got {self.held_out!r}")
         if self.goal.judges_model and self.held_out_share == 0:
             raise InputError(

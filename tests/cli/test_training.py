@@ -212,7 +212,7 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "absence": ({}, '[[absence]]\ndevice = "9"\nfirst_round = 2\nlast_round = 3\n', "no device of that name"),
     "samples": ({"data.partition": '"shards"', "data.samples": "800"}, "", "samples must be at most"),
     "devices": ({"fleet.devices": "5000"}, "", "5000 devices cannot each hold one of 1438 samples"),
-    "rounds": ({"stop.rounds": "0"}, "", "stop.rounds must be greater than or equal to 1, got 0"),
+    "rounds": ({"stop.rounds": "0"}, "", "stop.rounds must be a whole number from 1 to 1,000,000,000, got 0"),
     "rate": ({"training.learning_rate": "0.0"}, "", "learning_rate must be a finite number above 0"),
 }
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from hasfl.errors import ModelError
 from hasfl.networks import LayeredModel, layered, resnet18, small_cnn
+from tests.lanes import quick_then_slow
 from tests.networks import models
 
 torch.manual_seed(0)
@@ -26,6 +27,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "dense": (models.DenseNet, IMAGE, 5),
     "resnet18": (lambda: resnet18(10), (3, 32, 32), 22),
 }
+SMALL = [name for name in CASES if name != "resnet18"]
 
 
 def sample(shape: tuple[int, ...], batch: int) -> Tensor:
@@ -54,7 +56,7 @@ def split(chain: LayeredModel, cut: int, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick_then_slow([*SMALL, "resnet18"], quick=len(SMALL)))
 def test_round_trip_for_every_cut(name: str, training: bool) -> None:
     make, shape, layers = CASES[name]
     module = make().train(training)

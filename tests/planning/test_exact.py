@@ -18,6 +18,7 @@ from hasfl.planning.paper.alternate import alternate
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
+from tests.lanes import quick_then_slow
 from tests.planning.random_problems import odd_problem, random_problem
 
 TINY = range(400)  # some 250 of them have a plan
@@ -36,7 +37,7 @@ def oracle(seed: int) -> tuple[Plan, float] | None:
     return best_of_all(tiny(seed))
 
 
-@pytest.mark.parametrize("hundred", range(4))
+@pytest.mark.parametrize("hundred", quick_then_slow(range(4), quick=2))
 def test_equals_enumeration(hundred: int) -> None:
     feasible = 0
     for seed in TINY[hundred * 100 : (hundred + 1) * 100]:
@@ -53,7 +54,7 @@ def test_equals_enumeration(hundred: int) -> None:
     assert feasible >= 50  # four times over: at least 200 problems
 
 
-@pytest.mark.parametrize("hundred", range(3))
+@pytest.mark.parametrize("hundred", quick_then_slow(range(3)))
 def test_equals_enumeration_of_odd_problems(hundred: int) -> None:
     feasible = 0
     for seed in range(hundred * 100, hundred * 100 + 100):
@@ -143,7 +144,7 @@ def test_batches_alone_and_cuts_alone_equal_enumeration(keep: str, solve: object
     assert solved >= 60
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", quick_then_slow(range(4)))
 def test_no_heuristic_beats_the_bound_of_a_larger_fleet(part: int) -> None:
     compared = 0
     for seed in range(3000 + part * 30, 3030 + part * 30):

@@ -27,6 +27,7 @@ from hasfl.runner.questions import read_problem
 from hasfl.theory.laws import law_of
 from hasfl.theory.objective import evaluate
 from hasfl.theory.rounds import BatchNoise
+from tests.lanes import quick_then_slow
 from tests.planning.random_problems import measured, random_problem
 
 PRICES = (1.0, 1.5, 3.0, 100.0)
@@ -76,7 +77,7 @@ def evaluate_seconds(problem: Problem, plan: Plan) -> float:
     return evaluate(plan, free).round_seconds
 
 
-@pytest.mark.parametrize("price", PRICES)
+@pytest.mark.parametrize("price", quick_then_slow(PRICES, quick=2))
 def test_exact_equals_enumeration_at_every_price(price: float) -> None:
     solved = mixed = 0
     for seed in range(150):
@@ -210,7 +211,7 @@ def uneven(seed: int) -> Problem:
     return replace(problem, fleet=fleet)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", quick_then_slow(range(4)))
 def test_a_gap_of_zero_ends_where_costs_are_of_very_different_size(part: int) -> None:
     ended = 0
     for seed in range(part * 100, part * 100 + 100):

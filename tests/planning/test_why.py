@@ -20,6 +20,7 @@ from hasfl.planning.advice.why import (
 from hasfl.planning.exact.planner import best_plan
 from hasfl.problem import Problem
 from hasfl.theory.objective import memory_needed
+from tests.lanes import quick_then_slow
 from tests.planning.random_problems import measured, random_problem
 
 FOREVER = 600.0
@@ -53,7 +54,7 @@ def test_every_resource_has_words() -> None:
     assert set(SERVER_RESOURCES) == set(PER_SERVER)
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", quick_then_slow(range(5)))
 def test_the_optimum_falls_by_what_is_said_within_its_error(part: int) -> None:
     tried = 0
     for seed in range(part * 40, part * 40 + 40):

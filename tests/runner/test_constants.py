@@ -16,6 +16,7 @@ from hasfl.record import RoundRecord
 from hasfl.settings import Settings
 from tests.cli.conftest import Hasfl, Outcome
 from tests.engines.simulations import grouped, simulation, unequal_fleet
+from tests.lanes import quick_then_slow
 from tests.runner.scenarios import kept, rounds, sentence, write
 
 pytestmark = pytest.mark.usefixtures("readings_come_soon")
@@ -118,12 +119,14 @@ def stopped_often(
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"training.optimizer": '"adam"', "training.learning_rate": "0.002", "model.norm": '"batch"'},
-        {"world.rates": '"walk"', "world.leave": "0.2", "training.interval": "3"},
-        {"training.plans": '"stay"', "training.constants": '"paper"'},
-    ],
+    quick_then_slow(
+        [
+            {},
+            {"training.optimizer": '"adam"', "training.learning_rate": "0.002", "model.norm": '"batch"'},
+            {"world.rates": '"walk"', "world.leave": "0.2", "training.interval": "3"},
+            {"training.plans": '"stay"', "training.constants": '"paper"'},
+        ]
+    ),
     ids=str,
 )
 def test_resumed_across_readings(

@@ -148,5 +148,7 @@ def test_the_test_set_ends_nothing() -> None:
 
 
 def test_a_wrong_name_of_a_setting_is_answered_with_the_right_one() -> None:
-    with pytest.raises(InputError, match=r"^learnig_rate is not a setting: did you mean learning_rate\?$"):
+    with pytest.raises(
+        InputError, match=r"^learnig_rate is not a setting of its own: did you mean learning_rate\?$"
+    ):
         simulate(own_module(), own_data(), FLEET, learnig_rate=1)

@@ -29,6 +29,7 @@ from tests.engines.trainings import (
     job,
     timetable,
 )
+from tests.lanes import quick_then_slow
 
 UNMEASURED = Serving(serve="mean", calibrate=False)
 TOLERANCE = 1e-12  # float64, sums of a few models in another order
@@ -155,7 +156,7 @@ def done(strategy: str, engine: str, **serving: Any) -> tuple[Simulation, list[R
     return made, list(made.training.rounds())
 
 
-@pytest.mark.parametrize("engine", ["simulated", "reference"])
+@pytest.mark.parametrize("engine", quick_then_slow(["simulated", "reference"]))
 @pytest.mark.parametrize("strategy", ["b=4+hams", "b=4+rms", "fl", "sl:b=4", "cl"])
 def test_training_does_not_notice_what_is_served(strategy: str, engine: str) -> None:
     """Not a bit of it, however it is served, though rounds are evaluated all the time."""

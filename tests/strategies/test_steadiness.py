@@ -20,6 +20,7 @@ from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.decider import StrategyDecider
 from hasfl.strategies.steadiness import worth_changing
 from hasfl.theory.objective import evaluate
+from tests.lanes import quick_then_slow
 from tests.planning.random_problems import measured, random_problem
 
 SEEDS = st.integers(0, 10_000)
@@ -250,7 +251,7 @@ def changes(seed: int, error: float) -> list[int]:
     return [sum(one != other for one, other in itertools.pairwise(row)) for row in (taken, found)]
 
 
-@pytest.mark.parametrize("error", [0.1, 0.4, 0.8])
+@pytest.mark.parametrize("error", quick_then_slow([0.1, 0.4, 0.8]))
 def test_plans_do_not_flap(error: float) -> None:
     """Constants that move within their errors change a plan once at most, though the best one changes."""
     counted = np.array([changes(seed, error) for seed in range(4)])

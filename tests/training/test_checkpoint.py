@@ -17,6 +17,7 @@ from hasfl.runner.simulation import Simulation
 from hasfl.training.checkpoint import restore, saved
 from hasfl.world import World
 from tests.engines.simulations import changing_world, simulation, unequal_fleet, world_without
+from tests.lanes import quick_then_slow
 
 pytestmark = pytest.mark.usefixtures("readings_come_soon")
 ROUNDS = 7  # two aggregations, and a round of a third interval
@@ -64,7 +65,7 @@ def assert_same_bits(
     assert all(torch.equal(tensor, expected[1][name]) for name, tensor in found[1].items())
 
 
-@pytest.mark.parametrize("strategy", CASES)
+@pytest.mark.parametrize("strategy", quick_then_slow(list(CASES), quick=3))
 def test_after_every_round(strategy: str) -> None:
     records, kept, model = kept_after_every_round(simulation(strategy, rounds=ROUNDS, **CASES[strategy]))
     assert len(kept) == ROUNDS
