@@ -23,6 +23,7 @@ from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl, Outcome
 from tests.engines.simulations import simulation, unequal_fleet
+from tests.lanes import quick_then_slow
 from tests.runner.scenarios import CONSTANTS, PIS, files, kept, rounds, sentence, write
 
 
@@ -79,7 +80,7 @@ def test_the_place_of_the_run_is_printed_in_one_piece(
     assert str(place / "small-sfl-seed0") in done.out
 
 
-@pytest.mark.parametrize("name", [*STRATEGIES, "fixed:b=4,cut=2", "b=3+rhams"])
+@pytest.mark.parametrize("name", quick_then_slow([*STRATEGIES, "fixed:b=4,cut=2", "b=3+rhams"], quick=4))
 def test_every_strategy_trains(train: Callable[..., Outcome], tmp_path: Path, name: str) -> None:
     assert train({}, "--strategy", name).code == 0
     rows = rounds(tmp_path / "run")
@@ -112,7 +113,7 @@ WORLDS: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", quick_then_slow(list(WORLDS), quick=8))
 def test_scenarios(train: Callable[..., Outcome], tmp_path: Path, world: str) -> None:
     (tmp_path / "rates.csv").write_text("round,device,up_rate\n3,1,1 Mbps\n")
     changes, tables = WORLDS[world]

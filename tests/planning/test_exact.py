@@ -169,7 +169,7 @@ def test_no_heuristic_beats_the_bound_of_a_larger_fleet(part: int) -> None:
     assert compared >= 8
 
 
-@pytest.mark.parametrize("edges", [4, 8, 32, 256])
+@pytest.mark.parametrize("edges", quick_then_slow([8, 256, 4, 32], quick=2))
 def test_batches_on_a_grid_of_any_size_agree_with_the_search(
     edges: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,10 +54,10 @@ def test_every_resource_has_words() -> None:
     assert set(SERVER_RESOURCES) == set(PER_SERVER)
 
 
-@pytest.mark.parametrize("part", quick_then_slow(range(5)))
+@pytest.mark.parametrize("part", quick_then_slow(range(10)))
 def test_the_optimum_falls_by_what_is_said_within_its_error(part: int) -> None:
     tried = 0
-    for seed in range(part * 40, part * 40 + 40):
+    for seed in range(part * 20, part * 20 + 20):
         problem = random_problem(seed, devices=(1, 3), layers=(2, 5), max_batch=16)
         problem = measured(problem, seed) if seed % 2 else problem
         try:
@@ -75,7 +75,7 @@ def test_the_optimum_falls_by_what_is_said_within_its_error(part: int) -> None:
             said = all_of_them[words.format(problem.fleet.names[i])]
             assert within_error(said, best - optimum(upgraded(problem, field, i)), best), (seed, field)
         tried += 1
-        if tried == 10:
+        if tried == 5:
             return
     pytest.fail(f"only {tried} problems had a plan")
 

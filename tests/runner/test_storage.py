@@ -15,6 +15,7 @@ from hasfl.cli.training_view import TrainingView
 from hasfl.reporting.tensor_file import read_tensors, write_tensors
 from hasfl.runner.runs import RunRequest
 from tests.cli.conftest import Hasfl, Outcome
+from tests.lanes import quick_then_slow
 from tests.reporting.runs import no_file_above
 from tests.runner.scenarios import SAME_AGAIN, files, kept, rounds, sentence, write
 
@@ -149,7 +150,7 @@ DAMAGES: dict[str, Callable[[Tensors, State], tuple[Tensors, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("damage", ["cut off", "empty", *DAMAGES])
+@pytest.mark.parametrize("damage", quick_then_slow(["cut off", "empty", *DAMAGES], quick=8))
 def test_a_damaged_checkpoint(finished: Path, resume: Callable[[], Outcome], damage: str) -> None:
     (finished / "result.json").unlink()
     recorded, path = (finished / "rounds.jsonl").read_bytes(), finished / "checkpoint.safetensors"
