@@ -30,9 +30,9 @@ from hasfl.data import load_dataset, partition
 from hasfl.networks import LayeredModel, network
 from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan
+from hasfl.readings.noise_and_drift import take_reading
 from hasfl.readings.paper_estimates import estimate_bound_constants
 from hasfl.readings.probe import Probe
-from hasfl.readings.reading import take_reading
 from hasfl.readings.sources import TrackedConstants
 from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
 from hasfl.reporting.figures import save_figure

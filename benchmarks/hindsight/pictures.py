@@ -216,10 +216,7 @@ def seeds_in_words(seeds: Iterable[int]) -> str:
 def plans_picture(results_of_all: Sequence[Results]) -> "Figure | None":
     """Batch sizes, the deepest cut and the measured noise over virtual time."""
     by_name = {results.setting: results for results in results_of_all}
-    serves_last = HASFL | {"serve": "last"}
-    runs = [
-        by_name[name].runs(fleet=fleet, **serves_last)[:1] for name, fleet in SHOWN_RUNS if name in by_name
-    ]
+    runs = [by_name[name].runs(fleet=fleet, **HASFL)[:1] for name, fleet in SHOWN_RUNS if name in by_name]
     shown = [run for first in runs for run in first]
     if not shown:
         return None

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hasfl.reporting.metrics import outcome
-from hasfl.reporting.race import finish
 from hasfl.reporting.store import RunFolder
+from hasfl.reporting.time_to_goal import finish
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl
 from tests.runner.scenarios import files, write

@@ -14,11 +14,11 @@ from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import Diverged
 from hasfl.plan import Order, Plan
 from hasfl.profile import PER_LAYER_COSTS, Profile
-from hasfl.readings import reading as reading_module
+from hasfl.readings import noise_and_drift as reading_module
 from hasfl.readings import sources
 from hasfl.readings.gradients import Samples, gradient
+from hasfl.readings.noise_and_drift import Reading, samples_beyond_training
 from hasfl.readings.probe import Probe
-from hasfl.readings.reading import Reading, samples_beyond_training
 from hasfl.readings.sources import (
     GUESSED_NOISE,
     GUESSED_SKEW,

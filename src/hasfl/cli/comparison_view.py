@@ -12,7 +12,7 @@ from rich.table import Table
 
 from hasfl.plan import Plan
 from hasfl.reporting.metrics import Spread, outcome, speed_ups
-from hasfl.reporting.race import finish
+from hasfl.reporting.time_to_goal import finish
 from hasfl.runner.comparison import ChosenPlan, Contest
 from hasfl.units import format_quantity, format_seconds
 

@@ -84,24 +84,36 @@ def _options(
 @app.command()
 def plan(
     question: Annotated[
-        str, typer.Argument(help="A scenario (.toml), a raw problem (.json), or - for standard input.")
+        str,
+        typer.Argument(
+            help="A scenario (.toml), a problem in raw numbers (.json), or - for a problem on standard input.",
+            metavar="FILE",
+        ),
     ],
     batch: Annotated[
-        str | None, typer.Option(help="Keep these batch sizes: one number, or one per device: 8,16,4")
+        str | None,
+        typer.Option(help="Fix the batch sizes: one number for all devices, or one per device, as 8,16,4."),
     ] = None,
     cut: Annotated[
         str | None,
-        typer.Option(help="Keep these cuts, as layers on the device: one number, or one per device."),
+        typer.Option(
+            help="Fix the cuts. A cut is the number of layers that a device holds. Give one number for all "
+            "devices, or one per device, as 4,2,4."
+        ),
     ] = None,
-    solver: Annotated[str, typer.Option(help="exact, or bcd, the paper's Algorithm 2.")] = "exact",
+    solver: Annotated[
+        str, typer.Option(help="exact for the exact planner, or bcd for the paper's Algorithm 2.")
+    ] = "exact",
     gap: Annotated[
         float,
         typer.Option(
-            min=0.0, max=1.0, help="Stop when the plan is proved to be within this share of the optimum."
+            min=0.0,
+            max=1.0,
+            help="Stop when it is proved that no plan saves more than this share of the training time.",
         ),
     ] = 1e-3,
     time_limit: Annotated[
-        float, typer.Option(min=0.0, help="Seconds after which to stop with the best plan found.")
+        float, typer.Option(min=0.0, help="Stop after this many seconds with the best plan so far.")
     ] = 60.0,
     why: Annotated[
         bool,
@@ -112,9 +124,10 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the batch size and the cut of every device, and say how long training takes.
+    """Find the best batch size and cut of every device.
 
-    With --batch or --cut, only the other is chosen; with both, the plan is evaluated.
+    The output also says how long training takes. With --batch, only the cuts are chosen. With --cut, only the
+    batch sizes are chosen. With both, nothing is chosen, and the plan is only evaluated.
     """
     from hasfl.runner.questions import read_problem, solve
 
@@ -182,16 +195,29 @@ def _per_device(option: str, text: str, devices: int) -> IntN:
 
 @app.command()
 def profile(
-    model: Annotated[str, typer.Argument(help="vgg16, resnet18, small-cnn, or package.module:callable.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="vgg16, resnet18, small-cnn, or a model of your own as package.module:callable.",
+            metavar="MODEL",
+        ),
+    ],
     classes: Annotated[
-        int | None, typer.Option(min=1, help="Number of classes of a model of hasfl's.")
+        int | None, typer.Option(min=1, help="Number of classes, for vgg16, resnet18 and small-cnn.")
     ] = None,
-    norm: Annotated[str | None, typer.Option(help="batch, group or none.")] = None,
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
-    shape: Annotated[str | None, typer.Option("--input", help="Shape of one sample, e.g. 3x32x32.")] = None,
+    norm: Annotated[
+        str | None, typer.Option(help="batch, group or none, for vgg16, resnet18 and small-cnn.")
+    ] = None,
+    optimizer: Annotated[
+        str, typer.Option(help="sgd, momentum or adam. The optimiser's slots are counted in the JSON.")
+    ] = "sgd",
+    shape: Annotated[
+        str | None,
+        typer.Option("--input", help="Shape of one sample, as 3x32x32, for small-cnn or your own model."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what each layer of a model costs, for one sample."""
+    """Show what each layer of a model costs for one sample."""
     from hasfl.documents.document import checked
     from hasfl.documents.profile_file import ProfileFile
     from hasfl.documents.scenario import ModelSection

@@ -16,32 +16,44 @@ if TYPE_CHECKING:
     from hasfl.runner.runs import RunRequest
 
 ScenarioFile = Annotated[Path, typer.Argument(help="A scenario (.toml).", metavar="SCENARIO")]
-RunsFolder = Annotated[Path, typer.Option("--out", help="Folder for the runs.")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda; overrides the scenario's.")]
+RunsFolder = Annotated[Path, typer.Option("--out", help="The folder that holds the folders of all runs.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="The processor that trains, cpu or cuda, instead of the scenario's training.device."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 PAPER = "hasfl,rbs+hams,habs+rms,rbs+rms,rbs+rhams"
 
 
 def train(
     scenario: ScenarioFile,
-    strategy: Annotated[str | None, typer.Option(help="Overrides the scenario's.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Overrides the scenario's.")] = None,
-    run: Annotated[str | None, typer.Option(help="A name for the run's folder.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="A strategy instead of the scenario's training.strategy.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="A seed instead of the scenario's seed.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(help="The name of the run's folder. Default: made of scenario, strategy and seed."),
+    ] = None,
     out: RunsFolder = Path("runs"),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in this folder from its last checkpoint.")
+    ] = False,
     device: Device = None,
     picture: Annotated[
-        Path | None, typer.Option(help="File for a picture of the plans over time (.png or .svg).")
+        Path | None, typer.Option(help="Save a picture of the plans over time in this file (.png or .svg).")
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only print how much memory training needs, and whether it fits."),
+        typer.Option(
+            "--dry-run", help="Do not train. Print how much memory training needs and how much is free."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model over a fleet in virtual time.
 
-    The run is a folder with a record of every round, a checkpoint, the model and the result.
+    A run is a folder with the scenario, a record of every round, a checkpoint, the model and the result.
     """
     _wait_politely()
     from hasfl.cli.training_view import TrainingView, show_outcome
@@ -82,20 +94,27 @@ def compare(
     scenario: ScenarioFile,
     strategies: Annotated[
         str,
-        typer.Option(help="Names separated by commas; by semicolons where a name has options with commas."),
+        typer.Option(
+            help="Names of strategies, with commas between them. If a name has a comma itself, as "
+            "sfl:b=16,cut=2, put semicolons between the names."
+        ),
     ] = PAPER,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, as 0,1,2; default: the scenario's.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, as 0,1,2. Default: the scenario's seed.")] = None,
     out: RunsFolder = Path("runs"),
     picture: Annotated[
-        Path | None, typer.Option(help="File for the picture of accuracy against time (.png or .svg).")
+        Path | None,
+        typer.Option(
+            help="Save the picture of accuracy against time in this file (.png or .svg). Default: a .png "
+            "file in the folder of --out, named after the scenario."
+        ),
     ] = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train several strategies and say which one is better and faster, and by how much.
+    """Train several strategies and compare accuracies and times.
 
-    Where the scenario asks for an accuracy, the time to it is compared. Finished runs are used again, stopped
-    ones are resumed.
+    If the scenario has a stop.accuracy, the times to this accuracy are compared. Otherwise the converged
+    accuracies and times are compared. Finished runs are used again, and stopped runs are resumed.
     """
     _wait_politely()
     from hasfl.cli.training_view import TrainingView
@@ -135,7 +154,7 @@ def _tell_race(
     """Draw and print when each strategy reached the goal."""
     from hasfl.cli.comparison_view import race_rows, show_race
     from hasfl.reporting.figures import save_figure
-    from hasfl.reporting.race import race_picture
+    from hasfl.reporting.time_to_goal import race_picture
     from hasfl.runner.comparison import last_plan
 
     save_figure(race_picture(contests[0].runs, goal), drawn)
@@ -151,11 +170,13 @@ def data(
     scenario: ScenarioFile,
     picture: Annotated[
         Path | None,
-        typer.Option(help="File for a picture of the classes that each device holds (.png or .svg)."),
+        typer.Option(
+            help="Save a picture of the classes that each device holds in this file (.png or .svg)."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which device holds how many samples of which class."""
+    """Show how many samples of each class every device holds."""
     from hasfl.cli.training_view import show_shares
     from hasfl.data import label_counts
     from hasfl.reporting.figures import save_figure, who_holds_what

@@ -12,9 +12,9 @@ from hasfl.constants import SINGLE_NOISE, BoundConstants, Constants, MeasuredCon
 from hasfl.plan import Order
 from hasfl.profile import Profile
 from hasfl.readings.gradients import require_finite
+from hasfl.readings.noise_and_drift import Reading, samples_beyond_training, take_reading
 from hasfl.readings.paper_estimates import estimate_bound_constants
 from hasfl.readings.probe import Probe
-from hasfl.readings.reading import Reading, samples_beyond_training, take_reading
 from hasfl.readings.tracking import GUESS_ERROR, LEAST, Tracked
 
 # Pairs (intervals, rounds): a reading comes after that many intervals, but not before that many rounds.

@@ -10,13 +10,19 @@ from numpy.typing import NDArray
 from hasfl.errors import InputError
 from hasfl.record import RoundRecord
 from hasfl.reporting.canvas import (
+    ABOVE_LINES,
     ALL_SIDES,
     DARK,
+    FIRST_LINE_WIDTH,
     GREY,
+    GRID_WIDTH,
     HALF_CELL,
+    LINE_WIDTH,
+    MARK_SIZE,
     PALE,
     SMALL,
     TINY,
+    TO_PERCENT,
     every,
     green_to_blue,
     heat_map,
@@ -35,7 +41,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TO_PERCENT = 100
 TIME_UNITS = {"days": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
 # Ticks of a logarithmic time axis: about one for each factor of ten, with a round name.
 LOG_TICKS = {
@@ -51,10 +56,6 @@ FORMATS = (".png", ".svg")
 LEAST_HEIGHT = 3.2
 HEIGHT_PER_CURVE, HEIGHT_OF_MARKS = 0.45, 0.5  # the legend has one entry per curve, and explains the marks
 UNITS_SHOWN = 2  # the time axis has the largest unit of which the longest run lasts two or more
-LINE_WIDTH, FIRST_LINE_WIDTH = 1.3, 2.6  # a wide first line stays visible where another line covers it
-MARK_SIZE = 6.5
-ABOVE_LINES = 3  # the drawing order of marks; matplotlib draws lines at 2
-GRID_WIDTH = 0.5
 LEGEND_SPACING = 0.9  # over the font size
 LOGARITHMIC_FROM = 10  # the time axis is logarithmic if the longest run lasts this many times the shortest
 TICK_REACH = 2  # a tick may lie outside the data by this factor

@@ -21,10 +21,10 @@ from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import Diverged
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order, Plan
-from hasfl.readings import reading as reading_module
+from hasfl.readings import noise_and_drift as reading_module
 from hasfl.readings.gradients import Samples, gradient
+from hasfl.readings.noise_and_drift import Reading, take_reading
 from hasfl.readings.probe import Probe
-from hasfl.readings.reading import Reading, take_reading
 from hasfl.state.optimizers import Adam, Momentum, Optimizer, Sgd
 from tests.engines.models import model as catalogue_model
 from tests.engines.trainings import job as any_job

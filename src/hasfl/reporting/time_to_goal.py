@@ -1,0 +1,132 @@
+"""Who reaches a goal first: when each run reached an accuracy on held-out samples, and a picture of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hasfl.record import RoundRecord
+from hasfl.reporting.canvas import (
+    ABOVE_LINES,
+    DARK,
+    FIRST_LINE_WIDTH,
+    GRID_WIDTH,
+    HALF_CELL,
+    LINE_WIDTH,
+    MARK_SIZE,
+    NORMAL,
+    PALE,
+    SMALL,
+    TO_PERCENT,
+    label,
+    line_style,
+    new_figure,
+)
+from hasfl.units import format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Records = Sequence[RoundRecord]
+# Numbers are chosen by hand, by the look of the figure; heights are in inches.
+BAR_HEIGHT, CURVES_HEIGHT, OTHER_HEIGHT = 0.3, 2.2, 0.4  # of one bar with its gap, of the curves, of the rest
+BAR_SHARE = 0.7  # of a bar's height that is filled
+TEXT_SPACE, TEXT_DISTANCE = 0.45, 0.01  # right of the bars, as shares of the longest bar
+SHOWN_TIME = 4.0  # times the winner's time that the curves show; slower runs leave the frame to the right
+MINUTES_FROM = 600.0  # seconds: a longer axis is in minutes
+TOP = 101  # percent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """When one run reached the goal; where it did not, its last evaluation."""
+
+    strategy: str
+    reached: bool
+    seconds: float  # of virtual time
+    rounds: int
+    held_out_accuracy: float
+    accuracy: float  # on the test set, at the same evaluation
+
+
+def finish(strategy: str, records: Records, goal: float) -> Finish:
+    """When the run of a strategy first had the accuracy `goal` on held-out samples."""
+    evaluated = [record for record in records if record.held_out_accuracy is not None]
+    good = [record for record in evaluated if (record.held_out_accuracy or 0.0) >= goal]
+    record = good[0] if good else evaluated[-1]
+    assert record.held_out_accuracy is not None
+    assert record.accuracy is not None
+    return Finish(
+        strategy=strategy,
+        reached=bool(good),
+        seconds=record.clock,
+        rounds=record.round,
+        held_out_accuracy=record.held_out_accuracy,
+        accuracy=record.accuracy,
+    )
+
+
+def race_picture(runs: Mapping[str, Records], goal: float) -> "Figure":
+    """Above, the time of every strategy to the goal; below, accuracy over the first part of that time.
+
+    Both axes are linear. The factor to the fastest strategy is written beside each bar.
+    """
+    finishes = [finish(strategy, records, goal) for strategy, records in runs.items()]
+    bars_height = BAR_HEIGHT * len(finishes)
+    figure = new_figure(bars_height + CURVES_HEIGHT + OTHER_HEIGHT)
+    bars, curves = figure.subplots(2, height_ratios=[bars_height, CURVES_HEIGHT])
+    _draw_bars(bars, finishes, goal)
+    _draw_curves(curves, runs, finishes, goal)
+    return figure
+
+
+def _fastest(finishes: Sequence[Finish]) -> float:
+    """Seconds of the run that reached the goal first; of the shortest run where none reached it."""
+    reached = [run.seconds for run in finishes if run.reached]
+    return min(reached or [run.seconds for run in finishes])
+
+
+def _draw_bars(axes: "Axes", finishes: Sequence[Finish], goal: float) -> None:
+    fastest, longest = _fastest(finishes), max(run.seconds for run in finishes)
+    for row, run in enumerate(finishes):
+        colour = line_style(row)["color"]
+        face, hatch = (colour, "") if run.reached else ("white", "///")
+        axes.barh(row, run.seconds, color=face, edgecolor=colour, hatch=hatch, height=BAR_SHARE)
+        place = run.seconds + TEXT_DISTANCE * longest
+        axes.text(place, row, _in_words(run, fastest), va="center", fontsize=SMALL, color=DARK)
+    axes.set_yticks(range(len(finishes)), labels=[run.strategy for run in finishes])
+    axes.set_ylim(len(finishes) - HALF_CELL, -HALF_CELL)
+    axes.set_xlim(0, (1 + TEXT_SPACE) * longest)
+    axes.set_xticks([])
+    label(axes, frame=("left",))
+    title = f"Virtual time until {TO_PERCENT * goal:g} % of the held-out samples are right"
+    axes.set_title(title, loc="left", fontsize=NORMAL)
+
+
+def _in_words(run: Finish, fastest: float) -> str:
+    time = format_seconds(run.seconds)
+    if not run.reached:
+        return f"not reached after {time}: {run.held_out_accuracy:.1%}"
+    return time if run.seconds == fastest else f"{time}, {run.seconds / fastest:.3g} times as long"
+
+
+def _draw_curves(axes: "Axes", runs: Mapping[str, Records], finishes: Sequence[Finish], goal: float) -> None:
+    edge = SHOWN_TIME * _fastest(finishes)
+    unit, size = ("ms", 1e-3) if edge < 1 else ("s", 1.0) if edge < MINUTES_FROM else ("min", 60.0)
+    for k, (run, records) in enumerate(zip(finishes, runs.values(), strict=True)):
+        evaluated = [record for record in records if record.held_out_accuracy is not None]
+        seconds = [record.clock / size for record in evaluated]
+        accuracies = [TO_PERCENT * (record.held_out_accuracy or 0.0) for record in evaluated]
+        name = f"{run.strategy} (later)" if evaluated[0].clock > edge else run.strategy
+        width = LINE_WIDTH if k else FIRST_LINE_WIDTH
+        axes.plot(seconds, accuracies, lw=width, label=name, **line_style(k))
+        if run.reached and run.seconds <= edge:
+            end = run.seconds / size, TO_PERCENT * run.held_out_accuracy
+            axes.plot(*end, "o", ms=MARK_SIZE, color=line_style(k)["color"], mec="white", zorder=ABOVE_LINES)
+    axes.axhline(TO_PERCENT * goal, color=DARK, lw=GRID_WIDTH, ls=":")
+    axes.text(edge / size, TO_PERCENT * goal, "goal ", va="bottom", ha="right", fontsize=SMALL, color=DARK)
+    axes.set_xlim(0, edge / size)
+    axes.set_ylim(top=TOP)
+    label(axes, x=f"virtual time ({unit})", y="accuracy on held-out\nsamples (%)")
+    axes.grid(color=PALE, linewidth=GRID_WIDTH)
+    axes.legend(loc="lower right", fontsize=SMALL, frameon=False)
