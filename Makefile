@@ -18,7 +18,7 @@ $(READY): requirements.lock pyproject.toml
 
 DEMO := hasfl,hasfl-bcd,fl,sfl,b=16+cut=2,rbs+rms
 
-demo: $(READY)  ## Train six strategies on twenty unequal boxes and say who is first
+demo: $(READY)  ## Train six strategies on twenty unequal devices and say who is first
 	@rm -rf runs/demo
 	$(BIN)/hasfl compare examples/demo.toml --strategies $(DEMO) --out runs/demo
 

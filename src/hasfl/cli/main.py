@@ -86,7 +86,7 @@ def plan(
     question: Annotated[
         str,
         typer.Argument(
-            help="A scenario (.toml), a problem in raw numbers (.json), or - for a problem on standard input.",
+            help="A scenario (.toml), a problem in raw numbers (.json), or - for a problem on stdin.",
             metavar="FILE",
         ),
     ],

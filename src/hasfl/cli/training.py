@@ -37,7 +37,7 @@ def train(
     ] = None,
     out: RunsFolder = Path("runs"),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in this folder from its last checkpoint.")
+        bool, typer.Option("--resume", help="If the run was stopped, continue from its last checkpoint.")
     ] = False,
     device: Device = None,
     picture: Annotated[

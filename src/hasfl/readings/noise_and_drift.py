@@ -10,7 +10,7 @@ Training with a fixed learning rate settles where overshoot is about as large as
 fast as carried says. The smaller the batch, the larger the part of overshoot that only its own samples see.
 So the number of rounds grows by the factor
 
-    1 + noise · mean_i(1/b_i),     noise · mean_i(1/a_i) = overshoot · (overshoot / carried − 1)
+    1 + noise · mean_i(1/b_i),     noise · mean_i(1/a_i) = min(overshoot, 1) · (overshoot / carried − 1)
 
 where a_i is the number of device i's samples in A. Where overshoot is small, noise costs nothing. Both are
 measured on a fraction of Δ and scaled up, because the slope is nearly straight that far.
