@@ -79,9 +79,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(LAZY[name]), name)
     except ModuleNotFoundError as error:
-        from hasfl.errors import MissingExtra
+        from hasfl.errors import MissingName
 
-        raise MissingExtra(f"hasfl.{name} needs {error.name}: pip install 'hasfl[train]'") from error
+        raise MissingName(f"hasfl.{name} needs {error.name}: pip install 'hasfl[train]'") from error
 
 
 def __dir__() -> list[str]:

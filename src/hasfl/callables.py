@@ -14,13 +14,13 @@ Result = TypeVar("Result")
 
 @contextmanager
 def _working_folder_first() -> Iterator[None]:
-    """Let modules of the working folder be imported, as `python -m` does; then put sys.path back."""
-    before = list(sys.path)
-    sys.path.insert(0, str(Path.cwd()))
+    """Let modules of the working folder be imported, as `python -m` does; then remove it again."""
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
-        sys.path[:] = before
+        sys.path.remove(folder)  # the first one, which is the one inserted; a user's own additions stay
 
 
 def find(name: str, what: str) -> object:

@@ -8,6 +8,7 @@
     │   ├── TargetUnreachable   the target ε is not above the floor of the convergence bound
     │   └── Infeasible          no plan satisfies the constraints of a problem
     ├── MissingExtra            an optional part of hasfl is not installed; exits with 2
+    │   └── MissingName         a name of the package that needs such a part; an AttributeError too
     ├── StorageError            a file or folder cannot be written; exits with 1
     ├── Diverged                the loss is no longer a finite number; exits with 1
     └── Interrupted             the user stopped the training; exits with 130
@@ -59,6 +60,10 @@ class Infeasible(InputError):
 
 class MissingExtra(HasflError):
     """A part of hasfl needs an optional dependency that is not installed."""
+
+
+class MissingName(MissingExtra, AttributeError):
+    """A name of the package whose optional dependency is not installed; hasattr says that it is not there."""
 
 
 class StorageError(HasflError):

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from hasfl.arrays import count, quantity
-from hasfl.constants import Constants
+from hasfl.constants import BoundConstants, Constants, MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.goal import HELD_OUT, UNTIL_CONVERGED, Goal
 from hasfl.problem import MAX_BATCH
@@ -129,10 +131,19 @@ class Settings(Recipe):
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
-        if not isinstance(self.seed, int) or self.seed < 0:
+        if not isinstance(self.known_constants, BoundConstants | MeasuredConstants | None):
+            raise InputError(f"known_constants must be constants, got {type(self.known_constants).__name__}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or self.seed < 0:
             raise InputError(f"seed must be a whole number of at least 0, got {self.seed!r}")
         self._check_held_out()
         self._check_constants()
+        often = self.evaluate_every is not None and self.evaluate_every < self.interval
+        if self.goal.converged and self.serving.averages and often:
+            raise InputError(
+                f"evaluate_every must be at least the interval, {self.interval}, where convergence ends "
+                "training, because the served mean changes only at aggregations; got "
+                f"{self.evaluate_every}"
+            )
 
     @property
     def held_out_share(self) -> float:
@@ -150,7 +161,7 @@ class Settings(Recipe):
 
     def _check_held_out(self) -> None:
         share = self.held_out_share
-        if not isinstance(share, int | float) or not 0 <= share <= MOST_HELD_OUT:
+        if not isinstance(share, int | float | np.floating) or not 0 <= share <= MOST_HELD_OUT:
             raise InputError(f"held_out must be from 0 to {MOST_HELD_OUT}, got {self.held_out!r}")
         if self.goal.judges_model and self.held_out_share == 0:
             raise InputError(

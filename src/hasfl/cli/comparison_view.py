@@ -12,11 +12,14 @@ from rich.table import Table
 
 from hasfl.plan import Plan
 from hasfl.reporting.metrics import Spread, outcome, speed_ups
-from hasfl.reporting.time_to_goal import finish
+from hasfl.reporting.time_to_goal import Finish, finish
 from hasfl.runner.comparison import ChosenPlan, Contest
+from hasfl.theory.paradigms import SPLIT
 from hasfl.units import format_quantity, format_seconds
 
 MOST_GROUPS = 12  # of devices with the same plan; more are not shown
+WHOLE_FROM = 100  # factors from here on are written without decimals
+WORTH_SAYING = 1.05  # times as long: less is not worth a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +30,7 @@ class RaceRow:
     reached: int  # with so many seeds
     seeds: int
     seconds: Spread  # to the goal; where it was not reached, to the end of the run
-    slower: Spread  # those seconds over those of the first strategy
+    slower: Spread | None  # seconds over those of the first strategy; None unless both reached the goal
     rounds: Spread
     held_out_accuracy: Spread
     accuracy: Spread  # on the test set
@@ -49,25 +52,27 @@ class ConvergenceRow:
 
 def race_rows(contests: Sequence[Contest], goal: float) -> list[RaceRow]:
     """When each strategy reached an accuracy on held-out samples."""
-    first = next(iter(contests[0].runs))
-    rows = []
-    for name in contests[0].runs:
-        ends = [finish(name, contest.runs[name], goal) for contest in contests]
-        base = [finish(first, contest.runs[first], goal) for contest in contests]
-        ratios = [own.seconds / other.seconds for own, other in zip(ends, base, strict=True)]
-        rows.append(
-            RaceRow(
-                strategy=name,
-                reached=sum(end.reached for end in ends),
-                seeds=len(ends),
-                seconds=Spread.of([end.seconds for end in ends]),
-                slower=Spread.of(ratios),
-                rounds=Spread.of([float(end.rounds) for end in ends]),
-                held_out_accuracy=Spread.of([end.held_out_accuracy for end in ends]),
-                accuracy=Spread.of([end.accuracy for end in ends]),
-            )
-        )
-    return rows
+    finishes = {
+        name: [finish(name, contest.runs[name], goal) for contest in contests] for name in contests[0].runs
+    }
+    first = next(iter(finishes.values()))
+    return [_race_row(name, own, first) for name, own in finishes.items()]
+
+
+def _race_row(name: str, own: Sequence[Finish], first: Sequence[Finish]) -> RaceRow:
+    """One strategy against the first, seed by seed."""
+    both = all(run.reached for run in (*own, *first))
+    ratios = [run.seconds / base.seconds for run, base in zip(own, first, strict=True)] if both else []
+    return RaceRow(
+        strategy=name,
+        reached=sum(run.reached for run in own),
+        seeds=len(own),
+        seconds=Spread.of([run.seconds for run in own]),
+        slower=Spread.of(ratios) if ratios else None,
+        rounds=Spread.of([float(run.rounds) for run in own]),
+        held_out_accuracy=Spread.of([run.held_out_accuracy for run in own]),
+        accuracy=Spread.of([run.accuracy for run in own]),
+    )
 
 
 def convergence_rows(contests: Sequence[Contest]) -> list[ConvergenceRow]:
@@ -94,7 +99,7 @@ def convergence_rows(contests: Sequence[Contest]) -> list[ConvergenceRow]:
 
 
 def show_race(rows: Sequence[RaceRow], goal: float, plan: ChosenPlan, picture: Path) -> None:
-    """Print who reached the goal when, what the first strategy gave to whom, and the winner."""
+    """Print who reached the goal when, the last plan of the first strategy, and the winner."""
     first = rows[0].strategy
     table = _titled(f"Who has {100 * goal:g} % of the held-out samples right first")
     table.add_column("strategy", no_wrap=True)
@@ -105,16 +110,17 @@ def show_race(rows: Sequence[RaceRow], goal: float, plan: ChosenPlan, picture: P
         table.add_row(
             escape(row.strategy),
             _time_or_failure(row),
-            _shown(row.slower, _times) if row.reached == row.seeds else "",
+            "" if row.slower is None else _shown(row.slower, _times),
             _shown(row.rounds, lambda value: f"{value:.0f}"),
             _shown(row.accuracy, _percent),
         )
     console = Console()
     console.print(table)
-    console.print(_plan_table(plan))
-    console.print(_why(plan), highlight=False, soft_wrap=True)
+    if plan.paradigm is SPLIT:
+        console.print(_plan_table(plan))
+        console.print(_why(plan), highlight=False, soft_wrap=True)
     console.print(f"\n{_winner(rows, goal)}", highlight=False, soft_wrap=True, style="bold green")
-    _show_picture(console, picture)
+    _show_picture(console, picture, f" with seed {plan.seed}" if rows[0].seeds > 1 else "")
 
 
 def show_convergence(rows: Sequence[ConvergenceRow], seeds: Sequence[int], picture: Path) -> None:
@@ -140,7 +146,9 @@ def show_convergence(rows: Sequence[ConvergenceRow], seeds: Sequence[int], pictu
             _shown(row.common_slower, _times),
         )
     if not all(row.converged for row in rows):
-        table.caption = "* still improving when its budget was used up; its last evaluation is shown"
+        table.caption = (
+            "* had not converged when it ended: its best accuracy, and the time of its last evaluation"
+        )
         table.caption_justify = "left"
     console = Console()
     console.print(table)
@@ -154,17 +162,25 @@ def _winner(rows: Sequence[RaceRow], goal: float) -> str:
         return f"No strategy reached {100 * goal:g} % with every seed: give more rounds or a lower accuracy."
     best, *others = arrived
     sentence = f"{escape(best.strategy)} is first, after {format_seconds(best.seconds.mean)} of virtual time"
-    factors = [f"{row.seconds.mean / best.seconds.mean:.2g} ({escape(row.strategy)})" for row in others]
+    factors = [
+        f"{_few_digits(row.seconds.mean / best.seconds.mean)} ({escape(row.strategy)})" for row in others
+    ]
     if factors:
         sentence += f"; the others take {' to '.join([factors[0], *factors[1:][-1:]])} times as long"
     late = [escape(row.strategy) for row in rows if row.reached < row.seeds]
-    return f"{sentence}." + (f" Not reached by {', '.join(late)}." if late else "")
+    which = "with every seed " if best.seeds > 1 else ""
+    return f"{sentence}." + (f" Not reached {which}by {', '.join(late)}." if late else "")
+
+
+def _few_digits(factor: float) -> str:
+    return f"{factor:,.0f}" if factor >= WHOLE_FROM else f"{factor:.2g}"
 
 
 def _plan_table(plan: ChosenPlan) -> Table:
     """The batch size and the cut of every group of devices, and how long a round's two halves take them."""
     latency = plan.latency(plan.plan)
-    table = _titled(f"What {escape(plan.strategy)} gave each device (round {plan.round})")
+    when = f"round {plan.round}, seed {plan.seed}"
+    table = _titled(f"What {escape(plan.strategy)} gave each device ({when})")
     table.add_column("devices", no_wrap=True)
     for column in ("compute", "uplink", "batch", "cut", "before the\nserver", "after the\nserver"):
         table.add_column(column, justify="right")
@@ -207,19 +223,18 @@ def _name_of(names: Sequence[str]) -> str:
 
 
 def _why(plan: ChosenPlan) -> str:
-    """What a round would take with the same number of samples dealt out equally; empty if not longer."""
+    """What a round would take with the same samples dealt out equally; empty where it is hardly longer."""
     devices, samples = len(plan.fleet), int(plan.plan.batch_sizes.sum())
-    equal = max(1, round(samples / devices))
     cut = int(np.bincount(plan.plan.cuts).argmax())
-    alike = Plan.uniform(devices, batch_size=equal, cut=cut)
-    own, other = plan.latency(plan.plan).total, plan.latency(alike).total
-    if other <= own:
+    one_each = plan.latency(Plan.uniform(devices, batch_size=1, cut=cut)).total
+    own, equal = plan.latency(plan.plan).total, one_each * samples / devices  # a round is linear in b
+    if equal < WORTH_SAYING * own:
         return ""
     return (
         "  A round waits for the slowest device, so slow devices get fewer samples or another cut.\n"
         f"  This round uses {samples} samples and takes {format_seconds(own)}.\n"
-        f"  With b = {equal} and cut {cut} for every device it would take {format_seconds(other)}, "
-        f"{other / own:.2g} times as long."
+        f"  With b = {samples / devices:.3g} and cut {cut} for every device it would take "
+        f"{format_seconds(equal)}, {_few_digits(equal / own)} times as long."
     )
 
 

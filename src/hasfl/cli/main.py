@@ -16,8 +16,8 @@ import typer
 
 from hasfl import __version__
 from hasfl.arrays import MOST, IntN
-from hasfl.cli.training import compare, data, train
-from hasfl.errors import HasflError, InputError
+from hasfl.cli.training import AsJson, compare, data, train
+from hasfl.errors import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, HasflError, InputError
 
 if TYPE_CHECKING:
     from hasfl.plan import Plan, PlanReport
@@ -34,8 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-INTERRUPTED = 130  # the exit code of a process that Ctrl-C ended
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+# Optional packages that commands need, and what installs them.
+EXTRAS = dict.fromkeys(("torch", "matplotlib", "sklearn", "safetensors"), "hasfl[train]")
 
 
 def main() -> NoReturn:
@@ -45,10 +45,14 @@ def main() -> NoReturn:
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
-        if code == INTERRUPTED:  # what the parser makes of Ctrl-C
-            _fail("interrupted", INTERRUPTED)
+        if code == EXIT_INTERRUPTED:  # what the parser makes of Ctrl-C
+            _fail("interrupted", EXIT_INTERRUPTED)
     except HasflError as error:
         _fail(str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        _fail(f"this command needs {error.name}: pip install '{EXTRAS[error.name]}'", EXIT_WRONG_USAGE)
     except BrokenPipeError:  # the reader of the output has gone, as with `hasfl … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

@@ -132,7 +132,7 @@ def compare(
     if asked.stop.accuracy is None:
         _tell_convergence(contests, drawn, as_json=as_json)
     else:
-        _tell_race(scenario, contests, asked.stop.accuracy, drawn, as_json=as_json)
+        _tell_race(contests, asked.stop.accuracy, drawn, as_json=as_json)
 
 
 def _tell_convergence(contests: "Sequence[Contest]", drawn: Path, *, as_json: bool) -> None:
@@ -148,9 +148,7 @@ def _tell_convergence(contests: "Sequence[Contest]", drawn: Path, *, as_json: bo
         show_convergence(rows, [contest.seed for contest in contests], drawn)
 
 
-def _tell_race(
-    scenario: Path, contests: "Sequence[Contest]", goal: float, drawn: Path, *, as_json: bool
-) -> None:
+def _tell_race(contests: "Sequence[Contest]", goal: float, drawn: Path, *, as_json: bool) -> None:
     """Draw and print when each strategy reached the goal."""
     from hasfl.cli.comparison_view import race_rows, show_race
     from hasfl.reporting.figures import save_figure
@@ -163,7 +161,7 @@ def _tell_race(
         summary = {"picture": str(drawn), "goal": goal, "strategies": [asdict(row) for row in rows]}
         typer.echo(json.dumps(summary))
     else:
-        show_race(rows, goal, last_plan(scenario, contests[0]), drawn)
+        show_race(rows, goal, last_plan(contests[0]), drawn)
 
 
 def data(

@@ -127,9 +127,7 @@ def _ending(reached: Outcome, goal: Goal) -> str:
         return f"reached {100 * goal.accuracy:g} % on held-out samples"
     if goal.loss is not None and reached.held_out_loss is not None and reached.held_out_loss <= goal.loss:
         return f"reached the loss {goal.loss:.4g} on held-out samples"
-    limits = ((goal.rounds, reached.rounds), (goal.seconds, reached.seconds))
-    used_up = any(limit is not None and used >= limit for limit, used in limits)
-    return "used up its budget" if used_up or not goal.converged else "converged"
+    return "converged" if goal.converged and reached.converged else "used up its budget"
 
 
 def _many(number: int, thing: str) -> str:
@@ -140,7 +138,7 @@ def show_forecast(found: Forecast) -> None:
     """Print what a training would hold in memory, by what it is for."""
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"Memory: up to {found.samples:,} samples a round, {found.depth} private layers",
+        title=f"Memory of a round: {found.samples:,} samples, {found.depth} private layers",
         title_justify="left",
         title_style="bold",
         show_header=False,

@@ -27,8 +27,9 @@ Kind = TypeVar("Kind", bound=Document)
 
 def read_json(path: str, kind: type[Kind]) -> Kind:
     """Read a JSON file, or standard input for "-", as a document of this kind."""
+    text = read_text(path)
     try:
-        data = json.loads(_text(path))
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
         raise InputError(f"{path} is not valid JSON: {error}") from None
     return checked(data, kind, path)
@@ -36,14 +37,20 @@ def read_json(path: str, kind: type[Kind]) -> Kind:
 
 def read_toml(path: str, kind: type[Kind]) -> Kind:
     """Read a TOML file as a document of this kind."""
+    return parse_toml(read_text(path), kind, path)
+
+
+def parse_toml(text: str, kind: type[Kind], source: str) -> Kind:
+    """Check TOML text and return it as a document of this kind; `source` is named in a fault."""
     try:
-        data = tomllib.loads(_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from None
-    return checked(data, kind, path)
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
+        raise InputError(f"{source} is not valid TOML: {error}") from None
+    return checked(data, kind, source)
 
 
-def _text(path: str) -> str:
+def read_text(path: str) -> str:
+    """The text of a file, or of standard input for "-"."""
     try:
         return sys.stdin.read() if path == STANDARD_INPUT else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

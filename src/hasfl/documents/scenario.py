@@ -117,7 +117,7 @@ class ModelSection(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSection(Machine, Serving, Planning, Recipe):  # fields are listed from the last base on
+class TrainingSection(Machine, Serving, Planning, Recipe):  # messages list the fields of the last base first
     """How training is done. Names, defaults and checks are those of `hasfl.settings`."""
 
     strategy: str = Recipe.strategy

@@ -28,11 +28,15 @@ def accuracy_curve(records: Records) -> Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of one run. If the run did not converge, `converged_…` describe its last evaluation."""
+    """The outcome of one run.
+
+    A run converges by the paper's rule, judged on held-out samples where there are any, otherwise on the test
+    set. If the run did not converge, `converged_…` describe its last evaluation.
+    """
 
     strategy: str
     converged: bool  # whether the accuracy met the paper's rule of convergence
-    converged_accuracy: float  # the best accuracy up to the evaluation at which the run converged
+    converged_accuracy: float  # the best test accuracy up to the evaluation at which the run converged
     converged_seconds: float  # virtual time of that evaluation
     converged_rounds: int  # round of that evaluation
     best_accuracy: float  # of the whole run
@@ -52,7 +56,7 @@ def outcome(strategy: str, records: Records) -> Outcome:
             f"the run of {strategy} must have at least one evaluation to be compared, got "
             f"{len(records)} rounds without any: train it longer, or evaluate it more often"
         )
-    converged_at = plateau(accuracies.tolist())
+    converged_at = _converged_at(records)
     at = len(accuracies) - 1 if converged_at is None else converged_at
     return Outcome(
         strategy=strategy,
@@ -68,6 +72,25 @@ def outcome(strategy: str, records: Records) -> Outcome:
         held_out_accuracy=records[-1].held_out_accuracy,
         held_out_loss=records[-1].held_out_loss,
     )
+
+
+def _converged_at(records: Records) -> int | None:
+    """The index of the evaluation at which a run converged; None if it did not.
+
+    A served mean changes only at aggregations. So an evaluation with the same loss as the one before, and no
+    aggregation between them, is of the same model and does not count.
+    """
+    judged: list[tuple[int, float]] = []  # the index of an evaluation, and its accuracy
+    index, aggregated, loss = 0, True, None
+    for record in records:
+        aggregated = aggregated or record.aggregated
+        if record.accuracy is not None:
+            accuracy = record.accuracy if record.held_out_accuracy is None else record.held_out_accuracy
+            if aggregated or record.test_loss != loss:
+                judged.append((index, accuracy))
+            index, aggregated, loss = index + 1, False, record.test_loss
+    at = plateau([accuracy for _, accuracy in judged])
+    return None if at is None else judged[at][0]
 
 
 def seconds_to(records: Records, accuracy: float) -> float | None:

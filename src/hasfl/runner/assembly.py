@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from hasfl.arrays import IntN
-from hasfl.constants import MeasuredConstants
+from hasfl.arrays import SHOWN, IntN
+from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.data import Dataset, partition
 from hasfl.engines.job import Job, cross_entropy
 from hasfl.engines.local import LocalEngine
@@ -134,6 +134,12 @@ def _shares(shares: Sequence[IntN] | None, data: Dataset, devices: int, settings
         raise InputError(
             f"there are shares for {len(shares)} devices but the fleet has {devices}: give one for each"
         )
+    for i, share in enumerate(shares):
+        indices = np.asarray(share)
+        if indices.ndim != 1 or not indices.size or not np.issubdtype(indices.dtype, np.integer):
+            raise InputError(f"shares[{i}] must be a list of sample indices, got {str(share)[:SHOWN]}")
+        if indices.min() < 0 or indices.max() >= len(data.y_train):
+            raise InputError(f"shares[{i}] must lie from 0 to {len(data.y_train) - 1}, the last sample")
     return shares
 
 
@@ -223,7 +229,8 @@ def _source(chosen: Strategy, world: World, profile: Profile, settings: Settings
     if settings.known_constants is not None:
         return FixedConstants(settings.known_constants)
     if not chosen.uses_constants:
-        return FixedConstants(MeasuredConstants.unknown(len(profile)))
+        kind = BoundConstants if settings.kind_of_constants == "paper" else MeasuredConstants
+        return FixedConstants(kind.unknown(len(profile)))
     stay = settings.planning.plans == "stay"
     if chosen.of_the_paper or settings.kind_of_constants == "paper":
         return EstimatedConstants(settings.interval, stay)

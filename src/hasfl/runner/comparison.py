@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError, Interrupted
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
@@ -12,7 +13,7 @@ from hasfl.profiling.costs import count_layers
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.runs import RunRequest, Watcher, carry_out
-from hasfl.runner.scenarios import load_data, model_of, read_scenario, world_of
+from hasfl.runner.scenarios import load_data, model_of, world_of
 from hasfl.strategies.catalogue import strategy
 from hasfl.theory.latency import SplitTrainingLatency
 from hasfl.theory.paradigms import Paradigm
@@ -24,6 +25,8 @@ class Contest:
 
     seed: int
     runs: dict[str, list[RoundRecord]]
+    scenario: Scenario
+    folder: Path  # that paths in the scenario are relative to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,6 +34,7 @@ class ChosenPlan:
     """The last plan of a run, with the devices and the model that it was for."""
 
     strategy: str
+    seed: int
     round: int
     plan: Plan
     fleet: Fleet  # of the devices that took part in that round
@@ -42,16 +46,15 @@ class ChosenPlan:
         return self.paradigm.split_latency(plan, self.fleet, self.profile)
 
 
-def last_plan(scenario_file: Path, contest: Contest) -> ChosenPlan:
+def last_plan(contest: Contest) -> ChosenPlan:
     """The last plan of the first strategy of a contest."""
-    scenario = read_scenario(scenario_file).model_copy(update={"seed": contest.seed})
+    scenario, folder = contest.scenario, contest.folder
     name, records = next(iter(contest.runs.items()))
-    fleet, data = scenario.draw(), load_data(scenario, folder=scenario_file.parent)
-    world = world_of(scenario, fleet, folder=scenario_file.parent)
-    last = records[-1]
-    layers = count_layers(model_of(scenario, data))
+    world, last = world_of(scenario, scenario.draw(), folder=folder), records[-1]
+    layers = count_layers(model_of(scenario, load_data(scenario, folder=folder)))
     return ChosenPlan(
         strategy=name,
+        seed=contest.seed,
         round=last.round,
         plan=last.plan,
         fleet=world.fleet_at(last.round).only(last.devices),
@@ -83,14 +86,9 @@ def compare(
             carry_out(request, watcher, resume=True)
     except Interrupted:
         raise Interrupted("interrupted after a whole round; the same command continues from there") from None
-    return [
-        Contest(
-            seed,
-            {
-                request.strategy: RunFolder.open(request.path).records()
-                for request in requests
-                if request.seed == seed
-            },
-        )
-        for seed in seeds
-    ]
+    return [_contest(seed, [request for request in requests if request.seed == seed]) for seed in seeds]
+
+
+def _contest(seed: int, requests: Sequence[RunRequest]) -> Contest:
+    runs = {request.strategy: RunFolder.open(request.path).records() for request in requests}
+    return Contest(seed, runs, requests[0].scenario(), requests[0].scenario_file.parent)

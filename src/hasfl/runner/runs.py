@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from hasfl.documents.document import parse_toml, read_text
 from hasfl.documents.scenario import Scenario
 from hasfl.engines.memory import held_memory
 from hasfl.errors import InputError
@@ -16,7 +17,7 @@ from hasfl.reporting.metrics import Outcome, outcome
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.environment import environment
 from hasfl.runner.interruption import Interruption
-from hasfl.runner.scenarios import read_scenario, simulation_of
+from hasfl.runner.scenarios import simulation_of
 from hasfl.runner.simulation import Simulation
 from hasfl.strategies.catalogue import strategy
 from hasfl.training.checkpoint import restore, saved
@@ -27,6 +28,7 @@ class RunRequest:
     """Which strategy and seed of a scenario to train, and the folder to keep the run in."""
 
     scenario_file: Path
+    text: str  # of the scenario file when the request was made
     path: Path  # of the run's folder
     strategy: str
     seed: int
@@ -46,12 +48,18 @@ class RunRequest:
         """A request for a folder under `runs`, named `name` or after scenario, strategy and seed."""
         plain = strategy(strategy_name).name
         own = f"{scenario_file.stem}-{plain}-seed{seed}".replace(":", "-").replace(",", "-")
-        path = runs / (name or own)
-        return cls(scenario_file=scenario_file, path=path, strategy=plain, seed=seed, device=device)
+        return cls(
+            scenario_file=scenario_file,
+            text=read_text(str(scenario_file)),
+            path=runs / (name or own),
+            strategy=plain,
+            seed=seed,
+            device=device,
+        )
 
     def scenario(self) -> Scenario:
         """The scenario with this strategy and seed."""
-        scenario = read_scenario(self.scenario_file)
+        scenario = parse_toml(self.text, Scenario, str(self.scenario_file))
         chosen: dict[str, Any] = {"strategy": self.strategy}
         if self.device is not None:
             chosen["device"] = self.device
@@ -61,10 +69,6 @@ class RunRequest:
     def settings(self) -> Mapping[str, Any]:
         """The choices that are not in the scenario file."""
         return {"strategy": self.strategy, "seed": self.seed, "device": self.device}
-
-    def text(self) -> str:
-        """The scenario file as it is now."""
-        return self.scenario_file.read_text(encoding="utf-8")
 
 
 class Watcher(Protocol):
@@ -91,7 +95,7 @@ def carry_out(request: RunRequest, watcher: Watcher, *, resume: bool) -> Outcome
         simulation.training.begin()  # before the folder is made: a failing first plan leaves none behind
         with RunFolder.create(
             request.path,
-            scenario_text=request.text(),
+            scenario_text=request.text,
             settings=request.settings(),
             environment=environment(),
         ) as folder:
@@ -110,7 +114,7 @@ def carry_out(request: RunRequest, watcher: Watcher, *, resume: bool) -> Outcome
 
 def _require_same(folder: RunFolder, request: RunRequest) -> None:
     """Refuse to continue a run with another scenario, strategy or seed."""
-    if folder.scenario_text() != request.text() or folder.settings() != request.settings():
+    if folder.scenario_text() != request.text or folder.settings() != request.settings():
         raise InputError(
             f"{folder.path} was begun with another scenario, strategy or seed than is asked for now: "
             "restore the scenario file from its scenario.toml, or choose another place with --out"

@@ -11,6 +11,7 @@ from hasfl.arrays import IntN
 from hasfl.data import Dataset
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.simulated import SimulatedEngine
+from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.goal import Goal
 from hasfl.networks import LayeredModel, layered
@@ -90,5 +91,7 @@ def simulation(
     return Simulation(*assemble(model, data, fleet, settings, shares))
 
 
-def _with_rounds(goal: Goal | None, rounds: int) -> Goal:
+def _with_rounds(goal: object, rounds: int) -> Goal:
+    if goal is not None and not isinstance(goal, Goal):
+        raise InputError(f"goal must be a Goal, got {goal!r}")
     return Goal(rounds=rounds) if goal is None else replace(goal, rounds=rounds)

@@ -10,6 +10,7 @@ from torch import Tensor
 from hasfl.arrays import IntN
 from hasfl.data.augmentation import crop_and_flip, draw_crops
 from hasfl.data.minibatch import Minibatches
+from hasfl.errors import InputError
 from hasfl.goal import held_out_counts
 from hasfl.plan import Order
 from hasfl.seeds import Seeds
@@ -39,9 +40,9 @@ class TrainingData:
         held_out: float = 0.0,
     ) -> "TrainingData":
         """Divide the samples among devices; each device holds out the fraction `held_out` of its share."""
-        training_shares, held_out_shares = _divided(shares, seeds, held_out)
+        training_shares, put_aside = _divided(shares, seeds, held_out)
         sizes = np.array([len(share) for share in training_shares])
-        index = torch.from_numpy(np.concatenate(held_out_shares)).to(x.device)
+        index = torch.from_numpy(put_aside).to(x.device)
         minibatches = Minibatches(seeds, sizes)
         return cls(x, y, training_shares, seeds, minibatches, augment, index if len(index) else None)
 
@@ -88,12 +89,20 @@ class TrainingData:
         return self.gather(torch.from_numpy(np.concatenate(self.draw(order), axis=1)).to(self.x.device))
 
 
-def _divided(shares: Sequence[IntN], seeds: Seeds, held_out: float) -> tuple[tuple[IntN, ...], list[IntN]]:
-    """For each device the indices that it trains on, in their old order, and those that it holds out."""
+def _divided(shares: Sequence[IntN], seeds: Seeds, held_out: float) -> tuple[tuple[IntN, ...], IntN]:
+    """For each device the indices that it trains on, in their old order, and all indices that are held out.
+
+    Devices may hold the same sample. No device trains on a sample that another one holds out, and a sample
+    that is held out already counts for every device that holds it.
+    """
+    samples = 1 + max((int(np.max(share)) for share in shares if len(share)), default=-1)
+    put_aside = np.zeros(samples, dtype=bool)
     counts = held_out_counts(np.array([len(share) for share in shares]), held_out)
-    training_shares, held_out_shares = [], []
     for device, (share, count) in enumerate(zip(shares, counts.tolist(), strict=True)):
-        chosen = seeds.stream("held_out", device).permutation(len(share))[:count]
-        training_shares.append(np.delete(share, chosen))
-        held_out_shares.append(np.asarray(share)[np.sort(chosen)])
-    return tuple(training_shares), held_out_shares
+        order = np.asarray(share)[seeds.stream("held_out", device).permutation(len(share))]
+        missing = count - int(put_aside[share].sum())
+        put_aside[order[~put_aside[order]][: max(missing, 0)]] = True
+    training_shares = tuple(np.asarray(share)[~put_aside[share]] for share in shares)
+    if any(len(share) and not len(rest) for share, rest in zip(shares, training_shares, strict=True)):
+        raise InputError("other devices hold out all samples of one device: hold out less, or share less")
+    return training_shares, np.flatnonzero(put_aside)

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hasfl.arrays import IntN, same_length
+import numpy as np
+
+from hasfl.arrays import IntN, frozen, same_length
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
@@ -25,6 +27,7 @@ class Situation:
     previous: Plan | None = None  # the plan in use, if there is one
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", frozen(np.array(self.devices)))
         same_length({"problem.fleet": self.problem.fleet.names, "devices": self.devices}, per="device")
 
     @property

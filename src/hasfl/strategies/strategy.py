@@ -130,6 +130,7 @@ class OwnStrategy:
     """A user's function `situation → Plan`, or an object with `plan` and, if it likes, `rebatch`.
 
     The function is asked at the beginning of every interval, `rebatch(situation, plan)` in every other round.
+    A plan must follow from the situation alone, so that a resumed run goes on as the run would have.
     Set `uses_constants = False` on it where it does not look at `situation.problem.constants`: then training
     spends no samples on reading them. Set `paradigm` where its plans are not for split training.
     """

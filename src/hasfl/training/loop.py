@@ -30,6 +30,14 @@ class Progress:
     last: RoundRecord | None = None
     accuracies: list[float] = field(default_factory=list)  # of every evaluation on held-out samples
     losses: list[float] = field(default_factory=list)  # of every evaluation on held-out samples
+    unread: list[tuple[RoundRecord, SupportsFloat]] = field(
+        default_factory=list
+    )  # losses that a GPU may still compute
+
+    def read(self) -> Iterator[RoundRecord]:
+        """The records of the rounds whose losses have not been read, with their losses."""
+        while self.unread:
+            yield _with_loss(*self.unread.pop(0))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,17 +58,15 @@ class Training:
     def rounds(self) -> Iterator[RoundRecord]:
         """Train until the goal is reached; one record a round."""
         progress = self.begin()
-        unread: list[tuple[RoundRecord, SupportsFloat]] = []  # rounds whose losses have not been read
-        while unread or self._goes_on(progress):
+        while progress.unread or self._goes_on(progress):
             if self._goes_on(progress):
                 try:
-                    unread.append(self._round(progress))
+                    progress.unread.append(self._round(progress))
                 except HasflError:
-                    yield from (_with_loss(*pair) for pair in unread)
+                    yield from progress.read()
                     raise
-            if len(unread) >= self.report_every or not self._goes_on(progress):
-                yield from (_with_loss(*pair) for pair in unread)
-                unread = []
+            if len(progress.unread) >= self.report_every or not self._goes_on(progress):
+                yield from progress.read()
 
     def begin(self) -> Progress:
         """Make the first plan, unless training goes on from a checkpoint."""
