@@ -147,8 +147,10 @@ def test_a_name_that_needs_torch_says_so_where_it_is_not_installed() -> None:
     code = "import sys; sys.modules['torch'] = None; import hasfl; hasfl.Goal; hasfl.simulate"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    sentence = "hasfl.errors.MissingExtra: hasfl.simulate needs torch: pip install 'hasfl[train]'"
+    sentence = "hasfl.errors.MissingName: hasfl.simulate needs torch: pip install 'hasfl[train]'"
     assert done.stderr.splitlines()[-1] == sentence
+    asked = code.replace("hasfl.simulate", 'assert not hasattr(hasfl, "simulate")')
+    subprocess.run([sys.executable, "-c", asked], check=True)
 
 
 @pytest.mark.parametrize(

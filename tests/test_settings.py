@@ -280,3 +280,10 @@ def test_a_goal_that_nobody_has_samples_for_is_refused(hasfl: Hasfl, tmp_path: P
     changes = {"data.samples": "1", "stop.accuracy": "0.9", "training.strategy": '"sfl"'}
     said = sentence(hasfl("train", write(tmp_path, changes), "--out", tmp_path))
     assert "no device has two samples, one of them to hold out: end training after a number of rounds" in said
+
+
+def test_convergence_of_a_served_mean_is_not_judged_within_an_interval() -> None:
+    with pytest.raises(InputError, match="evaluate_every must be at least the interval, 15"):
+        Settings(evaluate_every=5)
+    Settings(evaluate_every=5, serving=Serving(serve="last"))
+    Settings(evaluate_every=5, goal=Goal(rounds=3))

@@ -65,7 +65,7 @@ class Goal:
         return accurate or low_loss or (self.converged and plateau(accuracies) is not None)
 
 
-ROUNDING = 1e-9  # so that 0.07 of 100 samples are 7
+ROUNDED = 1 - 1e-12  # so that 0.07 of 100 samples are 7, although 0.07 * 100 is a little more
 UNTIL_CONVERGED = Goal(converged=True)
 
 
@@ -83,5 +83,5 @@ def plateau(accuracies: Sequence[float]) -> int | None:
 
 def held_out_counts(samples: IntN, share: float) -> IntN:
     """How many of its `samples` each device holds out; every device keeps at least one to train on."""
-    held_out: IntN = np.minimum(np.ceil(share * samples - ROUNDING), samples - 1).astype(np.int64)
+    held_out: IntN = np.minimum(np.ceil(share * samples * ROUNDED), samples - 1).astype(np.int64)
     return held_out

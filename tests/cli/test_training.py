@@ -149,7 +149,7 @@ def test_estimates_are_kept_while_nobody_can_renew_them(
 def test_of_every_kind_of_note_the_first_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     made = simulation("sfl", unequal_fleet(), rounds=1)
     (record,) = made
-    request = RunRequest(scenario_file=Path("a.toml"), path=Path("run"), strategy="sfl", seed=0)
+    request = RunRequest(scenario_file=Path("a.toml"), text="", path=Path("run"), strategy="sfl", seed=0)
     with TrainingView() as view:
         view.started(request, made, None)
         for t, note in enumerate(("kept: no plan", "kept: none again", "no good plan", "no good plan")):

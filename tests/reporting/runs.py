@@ -35,7 +35,8 @@ def evaluated(accuracies: Sequence[float], *, every: int = 1, seconds: float = 1
     records = []
     for t in range(1, every * len(accuracies) + 1):
         accuracy = accuracies[t // every - 1] if t % every == 0 else None
-        records.append(record(t, accuracy=accuracy, seconds=seconds, clock=seconds * t))
+        loss = None if accuracy is None else 1.0 / t
+        records.append(record(t, accuracy=accuracy, test_loss=loss, seconds=seconds, clock=seconds * t))
     return records
 
 

@@ -45,6 +45,23 @@ def test_a_run_converges_where_five_evaluations_bring_nothing() -> None:
     assert (found.rounds, found.seconds, found.samples) == (21, 777.0, 99)
 
 
+def test_evaluations_of_one_model_count_once() -> None:
+    """A served mean changes only at aggregations, here after every fifth round."""
+    same = [replace(each, test_loss=float(each.round // 5)) for each in evaluated([0.5] * 30)]
+    found = outcome("hasfl", same)
+    assert (found.converged, found.converged_rounds) == (True, 25)
+    assert not outcome("hasfl", same[:24]).converged
+
+
+def test_held_out_samples_say_whether_a_run_converged() -> None:
+    """As they end training; the accuracies that are reported are those of the test set."""
+    rising = [0.1 * t for t in range(1, 9)]
+    records = [replace(each, held_out_accuracy=0.7) for each in evaluated(rising)]
+    found = outcome("hasfl", records)
+    assert (found.converged, found.converged_rounds) == (True, 6)
+    assert found.converged_accuracy == pytest.approx(0.6)
+
+
 def test_what_comes_after_convergence_counts_as_best_only() -> None:
     found = outcome("hasfl", evaluated([0.5] * 6 + [0.9]))
     assert (found.converged_accuracy, found.converged_rounds, found.best_accuracy) == (0.5, 6, 0.9)

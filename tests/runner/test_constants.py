@@ -149,7 +149,7 @@ def test_resumed_where_held_out_samples_decide(
     hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
 ) -> None:
     """A run that goes on knows the evaluations before the pause, and ends in the same round."""
-    often = {"stop.rounds": "40", "training.evaluate_every": "1"}
+    often = {"stop.rounds": "40", "training.evaluate_every": "1", "training.serve": '"last"'}
     rows = stopped_often(hasfl, tmp_path, often | changes, {1, 4}, monkeypatch)
     assert 5 < len(rows) < 40, "the goal ends training, not the number of rounds"
     assert all(row["held_out_accuracy"] is not None for row in rows)

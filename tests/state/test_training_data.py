@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hasfl.arrays import IntN
 from hasfl.errors import InputError
-from hasfl.goal import HELD_OUT, Goal
+from hasfl.goal import HELD_OUT, ROUNDED, Goal
 from hasfl.plan import Order, Plan
 from hasfl.seeds import Seeds
 from hasfl.settings import MOST_HELD_OUT
@@ -59,7 +59,7 @@ def test_every_device_keeps_a_sample_to_train_on(sizes: list[int], held_out: flo
     data = data_of(sizes, held_out)
     assert data.sizes.min() >= 1
     for size, kept in zip(sizes, data.sizes.tolist(), strict=True):
-        assert size - kept == min(math.ceil(held_out * size), size - 1)
+        assert size - kept == min(math.ceil(held_out * size * ROUNDED), size - 1)
         assert (size - kept > 0) == (held_out > 0 and size > 1)
 
 
@@ -148,7 +148,7 @@ def test_samples_are_held_out_where_a_goal_needs_them(
     whole = simulation("sfl", rounds=1).engine.job.data
     data = made.engine.job.data
     held = [before - after for before, after in zip(whole.sizes, data.sizes, strict=True)]
-    assert held == [math.ceil(expected * size) for size in whole.sizes]
+    assert held == [math.ceil(expected * size * ROUNDED) for size in whole.sizes]
     assert made.training.samples.tolist() == data.sizes.tolist()
     evaluation = made.engine.evaluate()
     assert (evaluation.held_out_accuracy is None) == (evaluation.held_out_loss is None) == (expected == 0)
@@ -175,3 +175,19 @@ def test_a_goal_that_judges_needs_a_device_with_two_samples() -> None:
     with pytest.raises(InputError, match="no device has two samples"):
         run("sfl", shares=single, goal=Goal(accuracy=0.9))
     assert len(run("sfl", shares=single, goal=Goal(rounds=2))) == 2
+
+
+def test_no_device_trains_on_a_sample_that_another_one_holds_out() -> None:
+    """Where devices hold the same samples."""
+    pool = np.arange(40)
+    shares = [pool, pool[10:], pool[::2], pool[:3]]
+    data = TrainingData.of(torch.zeros(40, 1), torch.zeros(40), shares, Seeds(0), held_out=0.25)
+    assert data.held_out is not None
+    aside = set(data.held_out.tolist())
+    assert len(aside) < 40
+    for share, kept in zip(shares, data.shares, strict=True):
+        assert set(kept) == set(share.tolist()) - aside
+        assert len(kept) < len(share)
+    lost = np.array([min(aside)])
+    with pytest.raises(InputError, match="other devices hold out all samples of one device"):
+        TrainingData.of(torch.zeros(40, 1), torch.zeros(40), [*shares, lost], Seeds(0), held_out=0.25)

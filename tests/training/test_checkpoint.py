@@ -85,7 +85,8 @@ def test_where_a_plan_is_kept_because_none_reaches_the_target() -> None:
 @pytest.mark.parametrize("goal", [{"converged": True}, {"accuracy": 0.4}, {"loss": 1.0}], ids=str)
 def test_where_held_out_samples_end_training(goal: dict[str, Any]) -> None:
     """All evaluations before the pause count; the training ends in the same round."""
-    settings = {"goal": Goal(rounds=40, **goal), "evaluate_every": 1, "learning_rate": 0.1}
+    settings = {"goal": Goal(rounds=40, **goal), "evaluate_every": 1, "serve": "last"}
+    settings["learning_rate"] = 0.1
     records, kept, model = kept_after_every_round(simulation("sfl", unequal_fleet(), **settings))
     assert 2 < len(records) < 40
     assert all(record.held_out_accuracy is not None for record in records)

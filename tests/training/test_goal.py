@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.errors import InputError
-from hasfl.goal import PLATEAU_EVALUATIONS, PLATEAU_GAIN, Goal, held_out_counts, plateau
+from hasfl.goal import PLATEAU_EVALUATIONS, PLATEAU_GAIN, ROUNDED, Goal, held_out_counts, plateau
 from hasfl.record import RoundRecord
 from tests.training.fakes import training
 
@@ -157,7 +157,7 @@ def test_which_goals_need_held_out_samples(goal: Goal, judges: bool) -> None:
 def test_every_device_holds_out_its_share_and_keeps_a_sample(samples: list[int], share: float) -> None:
     held_out = held_out_counts(np.array(samples), share)
     for own, count in zip(samples, held_out.tolist(), strict=True):
-        assert count == min(math.ceil(share * own), own - 1)
+        assert count == min(math.ceil(share * own * ROUNDED), own - 1)
         assert own - count >= 1
     assert not held_out_counts(np.array(samples), 0.0).any()
 

@@ -250,3 +250,11 @@ def test_constants_are_recorded_where_an_interval_ends() -> None:
     read = {record.round: record.constants for record in records if record.constants is not None}
     assert read == {t: {"noise": t} for t in (2, 4, 6)}
     assert all(RoundRecord.from_json(record.as_json()).as_json() == record.as_json() for record in records)
+
+
+def test_a_loop_that_was_left_goes_on_without_losing_a_round() -> None:
+    made = training(goal=Goal(rounds=6), report_every=4, losses=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    first = next(made.rounds())
+    rest = list(made.rounds())
+    assert [record.round for record in (first, *rest)] == [1, 2, 3, 4, 5, 6]
+    assert [record.loss for record in (first, *rest)] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]

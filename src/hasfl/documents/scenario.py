@@ -240,8 +240,11 @@ class Scenario(Document):
 
     def training_samples(self, devices: int) -> IntN | None:
         """How many samples each device trains on; None where that depends on data that must be read first."""
-        held = self._samples_held(devices)
-        return None if held is None else held - held_out_counts(held, self.settings().held_out_share)
+        held, share = self._samples_held(devices), self.settings().held_out_share
+        total = TRAINING_SAMPLES.get(self.data_name, 0)
+        if held is None or (share > 0 and held.sum() > total):  # devices hold the same samples, or may do so
+            return None
+        return held - held_out_counts(held, share)
 
     def _samples_held(self, devices: int) -> IntN | None:
         if self.data.samples is not None:

@@ -149,6 +149,10 @@ class OwnStrategy:
             )
         self.uses_constants: bool = getattr(own, "uses_constants", True)
         self.paradigm: Paradigm = getattr(own, "paradigm", SPLIT)
+        if not isinstance(self.paradigm, Paradigm):
+            raise InputError(
+                f"paradigm of strategy {name} must be one of hasfl.theory.paradigms, got {self.paradigm!r}"
+            )
 
     def plan(self, situation: Situation) -> Plan:
         """The user's plan, checked."""
