@@ -127,23 +127,10 @@ class Settings(Recipe):
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
-        kinds = {"goal": Goal, "planning": Planning, "serving": Serving, "machine": Machine, "augment": bool}
-        for name, kind in kinds.items():
-            if not isinstance(getattr(self, name), kind):
-                raise InputError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
-        if not isinstance(self.known_constants, BoundConstants | MeasuredConstants | None):
-            raise InputError(f"known_constants must be constants, got {type(self.known_constants).__name__}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or self.seed < 0:
-            raise InputError(f"seed must be a whole number of at least 0, got {self.seed!r}")
+        self._check_kinds()
         self._check_held_out()
         self._check_constants()
-        often = self.evaluate_every is not None and self.evaluate_every < self.interval
-        if self.goal.converged and self.serving.averages and often:
-            raise InputError(
-                f"evaluate_every must be at least the interval, {self.interval}, where convergence ends "
-                "training, because the served mean changes only at aggregations; got "
-                f"{self.evaluate_every}"
-            )
+        self._check_evaluations()
 
     @property
     def held_out_share(self) -> float:
@@ -158,6 +145,26 @@ class Settings(Recipe):
         if self.known_constants is not None:
             return self.known_constants.kind
         return self.planning.constants or ("measured" if self.planning.target is None else "paper")
+
+    def _check_kinds(self) -> None:
+        kinds = {"goal": Goal, "planning": Planning, "serving": Serving, "machine": Machine, "augment": bool}
+        for name, kind in kinds.items():
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        if not isinstance(self.known_constants, BoundConstants | MeasuredConstants | None):
+            raise InputError(f"known_constants must be constants, got {type(self.known_constants).__name__}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or self.seed < 0:
+            raise InputError(f"seed must be a whole number of at least 0, got {self.seed!r}")
+
+    def _check_evaluations(self) -> None:
+        """Refuse to judge convergence on several evaluations of one model."""
+        often = self.evaluate_every is not None and self.evaluate_every < self.interval
+        if self.goal.converged and self.serving.averages and often:
+            raise InputError(
+                f"evaluate_every must be at least the interval, {self.interval}, where convergence ends "
+                "training, because the served mean changes only at aggregations; got "
+                f"{self.evaluate_every}"
+            )
 
     def _check_held_out(self) -> None:
         share = self.held_out_share

@@ -105,9 +105,7 @@ class ModelSection(Document):
     profile: str | None = None
     classes: int | None = Field(default=None, ge=1)
     norm: Literal["batch", "group", "none"] | None = None
-    input: list[Annotated[int, Field(ge=1, le=LARGEST_SIDE)]] | None = (
-        None  # the shape of one sample, for a model of your own
-    )
+    input: list[Annotated[int, Field(ge=1, le=LARGEST_SIDE)]] | None = None  # the shape of one sample
 
     @model_validator(mode="after")
     def _one_source(self) -> "ModelSection":
@@ -121,9 +119,7 @@ class TrainingSection(Machine, Serving, Planning, Recipe):  # messages list the 
     """How training is done. Names, defaults and checks are those of `hasfl.settings`."""
 
     strategy: str = Recipe.strategy
-    checkpoint_seconds: Annotated[float, Field(ge=0)] = (
-        10.0  # of wall time, at least, between two checkpoints
-    )
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0  # of wall time between two checkpoints, at least
 
     __pydantic_config__ = Document.model_config
 

@@ -68,6 +68,11 @@ class LocalEngine(ABC):
         states = mean or self.state.mean()
         return states if self.calibration is None else self.calibration.measured(states)
 
+    @property
+    def looped_layers(self) -> Mapping[str, str]:
+        """The layers that cannot run for all devices at once, each with the reason; none are tried here."""
+        return {}
+
     def model(self) -> Weights:
         """A copy of the weights and buffers of the served model."""
         return cloned(whole_model(self.state.names, self.served()))

@@ -24,9 +24,7 @@ BUDGET = 0.002  # share of training's samples that all readings together may use
 NEWEST = 0.5  # weight of the newest estimate in the running mean of the paper's constants
 
 # Guesses before the first reading. Readings on digits and VGG-16 are in docs/constants.md.
-GUESSED_NOISE = (
-    0.5  # samples. A low guess gives short rounds, so little time is lost until the first reading.
-)
+GUESSED_NOISE = 0.5  # samples; a low guess gives short rounds, so little time is lost until the first reading
 GUESSED_DRIFT = 0.015  # for each device and round of an interval
 GUESSED_SKEW = 0.5
 SINGLE_NOISE_UNREAD = 100.0  # until noise has been read, single samples under batch norm are ruled out
@@ -126,9 +124,7 @@ class TrackedConstants:
     interval: int  # I
     devices: int  # N
     stay: bool = False  # whether plans stay after the early readings; then no later reading is taken
-    skew: float = (
-        GUESSED_SKEW  # of a model that devices hold whole; readings below 0 count, so chance cancels
-    )
+    skew: float = GUESSED_SKEW  # of a model that devices hold whole; readings below 0 count too
     spent: int = 0  # samples that readings have used
 
     @classmethod

@@ -3,14 +3,10 @@
 import math
 from dataclasses import dataclass
 
-READING_ERROR = math.log(
-    2
-)  # standard deviation of one reading, in logarithms: readings are good to a factor of 2
-CHANGE = math.log(1.4)  # standard deviation of the change between two readings, in logarithms
-GUESS_ERROR = math.log(4)  # standard deviation of the guess before the first reading, in logarithms
-LEAST = (
-    0.2  # a reading below this counts as this: it costs a plan next to nothing, and logarithms stay finite
-)
+# Standard deviations, in logarithms: a reading is good to a factor of 2, a constant changes by a factor of
+# 1.4 between two readings, and the guess before the first reading is good to a factor of 4.
+READING_ERROR, CHANGE, GUESS_ERROR = math.log(2), math.log(1.4), math.log(4)
+LEAST = 0.2  # smaller readings count as this, so that logarithms stay finite; it costs a plan next to nothing
 
 
 @dataclass(slots=True)

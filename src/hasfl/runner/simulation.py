@@ -10,7 +10,6 @@ from torch import nn
 from hasfl.arrays import IntN
 from hasfl.data import Dataset
 from hasfl.engines.local import LocalEngine
-from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.goal import Goal
@@ -49,7 +48,7 @@ class Simulation:
     @property
     def looped_layers(self) -> Mapping[str, str]:
         """Layers that are trained for one device after the other because of what they do, with the reason."""
-        return self.engine.looped_layers if isinstance(self.engine, SimulatedEngine) else {}
+        return self.engine.looped_layers
 
 
 def simulate(
@@ -87,7 +86,7 @@ def simulation(
     *,
     shares: Sequence[IntN] | None = None,
 ) -> Simulation:
-    """The same, for settings that are one value."""
+    """The same as `simulate`, with one `Settings` value in place of keywords."""
     return Simulation(*assemble(model, data, fleet, settings, shares))
 
 
