@@ -162,11 +162,12 @@ def _winner(rows: Sequence[RaceRow], goal: float) -> str:
         return f"No strategy reached {100 * goal:g} % with every seed: give more rounds or a lower accuracy."
     best, *others = arrived
     sentence = f"{escape(best.strategy)} is first, after {format_seconds(best.seconds.mean)} of virtual time"
-    factors = [
-        f"{_few_digits(row.seconds.mean / best.seconds.mean)} ({escape(row.strategy)})" for row in others
-    ]
-    if factors:
-        sentence += f"; the others take {' to '.join([factors[0], *factors[1:][-1:]])} times as long"
+    factors = [_few_digits(row.seconds.mean / best.seconds.mean) for row in others]
+    if len(others) == 1:
+        sentence += f"; {escape(others[0].strategy)} takes {factors[0]} times as long"
+    elif others:
+        nearest, farthest = (f"{factors[k]} ({escape(others[k].strategy)})" for k in (0, -1))
+        sentence += f"; the others take {nearest} to {farthest} times as long"
     late = [escape(row.strategy) for row in rows if row.reached < row.seeds]
     which = "with every seed " if best.seeds > 1 else ""
     return f"{sentence}." + (f" Not reached {which}by {', '.join(late)}." if late else "")
