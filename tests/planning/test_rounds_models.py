@@ -186,6 +186,7 @@ def test_more_devices_of_the_same_kind_change_no_rounds(
     assert evaluate(copied, many).rounds == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_laws_of_the_optimum() -> None:
     checked = 0
     for seed in range(60):

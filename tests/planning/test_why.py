@@ -92,7 +92,10 @@ def with_slow_link(field: str, factor: float) -> Problem:
     return replace(problem, fleet=replace(fleet, **{field: rate}), interval=2)
 
 
-@pytest.mark.parametrize(("field", "part"), [("fed_up_rate", "T5"), ("fed_down_rate", "T6")])
+@pytest.mark.parametrize(
+    ("field", "part"),
+    [("fed_up_rate", "T5"), pytest.param("fed_down_rate", "T6", marks=pytest.mark.slow)],
+)
 def test_a_slow_link_to_the_fed_server_is_named(field: str, part: str) -> None:
     problem = with_slow_link(field, 1e4)
     best = found(problem).found[0]
@@ -110,6 +113,7 @@ def test_the_edge_server_sets_the_pace_where_its_link_is_slow() -> None:
     assert pace_setters(alike, slow)["T5"] in problem.fleet.names  # nothing is left for the server to send
 
 
+@pytest.mark.slow
 def test_memory_is_worth_something_only_where_it_binds() -> None:
     problem = random_problem(3001, devices=(8, 8), layers=(5, 5), max_batch=32)
     roomy = replace(problem, fleet=replace(problem.fleet, memory=np.full(8, 1e15)))

@@ -127,6 +127,7 @@ def test_either_error_alone_may_speak_against_a_change(errors: tuple[float, floa
     assert kept > 3
 
 
+@pytest.mark.slow
 def test_errors_of_both_weigh_less_than_their_sum() -> None:
     """Both constants are seldom off in the worst way at once."""
     bold = 0
@@ -136,6 +137,7 @@ def test_errors_of_both_weigh_less_than_their_sum() -> None:
     assert bold > 3
 
 
+@pytest.mark.slow
 def test_less_than_a_thousandth_is_not_worth_a_change() -> None:
     """However many rounds there are, and though nothing moves: the cuts stay."""
     little = 0
