@@ -15,7 +15,7 @@ from tests.planning.random_problems import random_problem
 
 
 def pair(name: str) -> Pair:
-    """The strategy of this name, which is one of two rules."""
+    """The strategy of this name, which must be a pair of rules."""
     named = strategy(name)
     assert isinstance(named, Pair)
     return named

@@ -55,7 +55,7 @@ def test_accuracy_counts_when_it_is_evaluated() -> None:
 
 
 def test_a_loss_counts_when_it_is_evaluated() -> None:
-    """That of the stand-ins is 1.0 on held-out samples, and 1.1 on the test set."""
+    """The loss of the fake engine is 1.0 on held-out samples and 1.1 on the test set."""
     assert len(rounds(Goal(loss=1.0, rounds=6), evaluate_every=2)) == 2
     assert len(rounds(Goal(loss=1.05, rounds=6), evaluate_every=2)) == 2
     assert len(rounds(Goal(loss=0.99, rounds=6), evaluate_every=2)) == 6

@@ -23,7 +23,7 @@ NO_MOMENTUM = 0.0  # for a batch norm without running statistics, which does not
 
 
 class Ragged(TorchFunctionMode):
-    """While active: a torch function that receives stacked weights treats each device's rows with its own.
+    """While active, a torch function with stacked weights uses each device's weights for its own samples.
 
     Any use of stacked weights that is not in the table `ROWWISE` raises `NotRowwise`.
     """
