@@ -33,8 +33,19 @@ MAY_IMPORT = {
     **dict.fromkeys(HALL, HALL),
     **dict.fromkeys(GROUND, GROUND),
 }
-FREE = {"__init__", "__main__", "runner", "cli"}  # may import every room; nobody imports them
-TORCH = {"networks", "data", "profiling", "state", "together", "serving", "engines", "readings", "runner"}
+FREE = {"__init__", "__main__", "runner", "runs", "cli"}  # may import every room; nobody imports them
+TORCH = {
+    "networks",
+    "data",
+    "profiling",
+    "state",
+    "together",
+    "serving",
+    "engines",
+    "readings",
+    "runner",
+    "runs",
+}
 PYDANTIC = {"documents"}  # rooms that import documents get it from there
 MOST_FILES = 9  # in a folder, so that a reader can take them in at a glance
 

@@ -18,7 +18,7 @@ from hasfl.cli.training_view import TrainingView
 from hasfl.data import load_dataset
 from hasfl.networks import network
 from hasfl.reporting.store import RunFolder
-from hasfl.runner.runs import RunRequest
+from hasfl.runs.run import RunRequest
 from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl, Outcome
@@ -394,7 +394,7 @@ def test_a_picture_of_the_plans(hasfl: Hasfl, tmp_path: Path) -> None:
 def test_a_dry_run_refuses_what_does_not_fit(
     hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hasfl.runner.dry_run.available_memory", lambda device: 0)
+    monkeypatch.setattr("hasfl.runs.dry_run.available_memory", lambda device: 0)
     said = sentence(hasfl("train", write(tmp_path), "--dry-run"))
     assert "GiB of memory, but 0.0 GiB are free: lower training.max_batch" in said
 

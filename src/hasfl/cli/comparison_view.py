@@ -13,7 +13,7 @@ from rich.table import Table
 from hasfl.plan import Plan
 from hasfl.reporting.metrics import Spread, outcome, speed_ups
 from hasfl.reporting.time_to_goal import Finish, finish
-from hasfl.runner.comparison import ChosenPlan, Contest
+from hasfl.runs.comparison import ChosenPlan, Contest
 from hasfl.theory.paradigms import SPLIT
 from hasfl.units import format_quantity, format_seconds
 

@@ -12,8 +12,8 @@ import typer
 from hasfl.errors import InputError
 
 if TYPE_CHECKING:
-    from hasfl.runner.comparison import Contest
-    from hasfl.runner.runs import RunRequest
+    from hasfl.runs.comparison import Contest
+    from hasfl.runs.run import RunRequest
 
 ScenarioFile = Annotated[Path, typer.Argument(help="A scenario (.toml).", metavar="SCENARIO")]
 RunsFolder = Annotated[Path, typer.Option("--out", help="The folder that holds the folders of all runs.")]
@@ -59,8 +59,8 @@ def train(
     from hasfl.cli.training_view import TrainingView, show_outcome
     from hasfl.reporting.figures import plan_over_time, require_drawable, save_figure
     from hasfl.reporting.store import RunFolder
-    from hasfl.runner.runs import RunRequest, carry_out
     from hasfl.runner.scenarios import read_scenario
+    from hasfl.runs.run import RunRequest, carry_out
 
     if run is not None and (Path(run).name != run or run == ".."):
         raise InputError(
@@ -119,8 +119,8 @@ def compare(
     _wait_politely()
     from hasfl.cli.training_view import TrainingView
     from hasfl.reporting.figures import require_drawable
-    from hasfl.runner.comparison import compare as contests_of
     from hasfl.runner.scenarios import read_scenario
+    from hasfl.runs.comparison import compare as contests_of
 
     drawn = picture or out / f"{scenario.stem}-accuracy.png"
     if picture is not None:
@@ -153,7 +153,7 @@ def _tell_race(contests: "Sequence[Contest]", goal: float, drawn: Path, *, as_js
     from hasfl.cli.comparison_view import race_rows, show_race
     from hasfl.reporting.figures import save_figure
     from hasfl.reporting.time_to_goal import race_picture
-    from hasfl.runner.comparison import last_plan
+    from hasfl.runs.comparison import last_plan
 
     save_figure(race_picture(contests[0].runs, goal), drawn)
     rows = race_rows(contests, goal)
@@ -195,7 +195,7 @@ def data(
 
 def _say_what_it_needs(request: "RunRequest", *, as_json: bool) -> None:
     from hasfl.cli.training_view import show_forecast
-    from hasfl.runner.dry_run import forecast
+    from hasfl.runs.dry_run import forecast
 
     found = forecast(request)
     if not found.fits:

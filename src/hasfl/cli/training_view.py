@@ -16,9 +16,9 @@ from rich.table import Table
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import Outcome
-from hasfl.runner.dry_run import Forecast
-from hasfl.runner.runs import RunRequest
 from hasfl.runner.simulation import Simulation
+from hasfl.runs.dry_run import Forecast
+from hasfl.runs.run import RunRequest
 from hasfl.units import format_seconds
 
 DEVICES_SHOWN = 40

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hasfl.engines.memory import MemoryNeed, available_memory, predict_memory
-from hasfl.runner.runs import RunRequest
+from hasfl.runs.run import RunRequest
 from hasfl.runner.scenarios import simulation_of
 from hasfl.strategies.catalogue import strategy
 

@@ -12,7 +12,7 @@ from hasfl.profile import Profile
 from hasfl.profiling.costs import count_layers
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
-from hasfl.runner.runs import RunRequest, Watcher, carry_out
+from hasfl.runs.run import RunRequest, Watcher, carry_out
 from hasfl.runner.scenarios import load_data, model_of, world_of
 from hasfl.strategies.catalogue import strategy
 from hasfl.theory.latency import SplitTrainingLatency

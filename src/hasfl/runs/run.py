@@ -15,8 +15,8 @@ from hasfl.errors import InputError
 from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import Outcome, outcome
 from hasfl.reporting.store import RunFolder
-from hasfl.runner.environment import environment
-from hasfl.runner.interruption import Interruption
+from hasfl.runs.environment import environment
+from hasfl.runs.interruption import Interruption
 from hasfl.runner.scenarios import simulation_of
 from hasfl.runner.simulation import Simulation
 from hasfl.strategies.catalogue import strategy

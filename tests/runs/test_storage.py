@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hasfl.cli.training_view import TrainingView
 from hasfl.reporting.tensor_file import read_tensors, write_tensors
-from hasfl.runner.runs import RunRequest
+from hasfl.runs.run import RunRequest
 from tests.cli.conftest import Hasfl, Outcome
 from tests.lanes import quick_then_slow
 from tests.reporting.runs import no_file_above
