@@ -24,15 +24,18 @@ import torch
 
 from hasfl import BoundConstants, FleetRanges, Problem, Profile, Seeds, best_cuts, draw_fleet
 from hasfl.arrays import IntN
-from hasfl.engines.job import Job, cross_entropy
+from hasfl.data.scoring import cross_entropy
+from hasfl.engines.job import Job
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.networks import network
 from hasfl.plan import Order, Plan
 from hasfl.profiling.costs import count_layers
+from hasfl.schedule import RateSchedule
 from hasfl.state.optimizers import Sgd
 from hasfl.state.training_data import TrainingData
+from hasfl.state.updates import Updates
 
 INTERVAL = 15
 SAMPLES = 80  # of each device
@@ -92,7 +95,7 @@ def job(case: Case, device: str) -> Job:
     y = torch.randint(0, 10, (len(x),)).to(device)
     shares = np.array_split(np.arange(len(x)), case.devices)
     data = TrainingData.of(x, y, shares, Seeds(0))
-    return Job(model=model, data=data, test=(x[:10], y[:10]), optimizer=Sgd(0.01))
+    return Job(model=model, data=data, test=(x[:10], y[:10]), updates=Updates(Sgd(), RateSchedule(0.01)))
 
 
 def wait(device: str) -> None:

@@ -71,7 +71,7 @@ def accuracies(kind: Engine, strategy: str, seed: int) -> Iterator[tuple[int, tu
     for record in simulation:
         if record.accuracy is not None:
             states = engine.calibration.measured(engine.state.mean())
-            last, _ = evaluate(job.model, states, job.test, job.sample_loss)
+            last = evaluate(job.model, states, job.test, job.loss, job.metric).accuracy
             yield record.round, (record.accuracy, last)
 
 

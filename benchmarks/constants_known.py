@@ -37,9 +37,11 @@ from hasfl.readings.sources import TrackedConstants
 from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
 from hasfl.reporting.figures import save_figure
 from hasfl.runner.questions import read_problem
+from hasfl.schedule import RateSchedule
 from hasfl.state.optimizers import Sgd
 from hasfl.state.split_state import SplitState
 from hasfl.state.training_data import TrainingData
+from hasfl.state.updates import Updates
 from hasfl.theory.bound import Corollary1
 from hasfl.training.observer import WorldObserver
 
@@ -75,13 +77,13 @@ def least_squares(dimension: int) -> Probe:
     y = (x @ layer.weight.detach().T)[:, 0] + noise
     model = LayeredModel({"linear": layer}, x[:1])
     data = TrainingData.of(x, y, np.split(np.arange(len(x)), DEVICES), Seeds(0))
-    optimizer = Sgd(1e-3)
+    updates = Updates(Sgd(), RateSchedule(1e-3))
     return Probe(
         layers=list(model.layers.values()),
-        state=SplitState.of(model, optimizer.slots),
+        state=SplitState.of(model, updates.slots),
         data=data,
-        optimizer=optimizer,
-        sample_loss=half_square,
+        updates=updates,
+        loss=half_square,
     )
 
 

@@ -12,8 +12,19 @@ import pytest
 import hasfl
 
 ROOT = Path(hasfl.__file__).parent
-GROUND = {"units", "seeds", "errors", "arrays", "callables"}
-NOUNS = {"fleet", "profile", "constants", "problem", "plan", "record", "goal", "settings", "world"}
+GROUND = {"units", "seeds", "errors", "arrays", "callables", "paths"}
+NOUNS = {
+    "fleet",
+    "profile",
+    "constants",
+    "problem",
+    "plan",
+    "record",
+    "goal",
+    "schedule",
+    "settings",
+    "world",
+}
 HALL = GROUND | NOUNS
 MAY_IMPORT = {
     "theory": HALL,
@@ -132,12 +143,12 @@ MEANS = {"Any", "LAZY", "TYPE_CHECKING", "import_module"}  # by which the packag
 def test_public_names() -> None:
     names = {name for name in dir(hasfl) if not name.startswith("_")} - MEANS
     assert {name for name in names if not isinstance(getattr(hasfl, name), ModuleType)} == {
-        "BoundConstants", "Dataset", "Device", "Fleet", "FleetRanges", "Goal", "HasflError", "Infeasible",
-        "InputError", "Layer", "LayeredModel", "Machine", "MeasuredConstants", "Plan", "PlanReport",
-        "Planning", "Problem", "Profile", "RoundRecord", "Seeds", "Serving", "Settings", "Simulation",
-        "Situation", "TargetUnreachable", "World",
+        "BoundConstants", "Dataset", "Descent", "Device", "Fleet", "FleetRanges", "Goal",
+        "HasflError", "Infeasible", "InputError", "Layer", "LayeredModel", "Machine",
+        "MeasuredConstants", "Plan", "PlanReport", "Planning", "Problem", "Profile", "RoundRecord",
+        "Seeds", "Serving", "Settings", "Simulation", "Situation", "TargetUnreachable", "World",
         "best_batches", "best_cuts", "best_plan", "count_layers", "draw_fleet", "evaluate", "layered",
-        "load_dataset", "network", "partition", "read_problem", "simulate",
+        "load_dataset", "network", "partition", "read_problem", "simulate", "untie",
     }  # fmt: skip
 
 

@@ -22,6 +22,9 @@ COMMANDS = [
 ]
 
 
+IN_ORDER = [command for command in COMMANDS if "examples/demo.toml" in command]  # each needs those before it
+
+
 def test_there_is_something_to_try() -> None:
     assert len(SNIPPETS) == 3
     assert len(COMMANDS) >= 13
@@ -33,14 +36,19 @@ def test_code(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile(code, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+def copy_examples(folder: Path, rounds: int) -> None:
+    """Copy the examples; their trainings end after so many rounds."""
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    for scenario in (folder / "examples").glob("*.toml"):
+        scenario.write_text(re.sub(r"^rounds = \d+", f"rounds = {rounds}", scenario.read_text(), flags=re.M))
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in IN_ORDER])
 def test_command(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In a copy of the examples, where trainings end after two rounds."""
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    for scenario in (tmp_path / "examples").glob("*.toml"):
-        scenario.write_text(re.sub(r"^rounds = \d+", "rounds = 2", scenario.read_text(), flags=re.M))
+    copy_examples(tmp_path, rounds=2)
     monkeypatch.chdir(tmp_path)
     command, _, standard_input = command.partition("<")
     if standard_input:
@@ -50,6 +58,22 @@ def test_command(
         main()
     assert not stop.value.code
     assert capsys.readouterr().out
+
+
+def test_commands_that_need_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Plan, measure, and plan with what was measured; the first reading is in round 15."""
+    copy_examples(tmp_path, rounds=15)
+    monkeypatch.chdir(tmp_path)
+    printed = []
+    for command in IN_ORDER:
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code
+        printed.append(capsys.readouterr().out)
+    assert ["of training = " in out for out in printed] == [False, False, True]
 
 
 def test_the_example_of_training_from_python(capsys: pytest.CaptureFixture[str]) -> None:

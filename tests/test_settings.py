@@ -6,20 +6,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from hasfl import Goal, InputError, Machine, MeasuredConstants, Planning, Serving, Settings, read_problem
+from hasfl import (
+    Descent,
+    Goal,
+    InputError,
+    Machine,
+    MeasuredConstants,
+    Planning,
+    Serving,
+    Settings,
+    read_problem,
+)
 from hasfl.constants import BoundConstants
 from hasfl.documents.document import read_toml
-from hasfl.documents.scenario import Scenario, TrainingSection
+from hasfl.documents.scenario import Scenario, TrainingSection, read_scenario
 from hasfl.runner.assembly import settings_from
-from hasfl.runner.scenarios import read_scenario, simulation_of
+from hasfl.runner.scenarios import simulation_of
 from hasfl.settings import Recipe
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
 from tests.engines.simulations import grouped, simulation
 from tests.runner.scenarios import CONSTANTS, sentence, write
 
-GROUPS = (Recipe, Planning, Serving, Machine)
+GROUPS = (Recipe, Descent, Planning, Serving, Machine)
 MEASURED = "[constants]\nrounds = 500\nnoise = 20\ndrift_of = [0.1, 0.1, 0.1, 0.1, 0.1]\n"
 OF_A_FILE = {"checkpoint_seconds"}  # a setting of runs that are kept, so not of the library
 
@@ -57,8 +68,8 @@ def test_every_setting_has_one_default(group: Any) -> None:
 
 def test_a_scenario_and_the_library_know_the_same_settings() -> None:
     assert names(TrainingSection) - OF_A_FILE == set[str]().union(*map(names, GROUPS))
-    elsewhere = {"goal", "seed", "held_out", "augment", "known_constants", "sample_loss"}
-    assert names(Settings) == names(Recipe) | elsewhere | {"planning", "serving", "machine"}
+    elsewhere = {"goal", "seed", "held_out", "augment", "known_constants"}
+    assert names(Settings) == names(Recipe) | elsewhere | {"descent", "planning", "serving", "machine"}
 
 
 VALUES: dict[str, Any] = {
@@ -66,6 +77,14 @@ VALUES: dict[str, Any] = {
     "learning_rate": 0.25,
     "interval": 7,
     "optimizer": "adam",
+    "participation": 0.5,
+    "loss": "own:loss",
+    "metric": "own:metric",
+    "schedule": "cosine",
+    "warm_up": 3,
+    "schedule_rounds": 40,
+    "weight_decay": 0.01,
+    "clip": 2.5,
     "max_batch": 9,
     "evaluate_every": 3,
     "constants": "paper",
@@ -73,30 +92,48 @@ VALUES: dict[str, Any] = {
     "plans": "stay",
     "serve": "last",
     "calibrate": True,
+    "keep": "best",
     "engine": "reference",
-    "device": "cuda",
+    "device": "cuda:1",
     "precision": "bfloat16",
     "report_every": 4,
 }
 
 
-def test_whatever_is_set_arrives(tmp_path: Path) -> None:
-    assert set(VALUES) == names(TrainingSection) - OF_A_FILE
-    lines = [f"training.{name} = {in_toml(value)}" for name, value in VALUES.items()]
+STEPS = {"schedule": "step", "schedule_rounds": None, "step_every": 6, "step_factor": 0.5}
+
+
+@pytest.mark.parametrize("changes", [{}, STEPS], ids=["cosine", "step"])
+def test_whatever_is_set_arrives(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert set(VALUES | STEPS) == names(TrainingSection) - OF_A_FILE
+    given = {name: value for name, value in (VALUES | changes).items() if value is not None}
+    lines = [f"training.{name} = {in_toml(value)}" for name, value in given.items()]
     read = settings_of(
         tmp_path, "\n".join(["seed = 5", "data.augment = true", "data.held_out = 0.2", *lines])
     )
-    assert read == settings_from(grouped({**VALUES, "seed": 5, "augment": True, "held_out": 0.2}))
+    assert read == settings_from(grouped({**given, "seed": 5, "augment": True, "held_out": 0.2}))
     assert read != Settings()
 
 
 WRONG = [
-    ("optimizer", "lion", r"one of sgd, momentum, adam|'sgd', 'momentum' or 'adam'"),
+    ("optimizer", "lion", "one of sgd, momentum, nesterov, adam, adamw, or one of your own as package"),
+    ("schedule", "linear", r"one of constant, step, cosine|'constant', 'step' or 'cosine'"),
+    ("keep", "last", r"one of final, best|'final' or 'best'"),
+    *((name, 0, "a whole number from 1 to") for name in ("schedule_rounds", "step_every")),
+    *(("warm_up", value, "a whole number from 1 to|a valid integer") for value in (-1, 2.5, True)),
+    *(("weight_decay", value, "a finite number at least 0") for value in (-0.1, float("inf"))),
+    *(("clip", value, "a finite number above 0") for value in (0.0, -1.0, float("inf"))),
+    *((name, 1.5, "above 0 and at most 1") for name in ("participation", "step_factor")),
+    *((name, 0.0, "above 0 and at most 1") for name in ("participation", "step_factor")),
+    ("participation", -0.5, "a finite number at least 0"),
     ("constants", "guessed", r"one of measured, paper|'measured' or 'paper'"),
     ("plans", "never", r"one of over time, stay|'over time' or 'stay'"),
     ("serve", "best", r"one of mean, last|'mean' or 'last'"),
     ("engine", "fast", r"one of simulated, reference|'simulated' or 'reference'"),
-    ("device", "gpu", r"one of cpu, cuda|'cpu' or 'cuda'"),
+    *(
+        ("device", name, "cpu, cuda, or a GPU by its number as cuda:1")
+        for name in ("gpu", "cuda:", "cuda:-1")
+    ),
     ("precision", "float16", r"one of float32, bfloat16|'float32' or 'bfloat16'"),
     ("calibrate", "yes", r"true or false|a valid boolean"),
     *((name, 0, "a whole number from 1 to") for name in ("interval", "max_batch", "evaluate_every")),
@@ -115,12 +152,58 @@ WRONG = [
 def test_a_wrong_value_is_refused_in_the_library_and_in_a_scenario(
     tmp_path: Path, name: str, value: object, expected: str
 ) -> None:
+    goes_with = {"schedule_rounds": {"schedule": "cosine"}, "step_every": {"schedule": "step"}}
+    given = {name: value, **goes_with.get(name, {})}
     with pytest.raises(InputError, match=f"^{name} must be ({expected}).*, got ") as library:
-        simulation("sfl", **{name: value})
-    path = written(tmp_path, f"training.{name} = {in_toml(value)}")
+        simulation("sfl", **given)
+    path = written(tmp_path, "\n".join(f"training.{key} = {in_toml(each)}" for key, each in given.items()))
     with pytest.raises(InputError, match=rf"^{path}: training\.{name} must be ({expected}).*, got ") as file:
         read_scenario(path)
     assert "\n" not in f"{library.value}{file.value}"
+
+
+NOT_TOGETHER: list[tuple[dict[str, Any], str]] = [
+    ({"schedule": "step"}, "step_every is missing: "),
+    ({"step_every": 5}, 'step_every belongs to a step schedule: leave it out, or set schedule = "step"'),
+    ({"step_factor": 0.5, "schedule": "cosine"}, "step_factor belongs to a step schedule: "),
+    ({"schedule_rounds": 9}, "schedule_rounds is the length of a cosine: "),
+    (
+        {"schedule": "cosine", "schedule_rounds": 9, "warm_up": 9},
+        "warm_up must be shorter than the cosine of 9 rounds that it belongs to, got 9: ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), NOT_TOGETHER, ids=str)
+def test_knobs_that_do_not_go_together(tmp_path: Path, given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InputError) as library:
+        simulation("sfl", **given)
+    assert str(library.value).startswith(expected)
+    path = written(tmp_path, "\n".join(f"training.{key} = {in_toml(each)}" for key, each in given.items()))
+    with pytest.raises(InputError) as file:
+        read_scenario(path)
+    assert str(file.value) == f"{path}: training.{library.value}"
+
+
+def test_a_cosine_has_the_length_of_the_budget_or_its_own(tmp_path: Path) -> None:
+    cosine = Descent(schedule="cosine", warm_up=4)
+    assert Settings(goal=Goal(rounds=9), descent=cosine).rates.length == 9
+    longer = Descent(schedule="cosine", schedule_rounds=50)
+    assert Settings(goal=Goal(rounds=9), descent=longer).rates.length == 50
+    with pytest.raises(InputError, match=r"^a cosine schedule needs a length: give schedule_rounds, or end "):
+        Settings(goal=Goal(seconds=1.0), descent=cosine)
+    with pytest.raises(InputError, match=r"^warm_up must be shorter than the cosine of 4 rounds"):
+        Settings(goal=Goal(rounds=4), descent=cosine)
+    with pytest.raises(InputError, match=r"scenario.toml: a cosine schedule needs a length"):
+        settings_of(tmp_path, 'training.schedule = "cosine"')
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:7"])
+def test_a_gpu_that_is_not_there_is_refused(device: str) -> None:
+    if torch.cuda.is_available() and torch.cuda.device_count() > int(f"{device}:0".split(":")[1]):
+        pytest.skip("this machine has that GPU")
+    with pytest.raises(InputError, match=f"^device is {device}, but torch finds "):
+        simulation("sfl", device=device)
 
 
 BOUND = BoundConstants(smoothness=1.0, initial_gap=2.0, variance_of=[20] * 5, moment_of=[1] * 5)
@@ -161,7 +244,8 @@ def test_settings_that_do_not_go_together_are_refused_in_the_library_and_in_a_sc
         settings_from({**given, "planning": Planning(**given["planning"])})
     with pytest.raises(InputError) as file:
         settings_of(tmp_path, f"{keys}\n{tables}")
-    assert str(library.value) == str(file.value)
+    place = "training." if str(library.value).startswith("constants") else ""
+    assert str(file.value) == f"{tmp_path / 'scenario.toml'}: {place}{library.value}"
     assert str(library.value).startswith(expected)
     assert "\n" not in str(library.value)
 
@@ -214,7 +298,7 @@ def test_samples_are_held_out_where_the_goal_judges_the_model(tmp_path: Path, go
     fault = "held_out must be above 0 where accuracy, loss or convergence ends training, got 0: leave it out"
     with pytest.raises(InputError, match=f"^{fault}"):
         Settings(goal=judged.goal, held_out=0.0)
-    with pytest.raises(InputError, match=f"^{fault}"):
+    with pytest.raises(InputError, match=rf"scenario.toml: data\.{fault}"):
         settings_of(tmp_path, text + "data.held_out = 0.0")
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.errors import UnitError
-from hasfl.units import DECIMAL, Dimension, format_quantity, format_seconds, parse_quantity
+from hasfl.units import DECIMAL, Dimension, format_quantity, format_seconds, format_size, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,24 @@ def test_writes_the_prefix_that_fits(value: float, text: str) -> None:
 )
 def test_writes_durations(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("bits", "text"),
+    [
+        (1, "0.125 B"),
+        (8 * 100, "100 B"),
+        (8 * 1024, "1 KiB"),
+        (8 * 1536, "1.5 KiB"),
+        (8 * 4 * 2**30, "4 GiB"),
+        (8 * 1023.9 * 2**20, "1020 MiB"),
+        (0, "0 B"),
+    ],
+)
+def test_sizes_for_people(bits: float, text: str) -> None:
+    assert format_size(bits) == text
+
+
+@given(st.floats(8, 8 * 2.0**50))
+def test_a_size_reads_back_to_three_digits(bits: float) -> None:
+    assert parse_quantity(format_size(bits), Dimension.SIZE) == pytest.approx(bits, rel=5.1e-3)

@@ -43,7 +43,7 @@ def test_a_profile_sums_its_layers(optimizer: str, copies: int) -> None:
 
 
 def test_an_unknown_optimizer_is_refused() -> None:
-    with pytest.raises(InputError, match="optimizer must be one of sgd, momentum, adam, got 'lion'"):
+    with pytest.raises(InputError, match=r"optimizer must be one of sgd, .*adamw, got 'lion'"):
         Profile.of(LAYERS, optimizer="lion")
 
 

@@ -98,7 +98,8 @@ def last_and_mean(engine: "LocalEngine", record: "RoundRecord", serve: str) -> t
     assert record.accuracy is not None
     if serve == "last":
         return record.accuracy, None
-    last, _ = evaluate(engine.job.model, engine.state.mean(), engine.job.test, engine.job.sample_loss)
+    job = engine.job
+    last = evaluate(job.model, engine.state.mean(), job.test, job.loss, job.metric).accuracy
     return last, record.accuracy
 
 

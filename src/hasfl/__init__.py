@@ -37,6 +37,7 @@ from hasfl.profile import Layer as Layer
 from hasfl.profile import Profile as Profile
 from hasfl.record import RoundRecord as RoundRecord
 from hasfl.seeds import Seeds as Seeds
+from hasfl.settings import Descent as Descent
 from hasfl.settings import Machine as Machine
 from hasfl.settings import Planning as Planning
 from hasfl.settings import Serving as Serving
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from hasfl.networks import LayeredModel as LayeredModel
     from hasfl.networks import layered as layered
     from hasfl.networks import network as network
+    from hasfl.networks import untie as untie
     from hasfl.profiling.costs import count_layers as count_layers
     from hasfl.runner.questions import read_problem as read_problem
     from hasfl.runner.simulation import Simulation as Simulation
@@ -70,6 +72,7 @@ LAZY = {  # where each name is that needs torch or pydantic
     "partition": "hasfl.data",
     "read_problem": "hasfl.runner.questions",
     "simulate": "hasfl.runner.simulation",
+    "untie": "hasfl.networks",
 }
 
 

@@ -83,6 +83,14 @@ def count(field: str, number: int) -> int:
     return int(number)
 
 
+def share(field: str, number: float) -> float:
+    """Return `number` as a float; it must be above 0 and at most 1."""
+    value = quantity(field, number)
+    if not 0 < value <= 1:
+        raise InputError(f"{field} must be above 0 and at most 1, which means all, got {value!r}")
+    return value
+
+
 def same_length(arrays: Mapping[str, Sized], per: str) -> None:
     """Require all arrays to be as long as the first one; `per` is what an entry stands for, e.g. "device"."""
     (first, reference), *others = arrays.items()

@@ -1,9 +1,10 @@
-"""Models and strategies of a user's own, named as `package.module:callable`."""
+"""Models, data, strategies, losses and other objects of a user's own, named as `package.module:callable`."""
 
 import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,32 +14,55 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def _working_folder_first() -> Iterator[None]:
-    """Let modules of the working folder be imported, as `python -m` does; then remove it again."""
-    folder = str(Path.cwd())
-    sys.path.insert(0, folder)
+def _searched_first(folder: Path | None) -> Iterator[None]:
+    """Let modules of a folder, then of the working folder, be imported; then remove both folders again."""
+    places = [str(place.resolve()) for place in (folder, Path.cwd()) if place is not None]
+    sys.path[:0] = places
+    importlib.invalidate_caches()
     try:
         yield
     finally:
-        sys.path.remove(folder)  # the first one, which is the one inserted; a user's own additions stay
+        for place in places:
+            sys.path.remove(place)  # the first one, which is the one inserted; a user's own additions stay
 
 
-def find(name: str, what: str) -> object:
-    """The object that `package.module:attribute` names; `what` says in an error what it was wanted for."""
+def find(name: str, what: str, folder: Path | None = None) -> object:
+    """The object that `package.module:attribute` names; `what` says in an error what it was wanted for.
+
+    The module is searched in `folder`, which is that of a scenario file, then in the working folder, then on
+    Python's path.
+    """
     module, _, attribute = name.partition(":")
     try:
-        with _working_folder_first():
-            return getattr(importlib.import_module(module), attribute)
+        with _searched_first(folder):
+            _forget_another_of_its_name(module.partition(".")[0], folder)
+            found: object = importlib.import_module(module)
+            for step in attribute.split("."):
+                found = getattr(found, step)
+            return found
     except (Exception, SystemExit) as error:
         raise InputError(f"cannot find {what} {name!r}: {type(error).__name__}: {error}") from error
 
 
-def call(function: Callable[[], Result], name: str, what: str) -> Result:
-    """The result of a user's function; an exception that is not of hasfl's own becomes one sentence."""
+def call(function: Callable[[], Result], name: str, what: str, folder: Path | None = None) -> Result:
+    """The result of a user's function; an exception that is not of hasfl's own becomes one sentence.
+
+    Modules that the function imports are searched as in `find`.
+    """
     try:
-        with _working_folder_first():
+        with _searched_first(folder):
             return function()
     except HasflError:
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"calling {what} {name!r} failed: {type(error).__name__}: {error}") from error
+
+
+def _forget_another_of_its_name(package: str, folder: Path | None) -> None:
+    """Drop a module that was imported from elsewhere, if `folder` has one of the same name."""
+    loaded = getattr(sys.modules.get(package), "__spec__", None)
+    own = None if folder is None else PathFinder.find_spec(package, [str(folder.resolve())])
+    if loaded is None or own is None or own.origin == loaded.origin:
+        return
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[name]

@@ -4,7 +4,7 @@ The suffix of an array says what entry j is: `_of` is layer j alone, `_upto` is 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self, TypeAlias
 
 import numpy as np
@@ -18,6 +18,27 @@ from hasfl.errors import InputError
 SINGLE_NOISE = 1.5
 # The paper's bound has σ²/b for every batch size, so n(1) = 1.
 PAPER_SINGLE_NOISE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What measured noise and drift depend on, for the same model, data and interval.
+
+    The gradient's noise is averaged over n devices, and a step moves weights by γ times the noise: the cost
+    of noise grows as γ/n. A replica walks with the noise of one device, γ² in squares; relative to the noise
+    of common steps, and without the part that all replicas share, drift grows as γ (n − 1).
+    """
+
+    learning_rate: float  # γ
+    devices: int  # n, those that take part in a round
+
+    def noise_over(self, other: Self) -> float:
+        """How many times as large noise is here as under other conditions."""
+        return self.learning_rate / other.learning_rate * other.devices / self.devices
+
+    def drift_over(self, other: Self) -> float:
+        """How many times as large drift is here as under other conditions; 0 for a device alone."""
+        return self.learning_rate / other.learning_rate * (self.devices - 1) / max(other.devices - 1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,6 +78,10 @@ class BoundConstants:
 
     def __len__(self) -> int:
         return len(self.variance_of)
+
+    def under(self, now: Conditions, known: Conditions) -> Self:
+        """The same constants: the bound itself has the learning rate and the number of devices."""
+        return self
 
     @property
     def log_errors(self) -> Mapping[str, float]:
@@ -114,6 +139,20 @@ class MeasuredConstants:
 
     def __len__(self) -> int:
         return len(self.drift_of)
+
+    def under(self, now: Conditions, known: Conditions) -> Self:
+        """The constants for the conditions of a plan, from those `known` under others.
+
+        Skew stays, except for a device alone: it has nobody to differ from, so private layers cost nothing.
+        """
+        if now == known:
+            return self
+        return replace(
+            self,
+            noise=self.noise * now.noise_over(known),
+            drift_of=self.drift_of * now.drift_over(known),
+            skew_of=None if now.devices == 1 else self.skew_of,
+        )
 
     @property
     def log_errors(self) -> Mapping[str, float]:

@@ -12,6 +12,7 @@
     ├── StorageError            a file or folder cannot be written; exits with 1
     ├── Diverged                the loss is no longer a finite number; exits with 1
     └── Interrupted             the user stopped the training; exits with 130
+        └── Terminated          another program stopped it, as schedulers of clusters do; exits with 143
 
 A message is one sentence: what was expected, what came instead, and what to do.
 """
@@ -20,6 +21,7 @@ A message is one sentence: what was expected, what came instead, and what to do.
 EXIT_WRONG_USAGE = 2
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130  # 128 plus 2, the number of the signal SIGINT
+EXIT_TERMINATED = 143  # 128 plus 15, the number of the signal SIGTERM
 
 
 class HasflError(Exception):
@@ -82,3 +84,9 @@ class Interrupted(HasflError):
     """The user stopped the training between two rounds; the training can be resumed."""
 
     exit_code = EXIT_INTERRUPTED
+
+
+class Terminated(Interrupted):
+    """Another program stopped the training with SIGTERM; the training can be resumed."""
+
+    exit_code = EXIT_TERMINATED

@@ -85,6 +85,19 @@ class Fleet:
         return replace(self, **rows, names=tuple(self.names[i] for i in devices))
 
 
+def kinds(names: Sequence[str]) -> dict[str, list[int]]:
+    """The kinds of devices, in the order of the names, and the indices of the devices of each kind.
+
+    The kind of "pi-3" is "pi". A drawn device, whose name is a number, has the kind "". Any other name is a
+    kind of its own.
+    """
+    found: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        kind, _, number = name.rpartition("-")
+        found.setdefault(kind if number.isdecimal() else name, []).append(i)
+    return found
+
+
 PER_DEVICE = tuple(field.name for field in fields(Device) if field.name != "name")
 PER_SERVER = tuple(field.name for field in fields(Fleet) if field.name.startswith("server_"))
 

@@ -61,6 +61,7 @@ class Order:
     devices: IntN  # the devices that take part, as indices into the fleet
     plan: Plan  # the plan of these devices, in the same order
     drawn: IntN  # how many samples each of these devices has used in earlier rounds
+    notes: tuple[str, ...] = ()  # what a person should know of this plan
 
     @property
     def batch_sizes(self) -> IntN:
@@ -98,6 +99,9 @@ class Margins:
         return {**c1, "C4": self.memory.tolist(), **batches}
 
 
+OF_ALL_ROUNDS = ("objective", "rounds", "lower_bound", "path")  # multiples of R, in a report
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanReport:
     """A plan, what it costs, and how the solver found it."""
@@ -128,9 +132,13 @@ class PlanReport:
         """Whether the plan satisfies every constraint."""
         return self.margins.kept
 
-    def as_json(self) -> dict[str, object]:
-        """The report as plain numbers and lists, for other programs."""
-        return self._costs_as_json() | (self._search_as_json() if self.status != "evaluated" else {})
+    def as_json(self, *, rounds_known: bool = True) -> dict[str, object]:
+        """The report as plain numbers and lists, for other programs.
+
+        Where the number of rounds is unknown, everything that is a multiple of it is left out.
+        """
+        whole = self._costs_as_json() | (self._search_as_json() if self.status != "evaluated" else {})
+        return {name: value for name, value in whole.items() if rounds_known or name not in OF_ALL_ROUNDS}
 
     def _search_as_json(self) -> dict[str, object]:
         fields = ("lower_bound", "gap", "status", "seconds", "iterations", "residual", "path")

@@ -24,8 +24,8 @@ from hasfl.arrays import (
 )
 from hasfl.errors import InputError
 
-# Slots that each optimiser keeps for a weight. Adam's step counter, one number per tensor, is not counted.
-OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2}
+# Slots of each optimiser that are as large as their weight. Counters, one number per tensor, do not count.
+SLOTS_PER_WEIGHT = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2, "adamw": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +78,14 @@ class Profile:
                 rising(field, values)
 
     @classmethod
-    def of(cls, layers: Sequence[Layer], *, optimizer: str = "sgd") -> Self:
-        """Build a profile from its layers; `optimizer` says how many slots each weight has."""
-        if optimizer not in OPTIMIZER_COPIES:
-            accepted = ", ".join(OPTIMIZER_COPIES)
+    def of(cls, layers: Sequence[Layer], *, optimizer: str | float = "sgd") -> Self:
+        """Build a profile from its layers.
+
+        `optimizer` is a name, or the number of slots that an optimiser keeps for each weight.
+        """
+        slots = SLOTS_PER_WEIGHT.get(optimizer) if isinstance(optimizer, str) else optimizer
+        if slots is None:
+            accepted = ", ".join(SLOTS_PER_WEIGHT)
             raise InputError(f"optimizer must be one of {accepted}, got {optimizer!r}")
 
         def column(field: str) -> FloatL:
@@ -93,7 +97,7 @@ class Profile:
             activation_bits_at=column("activation_bits"),
             gradient_bits_at=column("gradient_bits"),
             param_bits_upto=(column("param_bits") + column("buffer_bits")).cumsum(),
-            optimizer_bits_upto=OPTIMIZER_COPIES[optimizer] * column("param_bits").cumsum(),
+            optimizer_bits_upto=slots * column("param_bits").cumsum(),
             batch_norm_of=np.array([layer.batch_norm for layer in layers]),
             smallest_batch_of=np.array([layer.smallest_batch for layer in layers]),
             names=tuple(layer.name for layer in layers),

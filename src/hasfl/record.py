@@ -18,6 +18,9 @@ class Evaluation:
     test_loss: float
     held_out_accuracy: float | None = None  # None where no samples are held out
     held_out_loss: float | None = None
+    mean_device_accuracy: float | None = None  # over devices, each on its own held-out samples
+    worst_device_accuracy: float | None = None
+    kept: bool = True  # whether this model is handed out, unless that of a later evaluation is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,9 +42,12 @@ class RoundRecord:
     aggregated: bool  # whether an aggregation ended the round
     phases: Mapping[str, float]  # seconds by step; they add up to `seconds`
     bits: Mapping[str, float]  # sent, by arrow
-    notes: tuple[str, ...] = field(default=())  # what a person should know, such as a plan that was kept
+    notes: tuple[str, ...] = field(default=())  # what a person should know of the plan, such as why it is new
     held_out_accuracy: float | None = None  # of the served model on samples that devices hold out
     held_out_loss: float | None = None
+    mean_device_accuracy: float | None = None  # over devices, each on its own held-out samples
+    worst_device_accuracy: float | None = None
+    kept: bool = False  # whether this round's model is handed out, unless that of a later evaluation is
     constants: Mapping[str, Any] | None = (
         None  # of the law of rounds, if they were read at the end of the round
     )

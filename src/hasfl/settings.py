@@ -4,19 +4,23 @@ The library takes `Settings`, in which rare settings are grouped. A scenario fil
 `[training]` (`documents/scenario.py`).
 """
 
+import re
 import types
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from hasfl.arrays import count, quantity
+from hasfl.arrays import count, quantity, share
 from hasfl.constants import BoundConstants, Constants, MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.goal import HELD_OUT, UNTIL_CONVERGED, Goal
 from hasfl.problem import MAX_BATCH
+from hasfl.profile import SLOTS_PER_WEIGHT
+from hasfl.schedule import RateSchedule
 
+PROCESSOR = re.compile(r"cpu|cuda(:[0-9]+)?")  # of this machine; cuda:1 is the second GPU
+STEP_FACTOR = 0.1  # as torch's StepLR has it
 MOST_HELD_OUT = 0.5  # share of a device's samples; chosen by hand: the larger part shall train
 
 
@@ -46,7 +50,10 @@ class Recipe:
     strategy: Any = "hasfl"  # a name, a function of a situation, or an object with a method plan
     learning_rate: float = 5e-4  # γ
     interval: int = 15  # I, rounds between two aggregations
-    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    optimizer: Any = "sgd"  # a name, or an object with a method step (hasfl.state.optimizers)
+    participation: float = 1.0  # share of the present devices that takes part in an interval
+    loss: Any = None  # (outputs, labels) → a loss for each sample; None: what suits the labels
+    metric: Any = None  # (outputs, labels) → a score from 0 to 1 for each; None: share of right answers
     max_batch: int = MAX_BATCH  # the largest batch size that a plan may have
     evaluate_every: int | None = None  # rounds; None: the interval
 
@@ -56,7 +63,88 @@ class Recipe:
         count("max_batch", self.max_batch)
         if self.evaluate_every is not None:
             count("evaluate_every", self.evaluate_every)
+        share("participation", self.participation)
+        self._check_optimizer()
         _require_choices(self, Recipe)
+
+    def _check_optimizer(self) -> None:
+        """Refuse a name that is neither one of hasfl's own nor that of a user's callable."""
+        name = self.optimizer
+        if isinstance(name, str) and ":" not in name and name not in SLOTS_PER_WEIGHT:
+            known = ", ".join(SLOTS_PER_WEIGHT)
+            raise InputError(
+                f"optimizer must be one of {known}, or one of your own as package.module:callable, got "
+                f"{name!r}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """How the learning rate changes, and what happens to a gradient before the optimiser's step."""
+
+    schedule: Literal["constant", "step", "cosine"] = "constant"  # of the learning rate, after the warm-up
+    warm_up: int = 0  # rounds in which the learning rate rises linearly to its full value
+    schedule_rounds: int | None = None  # the length of a cosine, with its warm-up; None: the goal's rounds
+    step_every: int | None = None  # rounds after which a step schedule lowers the learning rate
+    step_factor: float = STEP_FACTOR  # by which a step schedule multiplies the learning rate
+    weight_decay: float = 0.0  # as torch.optim has it: decoupled for adamw, else added to the gradient
+    clip: float | None = None  # the largest norm of a gradient; None: gradients are not clipped
+
+    def __post_init__(self) -> None:
+        quantity("weight_decay", self.weight_decay)
+        if self.clip is not None:
+            quantity("clip", self.clip, positive=True)
+        if self.warm_up != 0 or isinstance(self.warm_up, bool):
+            count("warm_up", self.warm_up)
+        _require_choices(self, Descent)
+        self._check_cosine()
+        self._check_steps()
+
+    def _check_cosine(self) -> None:
+        if self.schedule_rounds is None:
+            return
+        count("schedule_rounds", self.schedule_rounds)
+        if self.schedule != "cosine":
+            raise InputError(
+                'schedule_rounds is the length of a cosine: leave it out, or set schedule = "cosine"'
+            )
+        _require_longer_than_its_warm_up(self.schedule_rounds, self.warm_up)
+
+    def _check_steps(self) -> None:
+        """Refuse a step schedule without its length, and its numbers without a step schedule."""
+        share("step_factor", self.step_factor)
+        if self.schedule == "step":
+            if self.step_every is None:
+                raise InputError(
+                    'step_every is missing: schedule = "step" lowers the rate after so many rounds'
+                )
+            count("step_every", self.step_every)
+            return
+        for name in ("step_every", "step_factor"):
+            if getattr(self, name) != getattr(Descent, name):
+                raise InputError(f'{name} belongs to a step schedule: leave it out, or set schedule = "step"')
+
+    def rates(self, learning_rate: float, rounds: int | None) -> RateSchedule:
+        """The learning rate of every round of a training whose goal allows `rounds` rounds."""
+        length = self.schedule_rounds or rounds
+        if self.schedule == "cosine":
+            if length is None:
+                raise InputError(
+                    "a cosine schedule needs a length: give schedule_rounds, or end training after a number "
+                    "of rounds"
+                )
+            _require_longer_than_its_warm_up(length, self.warm_up)
+        return RateSchedule(
+            learning_rate, self.schedule, self.warm_up, length or 1, self.step_every or 1, self.step_factor
+        )
+
+
+def _require_longer_than_its_warm_up(rounds: int, warm_up: int) -> None:
+    if warm_up >= rounds:
+        raise InputError(
+            f"warm_up must be shorter than the cosine of {rounds} rounds that it belongs to, got {warm_up}: "
+            "shorten it, or give more schedule_rounds"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +167,17 @@ class Serving:
 
     serve: Literal["mean", "last"] = "mean"  # a running mean of the aggregated models, or the last one
     calibrate: bool | None = None  # measure batch norms anew; None: where the mean is served
+    keep: Literal["final", "best"] = "final"  # which served model is handed out
 
     def __post_init__(self) -> None:
         if self.calibrate not in (None, True, False):
             raise InputError(f"calibrate must be true or false, got {self.calibrate!r}")
         _require_choices(self, Serving)
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the best evaluation on held-out samples chooses the model that is handed out."""
+        return self.keep == "best"
 
     @property
     def averages(self) -> bool:
@@ -101,14 +195,23 @@ class Machine:
     """Where and how this computer does the work. Results are the same but for rounding."""
 
     engine: Literal["simulated", "reference"] = "simulated"  # reference: one device after the other, slow
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: str = "cpu"  # or "cuda", or "cuda:1" for the second GPU
     precision: Literal["float32", "bfloat16"] = "float32"  # on a GPU, float32 products use TF32
     report_every: int | None = None  # rounds whose losses are read at once; None: 1, or the interval on a GPU
 
     def __post_init__(self) -> None:
         if self.report_every is not None:
             count("report_every", self.report_every)
+        if not (isinstance(self.device, str) and PROCESSOR.fullmatch(self.device)):
+            raise InputError(
+                f"device must be cpu, cuda, or a GPU by its number as cuda:1, got {self.device!r}"
+            )
         _require_choices(self, Machine)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU does the work."""
+        return self.device != "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +220,10 @@ class Settings(Recipe):
 
     goal: Goal = UNTIL_CONVERGED
     seed: int = 0
-    held_out: float | None = None  # share of each device's samples; None: 0.1 if the goal needs them, else 0
+    held_out: float | None = None  # share of each device's samples; None: 0.1 where they decide, else 0
     augment: bool = False  # crop and flip images at random
     known_constants: Constants | None = None  # None: they are read from training
-    sample_loss: Callable[..., Any] | None = None  # (outputs, labels) → a loss for each; None: cross entropy
+    descent: Descent = Descent()
     planning: Planning = Planning()
     serving: Serving = Serving()
     machine: Machine = Machine()
@@ -131,13 +234,24 @@ class Settings(Recipe):
         self._check_held_out()
         self._check_constants()
         self._check_evaluations()
+        _ = self.rates  # refuses a cosine without a length
+
+    @property
+    def rates(self) -> RateSchedule:
+        """The learning rate of every round."""
+        return self.descent.rates(self.learning_rate, self.goal.rounds)
 
     @property
     def held_out_share(self) -> float:
         """The share of each device's samples that are held out from training."""
         if self.held_out is not None:
             return self.held_out
-        return HELD_OUT if self.goal.judges_model else 0.0
+        return HELD_OUT if self.needs_held_out else 0.0
+
+    @property
+    def needs_held_out(self) -> bool:
+        """Whether held-out samples decide when training ends, or which model is handed out."""
+        return self.goal.judges_model or self.serving.keeps_best
 
     @property
     def kind_of_constants(self) -> str:
@@ -147,7 +261,14 @@ class Settings(Recipe):
         return self.planning.constants or ("measured" if self.planning.target is None else "paper")
 
     def _check_kinds(self) -> None:
-        kinds = {"goal": Goal, "planning": Planning, "serving": Serving, "machine": Machine, "augment": bool}
+        kinds = {
+            "goal": Goal,
+            "descent": Descent,
+            "planning": Planning,
+            "serving": Serving,
+            "machine": Machine,
+            "augment": bool,
+        }
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
@@ -174,6 +295,11 @@ class Settings(Recipe):
             raise InputError(
                 "held_out must be above 0 where accuracy, loss or convergence ends training, got 0: leave it "
                 "out, or end training after a number of rounds, samples or seconds"
+            )
+        if self.serving.keeps_best and self.held_out_share == 0:
+            raise InputError(
+                "held_out must be above 0 where the best model is kept, because held-out samples say which "
+                'one is best, got 0: leave it out, or set keep = "final"'
             )
 
     def _check_constants(self) -> None:

@@ -22,6 +22,7 @@ SECONDS_PER_MINUTE = 60
 MINUTES_PER_HOUR = 60
 HOURS_PER_DAY = 24
 HOURS_BEFORE_DAYS = 48  # durations from two days on are written in days; chosen by hand
+SMALL_SHARE = 0.1  # shares below this are written with a digit after the point
 DIGITS = 3  # significant digits in texts for people; chosen by hand
 # A value of 999.9 rounds to 1000 at three digits. Written with fewer than four digits, it would read 1e+03.
 LEAST_DIGITS = 4
@@ -114,6 +115,14 @@ def format_quantity(value: float, unit: str, *, digits: int = DIGITS) -> str:
     return f"{rounded:.{max(digits, LEAST_DIGITS)}g} {prefix}{unit}"
 
 
+def format_size(bits: float) -> str:
+    """Write a size for people, in bytes with a binary prefix: 8192 bits give "1 KiB"."""
+    value = bits / BITS_PER_BYTE
+    fitting = [(prefix, size) for prefix, size in BINARY.items() if abs(value) >= size]
+    prefix, size = fitting[-1] if fitting else ("", 1.0)
+    return f"{float(f'{value / size:.{DIGITS}g}'):.{LEAST_DIGITS}g} {prefix}B"
+
+
 def format_seconds(seconds: float) -> str:
     """Write a duration for people: "12 ms", "3.4 s", "5 min 02 s", "7 h 10 min", "3 d 04 h"."""
     if seconds < 1:
@@ -127,3 +136,8 @@ def format_seconds(seconds: float) -> str:
     if hours < HOURS_BEFORE_DAYS:
         return f"{hours} h {minutes:02} min"
     return f"{hours // HOURS_PER_DAY} d {hours % HOURS_PER_DAY:02} h"
+
+
+def format_share(share: float) -> str:
+    """Write a share in per cent, with one digit after the point if it is small: "3.2 %", "18 %"."""
+    return f"{100 * share:.1f} %" if share < SMALL_SHARE else f"{100 * share:,.0f} %"

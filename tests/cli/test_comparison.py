@@ -1,11 +1,13 @@
 """`hasfl compare`: who converged where, or who reached the goal first; nothing is trained twice."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from hasfl.reporting.metrics import outcome
+from hasfl.cli.comparison_view import ConvergenceRow, show_convergence
+from hasfl.reporting.metrics import Spread, outcome
 from hasfl.reporting.store import RunFolder
 from hasfl.reporting.time_to_goal import finish
 from hasfl.units import format_seconds
@@ -16,7 +18,8 @@ from tests.runner.scenarios import files, write
 def test_a_comparison(hasfl: Hasfl, tmp_path: Path) -> None:
     compare = ("compare", write(tmp_path), "--out", tmp_path / "runs", "--strategies")
     done = hasfl(*compare, "sfl,rbs+rms")
-    assert (done.code, done.err) == (0, "sfl, seed 0: training\nrbs+rms, seed 0: training\n")
+    begun = [line for line in done.err.splitlines() if ", seed " in line]
+    assert (done.code, begun) == (0, ["1 of 2: sfl, seed 0: training", "2 of 2: rbs+rms, seed 0: training"])
     assert "times as long" in done.out
     picture = tmp_path / "runs" / "small-accuracy.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -38,7 +41,7 @@ def test_a_comparison(hasfl: Hasfl, tmp_path: Path) -> None:
 
     more = hasfl(*compare, "sfl,fl", "--seeds", "0,1", "--picture", tmp_path / "more.svg")
     begun = [line.removesuffix(": training") for line in more.err.splitlines() if line.endswith("training")]
-    assert begun == ["fl, seed 0", "sfl, seed 1", "fl, seed 1"]
+    assert begun == ["2 of 4: fl, seed 0", "3 of 4: sfl, seed 1", "4 of 4: fl, seed 1"]
     assert " to " in more.out
     assert "<svg" in (tmp_path / "more.svg").read_text()
 
@@ -101,3 +104,20 @@ def test_a_race_over_seeds(hasfl: Hasfl, tmp_path: Path) -> None:
         ends = [finish(row["strategy"], records, 0.2) for records in runs]
         assert (row["reached"], row["seeds"]) == (sum(end.reached for end in ends), 2)
         assert (row["seconds"]["low"], row["seconds"]["high"]) == tuple(sorted(end.seconds for end in ends))
+
+
+def test_runs_that_ended_earlier_are_marked_among_others_that_converged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where no run converged, a mark would say nothing, and would read like a failure."""
+    one = Spread(mean=0.5, low=0.5, high=0.5)
+    numbers = dict.fromkeys([field.name for field in fields(ConvergenceRow)][2:], one)
+    for converged in ((True, False), (False, False), (True, True)):
+        rows = [
+            ConvergenceRow(strategy=name, converged=each, **numbers)
+            for name, each in zip(("sfl", "fl"), converged, strict=True)
+        ]
+        show_convergence(rows, [0], Path("a.png"))
+        shown = capsys.readouterr().out
+        assert ("fl *" in shown) == ("still learning when it ended" in shown) == (converged == (True, False))
+        assert ("converged" in shown) == any(converged)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hasfl.cli.shares_view import show_shares
 from hasfl.data import load_dataset
 from tests.cli.conftest import Hasfl
 from tests.runner.scenarios import PIS, files, write
@@ -52,6 +53,30 @@ def test_the_table_fits_the_terminal(
     assert max(map(len, hasfl("data", write(tmp_path)).out.splitlines())) <= int(width)
 
 
+LONG_NAMES = [f"a class called {letter}" for letter in "abcdefghij"]
+
+
+@pytest.mark.parametrize(("width", "shown_as"), [("300", "names"), ("80", "numbers"), ("40", "counts")])
+def test_ten_classes_are_readable_on_any_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: str, shown_as: str
+) -> None:
+    """No cell is cut or wrapped: long names become numbers with a legend, and at last a count."""
+    monkeypatch.setenv("COLUMNS", width)
+    counts = np.arange(4000, 4030).reshape(3, 10)
+    counts[0, 3] = 0
+    show_shares("mine", ["pi-1", "laptop-1", "laptop-12"], counts, LONG_NAMES, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= int(width)
+    assert "…" not in "".join(lines)
+    row = next(line.split() for line in lines if "laptop-12" in line)
+    header = next(line for line in lines if "device" in line)
+    cells = ["10"] if shown_as == "counts" else [str(n) for n in counts[2]]
+    assert row == ["laptop-12", f"{counts[2].sum():,}", *cells]
+    assert (LONG_NAMES[0] in header) == (shown_as == "names")
+    assert ("9 a class called j" in " ".join(lines)) == (shown_as == "numbers")
+    assert header.split()[2:] == [str(j) for j in range(10)] or shown_as != "numbers"
+
+
 def test_the_same_seed_holds_the_same(hasfl: Hasfl, tmp_path: Path) -> None:
     first, again = (hasfl("data", write(tmp_path), "--json").out for _ in range(2))
     other = hasfl("data", write(tmp_path, {"seed": "1"}), "--json").out
@@ -63,6 +88,7 @@ def test_a_picture(hasfl: Hasfl, tmp_path: Path, name: str) -> None:
     done = hasfl("data", write(tmp_path), "--picture", tmp_path / name, "--json")
     assert done.code == 0
     assert json.loads(done.out)["samples"]
+    assert json.loads(done.out)["picture"] == str(tmp_path / name)
     assert (tmp_path / name).read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
 
 
@@ -72,7 +98,7 @@ def test_a_picture(hasfl: Hasfl, tmp_path: Path, name: str) -> None:
         ({}, "who.pdf", "a picture is written as .png or .svg, got who.pdf", 2),
         ({}, "none/who.png", "none/who.png does not exist", 2),
         ({"data.folder": '"none"'}, None, "the data folder", 2),
-        ({"data.name": '"digit"'}, None, "unknown data set 'digit'", 2),
+        ({"data.name": '"digit"'}, None, "there is no data set 'digit'", 2),
         ({"fleet.devices": "0"}, None, "fleet.devices must be a whole number from 1", 2),
         ({"data.partition": '"iiid"'}, None, "data.partition must be", 2),
         ({"data.alpha": "-1.0"}, None, "data.alpha must be greater than 0", 2),

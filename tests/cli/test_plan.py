@@ -14,7 +14,8 @@ from hasfl.runner.questions import read_problem
 from tests.cli.conftest import Hasfl
 from tests.problems import raw
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "table1.toml"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLE, DEMO = EXAMPLES / "table1.toml", EXAMPLES / "demo.toml"
 
 
 def write(folder: Path, problem: object) -> Path:
@@ -30,6 +31,7 @@ def test_json_is_one_object_that_says_what_evaluate_says(hasfl: Hasfl, tmp_path:
     printed = json.loads(outcome.out)
     report = evaluate(Plan(np.array([16, 32, 8]), np.array([2, 4, 1])), read_problem(str(path)))
     assert printed == {
+        "constants": "given",
         "batch_sizes": [16, 32, 8],
         "cuts": [2, 4, 1],
         "objective": report.objective,
@@ -245,7 +247,7 @@ def test_verbs_and_options_are_few(hasfl: Hasfl) -> None:
     from hasfl.cli.main import app
 
     verbs = {name: verb.params for name, verb in get_command(app).commands.items()}  # type: ignore[attr-defined]
-    assert set(verbs) == {"plan", "profile", "data", "train", "compare"}
+    assert set(verbs) == {"plan", "profile", "data", "train", "compare", "runs", "show", "export"}
     assert all(len(params) <= 10 for params in verbs.values())  # an argument and nine options
 
 
@@ -377,3 +379,55 @@ def test_no_plan_at_all(hasfl: Hasfl, tmp_path: Path) -> None:
     unreachable = hasfl("plan", write(tmp_path, raw(target=1e-6)))
     assert (unreachable.code, unreachable.out) == (2, "")
     assert "no plan reaches target 1e-06 (C1)" in unreachable.err
+
+
+OF_ALL_ROUNDS = {"objective", "rounds", "lower_bound", "path"}
+
+
+def test_without_constants_the_plan_rests_on_guesses_and_says_so(hasfl: Hasfl) -> None:
+    """There is no training time, and the two commands that measure are there to be copied."""
+    done = hasfl("plan", DEMO)
+    assert done.code == 0
+    assert "How many rounds training takes is unknown, so there is no training time." in done.out
+    assert f"    hasfl train {DEMO} --run measured\n" in done.out
+    assert f"    hasfl plan {DEMO} --from runs/measured\n" in done.out
+    assert "of training =" not in done.out
+    assert "infinitely large batches" not in done.out
+    assert " a round\n" in done.out
+    printed = json.loads(hasfl("plan", DEMO, "--json").out)
+    assert printed["constants"] == "guessed"
+    assert not OF_ALL_ROUNDS & set(printed)
+    assert printed["gap"] <= 1e-3 * (1 + 1e-9)
+    assert printed["round_seconds"] > 0
+    given = json.loads(hasfl("plan", EXAMPLE, "--json").out)
+    assert given["constants"] == "given"
+    assert set(given) >= OF_ALL_ROUNDS
+
+
+def test_another_strategy_is_told_to_measure_with_hasfl(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = tmp_path / "fl.toml"
+    path.write_text('data.name = "digits"\ntraining.strategy = "fl"\n')
+    assert f"hasfl train {path} --strategy hasfl --run measured" in hasfl("plan", path).out
+
+
+def test_advice_on_guesses_is_in_shares(hasfl: Hasfl, tmp_path: Path) -> None:
+    """Seconds of training would be seconds of one round with infinitely large batches."""
+    path = tmp_path / "few.toml"
+    path.write_text('data.name = "digits"\nfleet.devices = 2\ntraining.max_batch = 8\n')
+    printed = json.loads(hasfl("plan", path, "--why", "--sensitivity", "--json").out)
+    assert {frozenset(upgrade) for upgrade in printed["upgrades"]} == {
+        frozenset({"resource", "saved_share", "error_share"})
+    }
+    assert all(-1e-3 < upgrade["saved_share"] < 0.1 for upgrade in printed["upgrades"])
+    assert {mistake["constant"] for mistake in printed["sensitivity"]} == {"noise", "drift", "skew"}
+    assert all(mistake["predicted_seconds"] is None for mistake in printed["sensitivity"])
+    assert "the time was enough to try" in hasfl("plan", path, "--why", "--time-limit", 0).out
+
+
+def test_guesses_need_no_torch(tmp_path: Path) -> None:
+    code = "import sys; from hasfl.cli.main import main; sys.argv = ['hasfl', 'plan', sys.argv[1]]\n"
+    code += "try: main()\nfinally: assert 'torch' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(DEMO)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -54,10 +54,16 @@ def test_a_model_of_ones_own(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.M
     [
         (("vgg19",), "unknown model 'vgg19'"),
         (("vgg16", "--norm", "layer"), "norm must be 'batch', 'group' or 'none', got 'layer'"),
-        (("vgg16", "--optimizer", "lion"), "optimizer must be one of sgd, momentum, adam, got 'lion'"),
+        (
+            ("vgg16", "--optimizer", "lion"),
+            "optimizer must be one of sgd, momentum, nesterov, adam, adamw, got 'lion'",
+        ),
         (("vgg16", "--input", "3by3"), "--input must be the shape of one sample like 3x32x32, got '3by3'"),
         (("vgg16", "--input", "3x64x64"), "'vgg16' takes no input, got input = (3, 64, 64)"),
         (("vgg16", "--classes", "0"), "--classes"),
+        (("vgg16", "--classes", "99999999999"), "classes must be less than or equal to 1000000, got 9999"),
+        (("small-cnn", "--input", "1x8x8", "--tokens"), "'small-cnn' takes no tokens, got tokens = True"),
+        (("small-cnn", "--tokens"), "a sample of the shape input is whole numbers: give input too"),
     ],
 )
 def test_wrong_options(hasfl: Hasfl, arguments: tuple[str, ...], sentence: str) -> None:

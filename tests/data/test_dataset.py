@@ -116,8 +116,14 @@ def test_classes_and_shape() -> None:
         ({"x_train": X > 0, "x_test": X > 0}, "must hold numbers, got bool"),
         ({"x_train": torch.zeros(4, 3) > 0, "x_test": torch.zeros(4, 3) > 0}, "must hold numbers"),
         ({"x_train": [[1.0], [1.0, 2.0]]}, "unequal lengths"),
-        ({"y_train": Y / 2}, "y_train must hold whole numbers"),
-        ({"y_test": Y[:, None]}, "one whole number per sample"),
+        ({"y_train": Y / 2}, "labels of one shape and type"),
+        ({"y_test": Y[:, None]}, "labels of one shape and type"),
+        ({"y_train": np.array([np.inf, 0, 0, 0]), "y_test": Y / 1.0}, "y_train must be finite"),
+        ({"y_train": Y / 1.0, "y_test": Y / 1.0, "class_names": ["cat"]}, "labels are numbers, got 'cat'"),
+        ({"y_train": Y[:, None] - 3, "y_test": Y[:, None]}, "-100 for tokens that do not .* a label -3"),
+        ({"y_train": [[0], [-100], [1], [0]], "y_test": Y[:, None]}, "every token of sample 1"),
+        ({"y_train": np.zeros((4, 0)), "y_test": np.zeros((4, 0))}, "a label for each sample"),
+        ({"y_train": 3}, "int64 or numbers as float32, got torch.int64 of shape"),
         ({"y_train": Y - 1}, "from 0, got a label -1"),
         ({"y_train": Y + 10**9}, "from 0, got a label 1000000002"),
         ({"class_names": ["cat", "dog"]}, "from 0 to 1 for 2 class names, got 2"),
@@ -133,3 +139,20 @@ def test_the_type_itself_takes_only_what_training_takes() -> None:
     x, y = torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
     with pytest.raises(InputError, match=r"use Dataset\.of_arrays"):
         Dataset(name="mine", x_train=x, y_train=y, x_test=x, y_test=y)
+
+
+def test_labels_of_every_kind() -> None:
+    per_token = of(y_train=[[0, 1], [2, -100], [1, 1], [0, 3]], y_test=np.zeros((4, 2), int))
+    assert (per_token.classes, per_token.outputs, per_token.one_class_each) == (4, 4, False)
+    numbers = of(y_train=Y / 3, y_test=Y / 3)
+    assert (numbers.classes, numbers.class_names, numbers.outputs, numbers.one_class_each) == (
+        0,
+        (),
+        1,
+        False,
+    )
+    assert numbers.y_train.dtype == torch.float32
+    pairs = of(y_train=np.zeros((4, 2)), y_test=np.zeros((4, 2)))
+    assert (pairs.classes, pairs.outputs) == (0, 2)
+    bytes_as_classes = of(y_train=Y.astype(np.uint8), y_test=Y.astype(np.int8))
+    assert (bytes_as_classes.classes, bytes_as_classes.one_class_each) == (3, True)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hasfl.arrays import IntN
 from hasfl.data import label_counts, partition
+from hasfl.data.partition import Kind
 from hasfl.errors import InputError
 from hasfl.seeds import Seeds
 
@@ -177,10 +178,26 @@ def test_what_cannot_be_spread_is_refused_with_advice(options: dict[str, object]
         partition(np.arange(10) % 2, seeds=Seeds(0), **options)
 
 
-@pytest.mark.parametrize("labels", [[], [0.5, 1.0], [[0, 1]], [-1, 0]])
-def test_labels_must_be_whole_numbers_from_0(labels: list[object]) -> None:
-    with pytest.raises(InputError, match="labels must"):
-        partition(np.array(labels), 1, Seeds(0))
+@pytest.mark.parametrize("kind", ["shards", "dirichlet"])
+@pytest.mark.parametrize(
+    ("labels", "fault"),
+    [
+        ([], "labels must have an entry for each sample"),
+        ([0.5, 1.0], "one class a sample.* float64 and shape .2,.: choose the partition iid"),
+        ([[0, 1]], "one class a sample"),
+        ([-1, 0], "number the classes from 0"),
+    ],
+)
+def test_a_partition_by_label_needs_one_class_a_sample(labels: list[object], fault: str, kind: Kind) -> None:
+    with pytest.raises(InputError, match=fault):
+        partition(np.array(labels), 1, Seeds(0), kind=kind)
+
+
+@pytest.mark.parametrize("labels", [np.linspace(0, 1, 12), np.zeros((12, 5), int), np.zeros((12, 2))])
+def test_iid_takes_any_labels(labels: np.ndarray) -> None:
+    shares = partition(labels, 3, Seeds(0))
+    as_classes = partition(np.zeros(12, int), 3, Seeds(0))
+    assert [share.tolist() for share in shares] == [share.tolist() for share in as_classes]
 
 
 def test_label_counts_need_every_class() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hasfl.data import load_dataset
-from hasfl.data.cifar import read_cifar100
+from hasfl.data.files.cifar import read_cifar100
 from hasfl.errors import InputError
 from tests.data.fake_files import fake_bytes, write_cifar10, write_cifar100, write_fashion_mnist, write_pickle
 

@@ -61,7 +61,7 @@ def test_npz_is_relative_to_the_folder_or_absolute(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"y_train": None, "x_test": None}, "y_train, x_test is missing"),
+        ({"y_train": None, "x_test": None}, "lacks y_train, x_test"),
         ({"x_train": np.array([None] * 4, dtype=object)}, "cannot read .* Object arrays cannot be loaded"),
         ({"y_train": np.array([0])}, "x_train has 4 samples but y_train has 1"),
         ({"class_names": np.array(["cat"])}, "for 1 class names"),
@@ -92,7 +92,7 @@ def test_an_array_alone_is_no_npz(tmp_path: Path) -> None:
     [
         ("cifar-10", "did you mean cifar10"),
         ("imagenet", "expected one of digits, fashion-mnist"),
-        ("absent.npz", r"absent\.npz does not exist: give the folder"),
+        ("absent.npz", r"absent\.npz does not exist: expected"),
     ],
 )
 def test_unknown_names_are_refused_with_advice(tmp_path: Path, name: str, advice: str) -> None:
@@ -135,3 +135,40 @@ def test_real_data(name: str) -> None:
     assert data.y_train.bincount().unique().tolist() == [sizes[0] // data.classes]
     assert data.x_train.mean((0, 2, 3)).abs().max() < 1e-4
     assert (data.x_train.std((0, 2, 3)) - 1).abs().max() < 1e-3
+
+
+def test_files_are_searched_beside_the_scenario_first(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    for place, classes in ((near, 2), (far, 3)):
+        place.mkdir()
+        npz(place / "mine.npz", y_train=np.arange(4) % classes, y_test=np.arange(4) % classes)
+    npz(far / "other.npz")
+    assert load_dataset("mine.npz", folder=far, beside=near).classes == 2
+    assert load_dataset("mine.npz", folder=far).classes == 3
+    assert load_dataset("other.npz", folder=far, beside=near).classes == 3
+    with pytest.raises(InputError, match=r"near/absent\.npz and .*far/absent\.npz do not exist"):
+        load_dataset("absent.npz", folder=far, beside=near)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("", "there is no data set ''"),
+        ("x" * 5000, "do not exist"),
+        ("a\0b", "do not exist"),
+        ("~nobody-of-this-name/mine.npz", "home folder of nobody"),
+        ("empty", r"must hold one \.npz file for each device and test\.npz"),
+    ],
+)
+def test_names_that_are_no_paths_are_refused(tmp_path: Path, name: str, fault: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "beside").mkdir()
+    with pytest.raises(InputError, match=fault):
+        load_dataset(name, folder=tmp_path, beside=tmp_path / "beside")
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10", "mine.npz"])
+def test_columns_belong_to_one_kind_of_folder(tmp_path: Path, name: str) -> None:
+    npz(tmp_path / "mine.npz")
+    with pytest.raises(InputError, match=f"columns belong to .* which {name} is not"):
+        load_dataset(name, folder=tmp_path, columns=["x", "y"])

@@ -8,7 +8,7 @@ import pytest
 
 from hasfl.constants import MeasuredConstants
 from hasfl.documents.document import read_toml
-from hasfl.documents.problem_file import ConstantsSection
+from hasfl.documents.problem_file import ConstantsOfScenario
 from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError, MissingExtra
 from hasfl.fleet import PER_DEVICE, FleetRanges, draw_fleet
@@ -129,7 +129,7 @@ def test_constants_measured_in_training(tmp_path: Path) -> None:
     assert isinstance(read.constants, MeasuredConstants)
     assert (read.constants.rounds, read.constants.noise, read.constants.drift_error) == (500.0, 20.0, 0.3)
     assert (read.constants.drift_of.tolist(), read.target) == ([0.1] * 5, None)
-    settings = Scenario(constants=ConstantsSection(rounds=500, noise=20, drift_of=[0.1])).settings()
+    settings = Scenario(constants=ConstantsOfScenario(rounds=500, noise=20, drift_of=[0.1])).settings()
     assert isinstance(settings.known_constants, MeasuredConstants)
     assert (settings.known_constants.noise, settings.kind_of_constants) == (20.0, "measured")
 
@@ -137,7 +137,7 @@ def test_constants_measured_in_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", r"\[constants\] is missing"),
+        ("training.target = 1.0", r"\[constants\] is missing: the paper's law needs smoothness"),
         ("training.target = 1.0\n" + MEASURED, "the target ε belongs to the paper's constants"),
         (BASE + "noise = 1.0", "constants: give either the paper's constants .* not both"),
         (CONSTANTS, r"training.target is missing"),
@@ -164,7 +164,7 @@ def test_constants_measured_in_training(tmp_path: Path) -> None:
         (BASE + '[[device]]\nname = "a"\nspeed = 1', r"device\[0\].flops is missing"),
         ("seed = -1", "seed must be greater than or equal to 0, got -1"),
         ('training.serve = "best"', "training.serve must be 'mean' or 'last', got 'best'"),
-        ('training.optimizer = "lion"', "training.optimizer must be 'sgd', 'momentum' or 'adam', got 'lion'"),
+        ('training.optimizer = "lion"', "training.optimizer must be one of sgd, momentum, nesterov"),
         ('model.profile = "x.json"\nmodel.name = "vgg16"', "model: give either profile or the name"),
         (BASE.replace("small-cnn", "vgg19"), "unknown model 'vgg19'"),
         (

@@ -73,11 +73,23 @@ class MeanOverTokens(nn.Module):
         return x.mean(1)
 
 
+class SwapLastAxes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
 class Centred(nn.Module):
     """Looks at the whole batch, as no layer of torch without weights does."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x - x.mean(0)
+
+
+class Neighbours(nn.Module):
+    """Adds the sample before it to each sample, and the last sample to the first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x.roll(1, 0)
 
 
 class Recurrent(nn.Module):
@@ -153,6 +165,16 @@ def centred() -> LayeredModel:
     )
 
 
+def neighbours() -> LayeredModel:
+    """Layers that mix samples, and whose results do not change if the last sample is repeated."""
+    return _vectors(
+        one=nn.Linear(FEATURES, FEATURES),
+        two=Neighbours(),
+        three=nn.Sequential(nn.PReLU(FEATURES), Neighbours(), nn.Tanh()),
+        four=_head(),
+    )
+
+
 def frozen() -> LayeredModel:
     model = _vectors(one=nn.Linear(FEATURES, FEATURES), two=Residual(FEATURES), three=nn.Tanh(), four=_head())
     model.layers["one"].requires_grad_(False)
@@ -172,6 +194,68 @@ def token() -> LayeredModel:
         "head": _head(),
     }
     return LayeredModel(layers, torch.empty(1, TOKENS, dtype=torch.int64)).double()
+
+
+class Positions(nn.Module):
+    """A class token before all others, and a parameter for each position."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.positions = nn.Parameter(torch.randn(1, tokens + 1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat((self.token.expand(len(x), -1, -1), x), 1) + self.positions
+
+
+class Causal(nn.Module):
+    """Attention to earlier tokens only, by one product with a parameter, and a norm with a scale."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.all_three = nn.Parameter(torch.randn(width, 3 * width) / width)
+        self.bias = nn.Parameter(torch.zeros(3 * width))
+        self.scale = nn.Parameter(torch.ones(width))
+        self.register_buffer("earlier", torch.ones(TOKENS, TOKENS).tril().bool())
+
+    def forward(self, x: Tensor) -> Tensor:
+        normal = self.scale * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-3)
+        flat = torch.addmm(self.bias, normal.reshape(-1, x.shape[-1]), self.all_three)
+        q, k, v = flat.view(*x.shape[:-1], -1).chunk(3, dim=-1)
+        weights = (q @ k.transpose(1, 2)).masked_fill(~self.earlier, -torch.inf).softmax(-1)
+        return x + weights @ v
+
+
+def encoder() -> LayeredModel:
+    """With dropout in the attention and after it."""
+    layers = {
+        "words": nn.Sequential(nn.Embedding(WORDS, FEATURES, padding_idx=1), Positions(TOKENS, FEATURES)),
+        "block": nn.TransformerEncoderLayer(FEATURES, 2, 8, dropout=0.2, batch_first=True),
+        "mixing": nn.Sequential(MeanOverTokens(), nn.Dropout(0.3)),
+        "head": _head(),
+    }
+    return LayeredModel(layers, torch.empty(1, TOKENS, dtype=torch.int64)).double()
+
+
+def causal() -> LayeredModel:
+    layers = {
+        "words": nn.Embedding(WORDS, FEATURES),
+        "first": Causal(FEATURES),
+        "second": nn.Sequential(Causal(FEATURES), nn.RMSNorm(FEATURES), MeanOverTokens()),
+        "head": _head(),
+    }
+    return LayeredModel(layers, torch.empty(1, TOKENS, dtype=torch.int64)).double()
+
+
+def vision() -> LayeredModel:
+    patches = nn.Sequential(nn.Conv2d(1, FEATURES, 4, 4), nn.Flatten(2))
+    layers = {
+        "patches": nn.Sequential(patches, SwapLastAxes(), Positions(4, FEATURES)),
+        "block": nn.TransformerEncoderLayer(FEATURES, 2, 8, dropout=0.0, norm_first=True, batch_first=True),
+        "mixing": nn.Sequential(nn.LayerNorm(FEATURES), MeanOverTokens()),
+        "head": _head(),
+    }
+    return LayeredModel(layers, torch.empty(1, 1, 8, 8, dtype=torch.float64)).double()
 
 
 def residual_images() -> LayeredModel:
@@ -201,9 +285,13 @@ MODELS: dict[str, Callable[[], LayeredModel]] = {
     "tied": tied,
     "parametrised": parametrised,
     "centred": centred,
+    "neighbours": neighbours,
     "frozen": frozen,
     "recurrent": recurrent,
     "token": token,
+    "encoder": encoder,
+    "causal": causal,
+    "vision": vision,
     "residual images": residual_images,
     **{f"small-cnn {norm}": _small_cnn(norm) for norm in ("batch", "group", "none")},
 }

@@ -1,6 +1,7 @@
 """Training in plain torch, as anybody would write it: what the engines must come to."""
 
 import copy
+import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -12,43 +13,80 @@ from hasfl.engines.job import Job
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order
 from hasfl.record import RoundRecord
-from hasfl.state.optimizers import Adam, Momentum, Optimizer
+from hasfl.state.optimizers import Adam, Momentum
+from hasfl.state.updates import Updates
 
 Weights = dict[str, Tensor]
 
 
-def torch_optimizer(optimizer: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """The same optimiser as torch has it."""
-    if isinstance(optimizer, Adam):
-        return torch.optim.Adam(
-            parameters, optimizer.learning_rate, betas=optimizer.decay, eps=optimizer.epsilon
-        )
-    momentum = optimizer.momentum if isinstance(optimizer, Momentum) else 0.0
-    return torch.optim.SGD(parameters, optimizer.learning_rate, momentum=momentum)
+def torch_optimizer(updates: Updates, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """The same optimiser as torch has it, with its own weight decay."""
+    rule, rate, decay = updates.optimizer, updates.rates.learning_rate, updates.weight_decay
+    if isinstance(rule, Adam):
+        kind = torch.optim.AdamW if rule.decays_apart else torch.optim.Adam
+        return kind(parameters, rate, betas=rule.decay, eps=rule.epsilon, weight_decay=decay)
+    momentum, nesterov = (rule.momentum, rule.nesterov) if isinstance(rule, Momentum) else (0.0, False)
+    return torch.optim.SGD(parameters, rate, momentum=momentum, nesterov=nesterov, weight_decay=decay)
+
+
+def torch_rates(updates: Updates, rounds: int) -> list[float]:
+    """The learning rates of so many rounds, as torch's own schedulers give them."""
+    rates, nothing = updates.rates, torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([nothing], rates.learning_rate)
+    after: torch.optim.lr_scheduler.LRScheduler
+    match rates.kind:
+        case "step":
+            after = torch.optim.lr_scheduler.StepLR(optimizer, rates.step_every, rates.step_factor)
+        case "cosine":
+            after = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, rates.length - rates.warm_up)
+        case _:
+            after = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)
+    scheduler: torch.optim.lr_scheduler.LRScheduler = after
+    if rates.warm_up > 1:
+        rising = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / rates.warm_up, 1.0, rates.warm_up - 1)
+        scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [rising, after], [rates.warm_up])
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SequentialLR itself calls a scheduler in a way that is deprecated
+        for _ in range(rounds):
+            found.append(float(optimizer.param_groups[0]["lr"]))
+            optimizer.step()
+            scheduler.step()
+    return found
+
+
+def take_step(optimizer: torch.optim.Optimizer, updates: Updates, rate: float) -> None:
+    """Clip, then step, as torch does both."""
+    if updates.clip is not None:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        torch.nn.utils.clip_grad_norm_(weights, updates.clip)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
 
 
 def concatenated_sgd(job: Job, orders: Sequence[Order]) -> Weights:
     """Every round one step on the mean loss of all devices' samples."""
     model = copy.deepcopy(job.model)
-    optimizer = torch_optimizer(job.optimizer, model.parameters())
-    for order in orders:
+    optimizer = torch_optimizer(job.updates, model.parameters())
+    for order, rate in zip(orders, torch_rates(job.updates, len(orders)), strict=True):
         x, y = job.data.batch(order)
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+        take_step(optimizer, job.updates, rate)
     return model.layers.state_dict()
 
 
 def weighted_sgd(job: Job, orders: Sequence[Order]) -> Weights:
     """The same, where a sample of device i weighs 1/(N b_i)."""
     model = copy.deepcopy(job.model)
-    optimizer = torch_optimizer(job.optimizer, model.parameters())
-    for order in orders:
+    optimizer = torch_optimizer(job.updates, model.parameters())
+    for order, rate in zip(orders, torch_rates(job.updates, len(orders)), strict=True):
         x, y = job.data.batch(order)
         b = torch.from_numpy(np.repeat(order.batch_sizes, order.batch_sizes)).to(x)
         optimizer.zero_grad()
         (F.cross_entropy(model(x), y, reduction="none") / (len(order.devices) * b)).sum().backward()
-        optimizer.step()
+        take_step(optimizer, job.updates, rate)
     return model.layers.state_dict()
 
 
@@ -58,9 +96,10 @@ def fed_avg(job: Job, orders: Sequence[Order], interval: int) -> Weights:
     So is what the optimiser keeps.
     """
     shared, kept = copy.deepcopy(job.model), None
+    rates = torch_rates(job.updates, len(orders))
     for start in range(0, len(orders), interval):
         trained = [
-            _trained(job, shared, kept, i, orders[start : start + interval])
+            _trained(job, shared, kept, i, orders[start : start + interval], rates[start:])
             for i in range(len(orders[start].devices))
         ]
         shared.layers.load_state_dict(_mean([weights for weights, _ in trained]))
@@ -72,18 +111,18 @@ Slots = dict[int, dict[str, Tensor]]  # what torch's optimiser keeps, by the num
 
 
 def _trained(
-    job: Job, shared: LayeredModel, kept: Slots | None, i: int, orders: Sequence[Order]
+    job: Job, shared: LayeredModel, kept: Slots | None, i: int, orders: Sequence[Order], rates: list[float]
 ) -> tuple[Weights, Slots]:
     own = copy.deepcopy(shared)
-    optimizer = torch_optimizer(job.optimizer, own.parameters())
+    optimizer = torch_optimizer(job.updates, own.parameters())
     if kept:
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": copy.deepcopy(kept), "param_groups": groups})
-    for order in orders:
+    for order, rate in zip(orders, rates, strict=False):
         x, y = (part.split(order.batch_sizes.tolist())[i] for part in job.data.batch(order))
         optimizer.zero_grad()
         F.cross_entropy(own(x), y).backward()
-        optimizer.step()
+        take_step(optimizer, job.updates, rate)
     return own.layers.state_dict(), optimizer.state_dict()["state"]
 
 
@@ -105,10 +144,10 @@ def sequential_split(job: Job, orders: Sequence[Order], interval: int) -> Weight
     model = copy.deepcopy(job.model)
     cut = int(orders[0].plan.cuts[0])
     client, server = model.part(0, cut), model.part(cut, len(model))
-    at_server = torch_optimizer(job.optimizer, server.parameters())
+    at_server = torch_optimizer(job.updates, server.parameters())
     for start in range(0, len(orders), interval):
         on_device = copy.deepcopy(client)  # handed on to the device whose turn it is
-        stepping = torch_optimizer(job.optimizer, on_device.parameters())
+        stepping = torch_optimizer(job.updates, on_device.parameters())
         for order in orders[start : start + interval]:
             x, y = job.data.batch(order)
             activations = on_device(x)

@@ -13,7 +13,7 @@ from hasfl.networks import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.runner.simulation import Simulation, simulate
 from hasfl.seeds import Seeds
-from hasfl.settings import Machine, Planning, Serving
+from hasfl.settings import Descent, Machine, Planning, Serving
 from hasfl.world import RandomDropout, RandomWalk, Schedule, World
 from tests.engines.models import AsDouble
 
@@ -104,7 +104,8 @@ def simulation(
 
 def grouped(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings by name, as a scenario lists them, in the groups that `simulate` takes."""
-    loose, groups = dict(settings), {"planning": Planning, "serving": Serving, "machine": Machine}
+    loose = dict(settings)
+    groups = {"descent": Descent, "planning": Planning, "serving": Serving, "machine": Machine}
     for name, group in groups.items():
         own = {field.name: loose.pop(field.name) for field in fields(group) if field.name in loose}
         loose |= {name: group(**own)} if own else {}

@@ -1,6 +1,7 @@
 """The simulated engine on a GPU, where rounds are captured and played again, against the reference engine."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from hasfl.engines.job import Job
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
+from hasfl.state.updates import Updates
 from tests.engines.models import model
+from tests.engines.test_descent import KNOBS
 from tests.engines.trainings import OPTIMIZERS, carry_out, job, snapshot, timetable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -27,22 +30,26 @@ def on_gpu(given: Job) -> Job:
 
 
 def pair(name: str, optimizer: str) -> tuple[LocalEngine, SimulatedEngine]:
+    return pair_with(name, OPTIMIZERS[optimizer])
+
+
+def pair_with(name: str, updates: Updates) -> tuple[LocalEngine, SimulatedEngine]:
     return (
-        ReferenceEngine(job(model(name), OPTIMIZERS[optimizer])),
-        SimulatedEngine(on_gpu(job(model(name), OPTIMIZERS[optimizer]))),
+        ReferenceEngine(job(model(name), updates)),
+        SimulatedEngine(on_gpu(job(model(name), updates))),
     )
 
 
 def gap(one: LocalEngine, other: LocalEngine) -> float:
     left, right = snapshot(one), snapshot(other)
-    return max(float((left[key].double() - right[key].cpu().double()).abs().max()) for key in left)
+    return max(float((left[key].cpu().double() - right[key].cpu().double()).abs().max()) for key in left)
 
 
 CASES = [
     *((name, "momentum") for name in ("plain", "residual", "tied", "residual images", "small-cnn group")),
     *(("small-cnn batch", optimizer) for optimizer in OPTIMIZERS),
     ("parametrised", "sgd"),
-    ("token", "sgd"),
+    *((name, "sgd") for name in ("token", "causal", "vision")),
 ]
 
 
@@ -56,6 +63,20 @@ def test_engines_agree(name: str, optimizer: str) -> None:
         assert gap(reference, simulated) < TOLERANCE[optimizer]
     if simulated.graphs is not None:
         assert simulated.graphs.captured, "no round came twice"
+
+
+@pytest.mark.parametrize("knob", ["everything", "adamw", "clip", "cosine", "step"])
+def test_engines_agree_with_every_knob(knob: str) -> None:
+    """The learning rate changes from round to round, while the same graph is played."""
+    rates = replace(KNOBS[knob].rates, length=40)
+    reference, simulated = pair_with("small-cnn batch", replace(KNOBS[knob], rates=rates))
+    tolerance = TOLERANCE["adam" if knob == "adamw" else "sgd"]
+    steps = timetable(5, intervals=10, interval=4)
+    for losses in zip(carry_out(reference, steps), carry_out(simulated, steps), strict=True):
+        assert losses[0] == pytest.approx(losses[1], rel=tolerance)
+        assert gap(reference, simulated) < tolerance
+    assert simulated.graphs is not None
+    assert simulated.graphs.captured, "no round came twice"
 
 
 def test_a_captured_training_can_be_saved_and_restored() -> None:
@@ -94,6 +115,25 @@ def test_the_served_model_is_that_of_the_reference(name: str) -> None:
         simulated.aggregate()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", ["token", "causal", "vision"])
+def test_transformers_are_captured(name: str) -> None:
+    _, simulated = pair(name, "sgd")
+    list(carry_out(simulated, timetable(4, intervals=10, interval=4)))
+    assert simulated.graphs is not None
+    assert simulated.graphs.captured
+
+
+@pytest.mark.parametrize("name", ["dropout", "encoder"])
+def test_both_engines_draw_the_same_on_a_gpu(name: str) -> None:
+    engines = [
+        kind(on_gpu(job(model(name), OPTIMIZERS["sgd"]))) for kind in (ReferenceEngine, SimulatedEngine)
+    ]
+    steps = timetable(len(model(name)))
+    for losses in zip(*(carry_out(engine, steps) for engine in engines), strict=True):
+        assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE["sgd"])
+        assert gap(*engines) < TOLERANCE["sgd"]
 
 
 @pytest.mark.parametrize("part", ["private", "common"])

@@ -29,7 +29,7 @@ from tests.engines.trainings import (
 # divides by the root of what may be a gradient of rounding errors alone, and by 1e-8 at least: each step may
 # be off by 0.01 · 1e-16 / 1e-8, and layers that normalise pass it on enlarged.
 TOLERANCE = {"sgd": 1e-12, "momentum": 1e-12, "adam": 1e-8}
-WITH_EVERY_OPTIMIZER = ("plain", "batch norm 1d", "small-cnn batch", "dropout")
+WITH_EVERY_OPTIMIZER = ("plain", "batch norm 1d", "small-cnn batch", "dropout", "encoder")
 CASES = [(name, "momentum") for name in MODELS] + [
     (name, optimizer) for name in WITH_EVERY_OPTIMIZER for optimizer in ("sgd", "adam")
 ]

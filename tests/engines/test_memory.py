@@ -47,4 +47,6 @@ def test_every_part_is_counted() -> None:
     assert few.total == few.held + few.replicas + few.gradients + few.activations + few.served
     last = predict_memory(simulation("sfl", serve="last").engine.job, depth=1, devices=4, samples=10)
     assert (last.served, last.replicas) == (0, few.replicas)
+    best = predict_memory(simulation("sfl", keep="best").engine.job, depth=1, devices=4, samples=10)
+    assert best.served == 2 * few.served
     assert available_memory(torch.device("cpu")) > 0

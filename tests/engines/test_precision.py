@@ -45,7 +45,7 @@ def test_half_precision_trains_nearly_alike(engine: str) -> None:
     ("wrong", "sentence"),
     [
         ({"precision": "float16"}, "precision must be one of float32, bfloat16"),
-        ({"device": "tpu"}, "device must be one of cpu, cuda"),
+        ({"device": "tpu"}, "device must be cpu, cuda, or a GPU"),
         ({"engine": "fast"}, "engine must be one of simulated, reference"),
         ({"serve": "best"}, "serve must be one of mean, last"),
         ({"calibrate": "yes"}, "calibrate must be true or false"),

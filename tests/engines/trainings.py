@@ -2,27 +2,56 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hasfl.arrays import IntN
-from hasfl.engines.job import Job, SampleLoss, cross_entropy
+from hasfl.data.scoring import Score, cross_entropy
+from hasfl.engines.job import Job
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order, Plan
 from hasfl.readings.probe import Probe
+from hasfl.schedule import RateSchedule
 from hasfl.seeds import Seeds
 from hasfl.settings import Serving
 from hasfl.state.optimizers import Adam, Momentum, Optimizer, Sgd
 from hasfl.state.training_data import TrainingData
+from hasfl.state.updates import Updates
 from tests.engines.models import CLASSES, WORDS
 
 ENGINES: tuple[type[ReferenceEngine], type[SimulatedEngine]] = (ReferenceEngine, SimulatedEngine)
-OPTIMIZERS: dict[str, Optimizer] = {"sgd": Sgd(0.1), "momentum": Momentum(0.05), "adam": Adam(0.01)}
+
+
+def at_rate(rate: float, optimizer: Optimizer, **more: Any) -> Updates:
+    """Steps at a constant learning rate."""
+    return Updates(optimizer, RateSchedule(rate), **more)
+
+
+def label(updates: Updates) -> str:
+    """What a test's name says of them."""
+    decay = f", decay {updates.weight_decay}" if updates.weight_decay else ""
+    return f"{updates.optimizer} at {updates.rates.learning_rate}{decay}"
+
+
+def sgd(rate: float) -> Updates:
+    return at_rate(rate, Sgd())
+
+
+def momentum(rate: float, kept: float = 0.9) -> Updates:
+    return at_rate(rate, Momentum(kept))
+
+
+def adam(rate: float) -> Updates:
+    return at_rate(rate, Adam())
+
+
+OPTIMIZERS: dict[str, Updates] = {"sgd": sgd(0.1), "momentum": momentum(0.05), "adam": adam(0.01)}
 MEAN = Serving()
 LAST = Serving(serve="last")  # as in the paper: the served model is the one that was trained
 SHARES = (11, 9, 14, 8)  # samples that each device holds: short epochs, all unequal
@@ -41,10 +70,10 @@ def samples(model: LayeredModel, count: int, seed: int = 1) -> tuple[Tensor, Ten
 
 def job(
     model: LayeredModel,
-    optimizer: Optimizer,
+    updates: Updates,
     *,
     shares: Sequence[int] = SHARES,
-    sample_loss: SampleLoss = cross_entropy,
+    loss: Score = cross_entropy,
     seed: int = 5,
     serving: Serving = MEAN,
 ) -> Job:
@@ -53,9 +82,7 @@ def job(
     held = np.split(np.random.default_rng(seed).permutation(sum(shares)), np.cumsum(shares)[:-1])
     data = TrainingData.of(x, y, held, Seeds(seed))
     test = samples(model, 12, seed=2)
-    return Job(
-        model=model, data=data, test=test, optimizer=optimizer, sample_loss=sample_loss, serving=serving
-    )
+    return Job(model=model, data=data, test=test, updates=updates, loss=loss, serving=serving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +171,6 @@ def probe_of(engine: LocalEngine) -> Probe:
         layers=engine.layers,
         state=engine.state,
         data=job.data,
-        optimizer=job.optimizer,
-        sample_loss=job.sample_loss,
+        updates=job.updates,
+        loss=job.loss,
     )

@@ -1,5 +1,7 @@
 """Modules as users write them, for `layered()` to take apart."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -279,3 +281,72 @@ class DenseNet(nn.Module):
         for step in (self.one, self.two):
             seen.append(F.relu(step(torch.cat(seen, 1))))
         return self.head(self.narrow(torch.cat(seen, 1)).mean((2, 3)))
+
+
+class CausalDecoder(nn.Module):
+    """A transformer that makes its causal mask from the size of its input, for all blocks at once."""
+
+    def __init__(self, tokens: int = 6, width: int = 8, blocks: int = 2) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(11, width), nn.Parameter(torch.randn(tokens, width))
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 2, 16, dropout=0.0, batch_first=True) for _ in range(blocks)
+        )
+        self.head = nn.Linear(width, 11, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.shape[1]
+        ones = torch.ones(tokens, tokens, device=x.device)
+        mask = torch.triu(ones, diagonal=1).bool()
+        shape = x.shape[:1] + x.shape[1:]
+        x = self.token(x) + self.position[:tokens]
+        for block in self.blocks:
+            x = block(x, src_mask=mask)
+        return self.head(x).mean(dim=2).reshape(shape)
+
+
+class SharedNoise(nn.Module):
+    """The same random numbers are used in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = torch.randn(x.size(0), 4, device=x.device)
+        return self.three(self.two(self.one(x) + noise) - noise)
+
+
+class MakesModules(nn.Module):
+    """Calls a module that it makes in its forward, and asks for a shape after a batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.two = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.ReLU()(self.norm(self.one(x)))
+        pad = int(x.shape[-1]) % 4
+        return self.two(F.pad(x, (pad, pad, pad, pad))).mean(dim=(2, 3))
+
+
+class Positions(nn.Module):
+    """Needs a second input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, positions: Tensor, scale: float = 1.0) -> Tensor:
+        return self.two(self.one(x) + positions * scale)
+
+
+class Answers(nn.Module):
+    """Returns what it is told to make of the result."""
+
+    def __init__(self, wrap: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.one, self.two, self.wrap = nn.Linear(4, 4), nn.Linear(4, 3), wrap
+
+    def forward(self, x: Tensor) -> object:
+        return self.wrap(self.two(torch.relu(self.one(x))))

@@ -25,6 +25,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "overwriting": (models.Overwriting, VECTOR, 4),
     "vision transformer": (models.VisionTransformer, IMAGE, 9),
     "dense": (models.DenseNet, IMAGE, 5),
+    "makes modules": (models.MakesModules, IMAGE, 6),
     "resnet18": (lambda: resnet18(10), (3, 32, 32), 22),
 }
 SMALL = [name for name in CASES if name != "resnet18"]
@@ -125,7 +126,9 @@ def test_every_place_is_found_and_named() -> None:
     assert layered(models.Tied(), sample(VECTOR, 1)).names == ("three", "relu_2", "four")
 
 
-@pytest.mark.parametrize(("make", "layers"), [(models.Tokens, 5), (models.Decoder, 4)])
+@pytest.mark.parametrize(
+    ("make", "layers"), [(models.Tokens, 5), (models.Decoder, 5), (models.CausalDecoder, 7)]
+)
 def test_whole_numbers_may_come_in(make: Callable[[], nn.Module], layers: int) -> None:
     module = make()
     chain = layered(module, torch.randint(11, (2, 6)))
@@ -146,13 +149,36 @@ def test_whole_numbers_may_come_in(make: Callable[[], nn.Module], layers: int) -
         (nn.Linear(4, 4), "Linear cannot be cut anywhere: its forward cannot be traced"),
         (models.Noisy.Looping(), "Looping cannot be cut anywhere: its forward cannot be traced"),
         (models.Picky(), "Picky cannot be worked out from shapes alone"),
-        (models.TwoResults(), "a model must return one tensor, TwoResults returns tuple"),
+        (models.TwoResults(), "a model must return one tensor, but TwoResults returns tuple: wrap it"),
+        (
+            models.Answers(lambda y: {"logits": y}),
+            "must return one tensor, but Answers returns dict: wrap it",
+        ),
+        (models.Answers(lambda y: None), "must return one tensor, but Answers returns nothing: wrap it"),
+        (models.Answers(lambda y: y.shape[1]), "must return one tensor, but Answers returns int: wrap it"),
+        (models.Positions(), "one tensor, but the forward of Positions needs 2 inputs .x, positions.: wrap"),
+        (models.plain().half(), "in float32 or float64, but 0.weight of Sequential is in float16: convert"),
+        (
+            nn.Sequential(nn.LazyLinear(3), nn.ReLU()),
+            "Sequential has lazy layers, .* shape of 0.weight .*call",
+        ),
+        (
+            nn.Sequential(nn.Flatten(), nn.ReLU()),
+            "Sequential has no weights to train: at least one parameter",
+        ),
+        (models.plain().requires_grad_(False), "Sequential has no weights to train: at least one parameter"),
+        (nn.Sequential(nn.Linear(5, 4), nn.ReLU()), "Linear cannot .* for samples of 4 in float32: "),
         (models.ModeSwitch(), "ModeSwitch cannot be cut: its forward runs other operations in"),
     ],
 )
 def test_what_cannot_be_cut_says_why(module: nn.Module, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         layered(module, sample(VECTOR, 1))
+
+
+def test_random_numbers_of_two_places_stay_in_one_layer() -> None:
+    """The receiver of a tensor could compute a mask anew, but not the same random numbers."""
+    assert layered(models.SharedNoise(), sample(VECTOR, 1)).names == ("two", "three")
 
 
 def test_a_layered_model_runs_its_layers_in_turn() -> None:

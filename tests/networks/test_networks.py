@@ -57,6 +57,7 @@ from torch import nn
 from hasfl.networks import small_cnn
 
 def plain(): return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+def embedding(): return nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2))
 def pair(): return plain(), torch.zeros(1, 4)
 def chain(): return small_cnn()
 def nothing(): return None
@@ -84,14 +85,32 @@ def test_a_model_of_ones_own(mine: str) -> None:
     assert network(f"{mine}:ready", input_shape=(4,)).names == ("0", "1", "2")
     assert isinstance(network(f"{mine}:chain"), LayeredModel)
     assert sys.path == before
-    with pytest.raises(ModelError, match="brings its own example input: leave out --input"):
+    with pytest.raises(ModelError, match="brings its own example input: leave out --input and --tokens"):
         network(f"{mine}:pair", input_shape=(4,))
+
+
+def test_a_plain_module_takes_samples_like_those_of_the_data(mine: str) -> None:
+    samples = torch.empty(3, 7, 4)
+    assert network(f"{mine}:plain", samples=samples).example_input.shape == samples.shape
+    assert network(f"{mine}:plain", samples=samples, input_shape=(4,)).example_input.shape == (1, 4)
+    assert network(f"{mine}:pair", samples=samples).example_input.shape == (1, 4)
+    rows = torch.empty(3, 6, dtype=torch.int64)
+    for options in ({"samples": rows}, {"input_shape": (6,), "tokens": True}):
+        example = network(f"{mine}:embedding", **options).example_input
+        assert (example.shape[1:], example.dtype) == ((6,), torch.int64)
+    assert network("small-cnn", samples=torch.empty(2, 3, 12, 12)).example_input.shape == (1, 3, 12, 12)
+    assert network("vgg16", samples=rows).example_input.shape == (1, 3, 32, 32)
+
+
+def test_a_callable_is_searched_in_its_folder_first(tmp_path: Path) -> None:
+    (tmp_path / "lies_beside_a_scenario.py").write_text(MINE)
+    assert len(network("lies_beside_a_scenario:pair", folder=tmp_path)) == 3
 
 
 @pytest.mark.parametrize(
     ("attribute", "error", "message"),
     [
-        ("plain", ModelError, "returns a plain module: give the shape of one sample, e.g. --input 3x32x32"),
+        ("plain", ModelError, "returns a plain module: give the shape of one sample, as --input 3x32x32, or"),
         (
             "nothing",
             ModelError,
@@ -122,6 +141,8 @@ def test_unknown_names_and_options() -> None:
         network("no_such_module:f")
     with pytest.raises(ModelError, match="'vgg16' takes no input,"):
         network("vgg16", input_shape=(3, 64, 64))
+    with pytest.raises(ModelError, match="'small-cnn' takes no tokens, got tokens = True: leave it out"):
+        network("small-cnn", tokens=True)
     with pytest.raises(ModelError, match="'a:b' takes no classes"):
         network("a:b", classes=3)
     with pytest.raises(ModelError, match="norm must be one of batch, group, none, got 'layer'"):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hasfl.errors import ModelError
 from hasfl.networks import LayeredModel, layered, network, resnet18, small_cnn, vgg16
 from hasfl.profile import Layer, Profile
 from hasfl.profiling.costs import count_layers
@@ -89,14 +90,20 @@ def test_double_precision_and_whole_numbers() -> None:
     assert tokens[0].activation_bits == 32 * 5 * 8
 
 
-def test_a_norm_that_counts_its_batches() -> None:
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_norm_that_counts_its_batches(device: str) -> None:
     """With momentum None a batch norm divides by how many batches it has seen."""
-    model = layered(
-        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 2)), torch.zeros(1, 3)
-    )
-    counted = count_layers(model)
+    with torch.device(device):
+        module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 2))
+    counted = count_layers(layered(module, torch.zeros(1, 3)))
     assert sum(layer.forward_flops for layer in counted) == 2 * (3 * 4 + 4 * 2)
-    assert int(dict(model.named_buffers()).popitem()[1]) == 0  # and it has seen none
+    counter = module.get_buffer("1.num_batches_tracked")
+    assert counter.is_meta or int(counter) == 0  # and it has seen none
+
+
+def test_what_cannot_be_trained_is_not_counted() -> None:
+    with pytest.raises(ModelError, match="LayeredModel has no weights to train"):
+        count_layers(LayeredModel({"only": nn.Flatten()}, torch.empty(1, 3, 3)))
 
 
 def test_counting_changes_nothing_and_allocates_nothing() -> None:

@@ -14,17 +14,16 @@ from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.networks import LayeredModel
 from hasfl.readings.gradients import Samples, difference, gradient, moved, products, weights_of
-from hasfl.state.optimizers import Adam, Sgd
 from hasfl.state.randomness import drawn_for
 from tests.engines.models import model
-from tests.engines.trainings import job, largest_difference, probe_of, snapshot
+from tests.engines.trainings import adam, job, largest_difference, probe_of, sgd, snapshot
 
 PICKED = ((0, 5, 3), (2, 1), (4, 0, 7, 2, 6), (1, 3))  # of each device's own, unequal numbers of samples
 TOLERANCE = 1e-12  # float64, sums of a few dozen numbers around 1
 
 
 def engine(name: str, depth: int, kind: type[LocalEngine] = ReferenceEngine) -> LocalEngine:
-    ready = kind(job(model(name), Sgd(0.1)))
+    ready = kind(job(model(name), sgd(0.1)))
     ready.split(depth, np.arange(4))
     return ready
 
@@ -102,7 +101,7 @@ def test_one_sample_a_device_still_has_a_gradient() -> None:
 @pytest.mark.parametrize("name", ["residual images", "dropout", "parametrised", "frozen"])
 def test_looking_changes_nothing(name: str, kind: type[LocalEngine]) -> None:
     """Neither weights, buffers and slots nor the module or torch's generator; and it finds the same twice."""
-    ready = kind(job(model(name), Adam(0.1)))
+    ready = kind(job(model(name), adam(0.1)))
     ready.split(2, np.arange(4))
     before, module = snapshot(ready), copy.deepcopy(ready.job.model.state_dict())
     torch.manual_seed(3)

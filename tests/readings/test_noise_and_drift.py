@@ -25,10 +25,12 @@ from hasfl.readings import noise_and_drift as reading_module
 from hasfl.readings.gradients import Samples, gradient
 from hasfl.readings.noise_and_drift import Reading, take_reading
 from hasfl.readings.probe import Probe
-from hasfl.state.optimizers import Adam, Momentum, Optimizer, Sgd
+from hasfl.schedule import RateSchedule
+from hasfl.state.optimizers import Adam, Momentum, Sgd
+from hasfl.state.updates import Updates
 from tests.engines.models import model as catalogue_model
+from tests.engines.trainings import adam, at_rate, largest_difference, momentum, probe_of, sgd, snapshot
 from tests.engines.trainings import job as any_job
-from tests.engines.trainings import largest_difference, probe_of, snapshot
 from tests.readings.test_paper_estimates import BATCHES, LARGEST_Z, SHARES, A, C, z_score
 from tests.readings.test_paper_estimates import engine as quadratic_engine
 
@@ -175,11 +177,11 @@ def half_square(outputs: Tensor, labels: Tensor) -> Tensor:
     return (outputs[:, 0] - labels).square() / 2
 
 
-def least_squares(rule: Optimizer, shares: tuple[int, ...] = (70, 40, 64, 51), width: int = 6) -> LocalEngine:
+def least_squares(rule: Updates, shares: tuple[int, ...] = (70, 40, 64, 51), width: int = 6) -> LocalEngine:
     line = nn.Linear(width, 1, bias=False, dtype=torch.float64)
     nn.init.constant_(line.weight, 0.2)
     made = LayeredModel({"line": line, "nothing": nn.Identity()}, torch.empty(1, width, dtype=torch.float64))
-    return SimulatedEngine(any_job(made, rule, shares=shares, sample_loss=half_square))
+    return SimulatedEngine(any_job(made, rule, shares=shares, loss=half_square))
 
 
 @dataclass
@@ -203,11 +205,18 @@ def expected_noise(overshoot: float, carried: float) -> float:
     return 0.0 if grown < 0 else (1.0 if overshoot > 1 else overshoot) * grown
 
 
-REACH: dict[str, tuple[Optimizer, Callable[[np.ndarray], np.ndarray]]] = {
-    "sgd": (Sgd(0.03), lambda g: 0.03 * g),
-    "sgd, beyond the limit": (Sgd(1.3), lambda g: 1.3 * g),
-    "momentum": (Momentum(0.01), lambda g: 0.1 * g),
-    "adam": (Adam(0.01), lambda g: 0.01 * g / (np.abs(g) + 1e-8)),
+REACH: dict[str, tuple[Updates, Callable[[np.ndarray, int], np.ndarray]]] = {
+    "sgd": (sgd(0.03), lambda g, t: 0.03 * g),
+    "sgd, beyond the limit": (sgd(1.3), lambda g, t: 1.3 * g),
+    "momentum": (momentum(0.01), lambda g, t: 0.1 * g),
+    "nesterov": (at_rate(0.01, Momentum(nesterov=True)), lambda g, t: 0.1 * g),
+    "adam": (adam(0.01), lambda g, t: 0.01 * g / (np.abs(g) + 1e-8)),
+    "warming up": (Updates(Sgd(), RateSchedule(0.03, warm_up=4)), lambda g, t: 0.03 * min(t / 4, 1) * g),
+    "clipped": (
+        at_rate(0.03, Sgd(), clip=0.01),
+        lambda g, t: 0.03 * g * 0.01 / (np.linalg.norm(g) + 1e-6),
+    ),
+    "decaying": (at_rate(0.03, Sgd(), weight_decay=0.5), lambda g, t: 0.03 * g),
 }
 
 
@@ -222,7 +231,7 @@ def test_least_squares(rule: str, batches: list[int], monkeypatch: pytest.Monkey
         reading = take_reading(probe_of(ready), order(4, batches, round=t), interval=3)
         w = ready.state.mean()[0].weights["weight"].numpy()[0]
         first, second = (Batch.of(samples, w) for samples in spy.halves)
-        D = reach(first.gradient)
+        D = reach(first.gradient, t)
         slope = first.gradient @ D
         assert reading.overshoot == pytest.approx(D @ first.hessian @ D / slope, rel=EXACT)
         assert reading.carried == pytest.approx(D @ second.hessian @ D / slope, rel=EXACT)
@@ -235,7 +244,7 @@ def test_least_squares(rule: str, batches: list[int], monkeypatch: pytest.Monkey
 def test_where_others_see_nothing_of_a_step_noise_is_bounded(rate: float) -> None:
     """Every sample has a feature of its own: 50 times the least that others see is the most there is."""
     shares = (70, 40, 64, 51)
-    ready = least_squares(Sgd(rate), shares=shares, width=sum(shares))
+    ready = least_squares(sgd(rate), shares=shares, width=sum(shares))
     ready.job.data.x.copy_(torch.eye(sum(shares), dtype=torch.float64))
     reading = take_reading(probe_of(ready), order(4, [8, 8, 8, 8]), interval=3)
     assert reading.carried == pytest.approx(0.0, abs=1e-12)
@@ -246,7 +255,7 @@ def test_where_others_see_nothing_of_a_step_noise_is_bounded(rate: float) -> Non
 @pytest.mark.parametrize("batches", [[1, 1, 1, 1], [40, 20, 64, 9], [200, 200, 200, 200]], ids=str)
 def test_two_batches_share_no_sample(batches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a device's batch each, but 16 in all at least, and no more than it holds; others each time."""
-    ready = least_squares(Sgd(0.1))
+    ready = least_squares(sgd(0.1))
     spy = Spy().install(monkeypatch)
     seen = []
     for t in (1, 2):
@@ -268,7 +277,7 @@ def test_two_batches_share_no_sample(batches: list[int], monkeypatch: pytest.Mon
 def test_what_is_a_batchs_own_falls_as_it_grows() -> None:
     """overshoot/carried − 1 is in proportion to 1/n: near (d + 1)/n where the residuals tell nothing of x."""
     rounds, width, found = 300, 6, {}
-    ready = least_squares(Sgd(0.03), shares=(900, 900, 900, 900), width=width)
+    ready = least_squares(sgd(0.03), shares=(900, 900, 900, 900), width=width)
     for batch in (16, 32):
         readings = [take_reading(probe_of(ready), order(4, [batch] * 4, round=t), 3) for t in range(rounds)]
         overshoot, carried = np.array([(each.overshoot, each.carried) for each in readings]).T
@@ -283,7 +292,7 @@ def test_what_is_a_batchs_own_falls_as_it_grows() -> None:
 # Any model.
 
 
-def looked_at(kind: type[LocalEngine], name: str, rule: Optimizer, depth: int) -> Reading:
+def looked_at(kind: type[LocalEngine], name: str, rule: Updates, depth: int) -> Reading:
     ready = kind(any_job(catalogue_model(name), rule))
     ready.split(depth, np.arange(4))
     ready.split_train(order(4, [2, 3, 4, 2]))
@@ -296,7 +305,7 @@ def looked_at(kind: type[LocalEngine], name: str, rule: Optimizer, depth: int) -
     return reading
 
 
-@pytest.mark.parametrize("rule", [Sgd(0.1), Momentum(0.05), Adam(0.01)], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("rule", [sgd(0.1), momentum(0.05), adam(0.01)], ids=lambda rule: type(rule).__name__)
 @pytest.mark.parametrize(
     ("name", "depth"),
     [
@@ -310,10 +319,10 @@ def looked_at(kind: type[LocalEngine], name: str, rule: Optimizer, depth: int) -
         ("frozen", 1),
     ],
 )
-def test_engines_agree_and_looking_changes_nothing(name: str, depth: int, rule: Optimizer) -> None:
+def test_engines_agree_and_looking_changes_nothing(name: str, depth: int, rule: Updates) -> None:
     one, other = (looked_at(kind, name, rule, depth) for kind in (ReferenceEngine, SimulatedEngine))
     # Adam divides by the root of squares of which some are 1e-16.
-    tolerance = 1e-5 if isinstance(rule, Adam) else 1e-8
+    tolerance = 1e-5 if isinstance(rule.optimizer, Adam) else 1e-8
     for field_name in ("noise", "drift", "walked", "overshoot", "carried"):
         found, expected = getattr(one, field_name), getattr(other, field_name)
         assert found == pytest.approx(expected, rel=tolerance, abs=1e-12), field_name
@@ -327,12 +336,12 @@ def test_engines_agree_and_looking_changes_nothing(name: str, depth: int, rule: 
 
 @pytest.mark.parametrize(("name", "depth"), [("recurrent", 1), ("frozen", 1)])
 def test_private_layers_without_weights_do_not_drift(name: str, depth: int) -> None:
-    reading = looked_at(SimulatedEngine, name, Sgd(0.1), depth)
+    reading = looked_at(SimulatedEngine, name, sgd(0.1), depth)
     assert (reading.drift, reading.walked, reading.share_of[0]) == (0.0, 1.0, 0.0)
 
 
 def test_shares_are_all_alike_where_there_is_no_noise() -> None:
-    ready = least_squares(Sgd(0.1))
+    ready = least_squares(sgd(0.1))
     ready.job.data.x.zero_()
     reading = take_reading(probe_of(ready), order(4), interval=3)
     assert reading.share_of.tolist() == [0.5, 0.5]
@@ -340,7 +349,7 @@ def test_shares_are_all_alike_where_there_is_no_noise() -> None:
 
 
 def test_one_device_does_not_drift() -> None:
-    ready = SimulatedEngine(any_job(catalogue_model("plain"), Sgd(0.1), shares=(40,)))
+    ready = SimulatedEngine(any_job(catalogue_model("plain"), sgd(0.1), shares=(40,)))
     ready.split(2, np.arange(1))
     ready.split_train(order(1, [4]))
     reading = take_reading(probe_of(ready), order(1, [4]), interval=3)
@@ -349,7 +358,7 @@ def test_one_device_does_not_drift() -> None:
 
 
 def test_a_device_with_one_sample_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = least_squares(Sgd(0.1), shares=(1, 5, 1, 2))
+    ready = least_squares(sgd(0.1), shares=(1, 5, 1, 2))
     spy = Spy().install(monkeypatch)
     reading = take_reading(probe_of(ready), order(4, [1, 5, 1, 2]), interval=3)
     assert spy.halves[0].rows.places == [2, 1]
@@ -360,7 +369,7 @@ def test_a_device_with_one_sample_is_left_out(monkeypatch: pytest.MonkeyPatch) -
 def test_halves_of_one_sample_do_not_stop_a_norm_that_training_does_not(shares: tuple[int, ...]) -> None:
     """Batches of two or three train, but half of one has one value a channel."""
     devices = len(shares)
-    ready = SimulatedEngine(any_job(catalogue_model("batch norm 1d"), Sgd(0.1), shares=shares))
+    ready = SimulatedEngine(any_job(catalogue_model("batch norm 1d"), sgd(0.1), shares=shares))
     ready.split(2, np.arange(devices))
     ready.split_train(order(devices, [2] * devices))
     assert np.isfinite(take_reading(probe_of(ready), order(devices, [2] * devices), interval=3).noise)
@@ -368,7 +377,7 @@ def test_halves_of_one_sample_do_not_stop_a_norm_that_training_does_not(shares: 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_gradients_that_are_no_numbers_end_training(value: float) -> None:
-    ready = least_squares(Sgd(0.1))
+    ready = least_squares(sgd(0.1))
     ready.state.shared[0].weights["weight"].fill_(value)
     with pytest.raises(Diverged, match="not finite numbers any more in round 7: lower the learning rate"):
         take_reading(probe_of(ready), order(4, round=7), interval=3)
@@ -376,7 +385,7 @@ def test_gradients_that_are_no_numbers_end_training(value: float) -> None:
 
 def test_nothing_is_read_where_the_slope_is_lost() -> None:
     """At a minimum that all samples share, there is nothing to overshoot."""
-    ready = least_squares(Sgd(0.1))
+    ready = least_squares(sgd(0.1))
     ready.state.shared[0].weights["weight"].zero_()
     ready.job.data.y.zero_()
     reading = take_reading(probe_of(ready), order(4), interval=3)

@@ -29,11 +29,10 @@ from hasfl.networks import LayeredModel
 from hasfl.plan import Order, Plan
 from hasfl.readings import paper_estimates
 from hasfl.readings.paper_estimates import DEVICES, LEAST_GAP, estimate_bound_constants
-from hasfl.state.optimizers import Sgd
 from tests.engines.models import model as catalogue_model
 from tests.engines.simulations import run
 from tests.engines.trainings import job as any_job
-from tests.engines.trainings import probe_of
+from tests.engines.trainings import probe_of, sgd
 
 A, C, FEATURES = 1.5, 0.7, 3
 SHARES = (40, 90, 33, 60, 50, 70, 45)  # more devices than are probed
@@ -63,7 +62,7 @@ def engine(kind: type[LocalEngine], *, depth: int, shares: tuple[int, ...] = SHA
     first = Shifted(1.0)
     chain = {"one": first, "two": Shifted(A), "three": nn.Identity()}
     made = LayeredModel(chain, torch.empty(1, FEATURES, dtype=torch.float64))
-    ready = kind(any_job(made, Sgd(0.05), shares=shares, sample_loss=quadratic))
+    ready = kind(any_job(made, sgd(0.05), shares=shares, loss=quadratic))
     for i, share in enumerate(ready.job.data.shares):
         ready.job.data.x[share] += 0.05 * i
     ready.split(depth, np.arange(len(shares)))
@@ -167,7 +166,7 @@ def test_smoothness(kind: type[LocalEngine], depth: int, expected: float) -> Non
 def test_engines_agree_and_looking_changes_nothing(name: str) -> None:
     found = []
     for kind in (ReferenceEngine, SimulatedEngine):
-        ready = kind(any_job(catalogue_model(name), Sgd(0.1)))
+        ready = kind(any_job(catalogue_model(name), sgd(0.1)))
         ready.split(2, np.arange(4))
         ready.split_train(order(4))
         before = {key: tensor.clone() for key, tensor in ready.state.saved().items()}

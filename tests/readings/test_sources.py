@@ -16,21 +16,22 @@ from hasfl.plan import Order, Plan
 from hasfl.profile import PER_LAYER_COSTS, Profile
 from hasfl.readings import noise_and_drift as reading_module
 from hasfl.readings import sources
+from hasfl.readings.belief import GUESSED_NOISE, GUESSED_SKEW
 from hasfl.readings.gradients import Samples, gradient
 from hasfl.readings.noise_and_drift import Reading, samples_beyond_training
 from hasfl.readings.probe import Probe
 from hasfl.readings.sources import (
-    GUESSED_NOISE,
-    GUESSED_SKEW,
     EstimatedConstants,
     FixedConstants,
     TrackedConstants,
     early,
 )
 from hasfl.readings.tracking import CHANGE, READING_ERROR, Tracked
+from hasfl.schedule import RateSchedule
 from hasfl.state.optimizers import Sgd
+from hasfl.state.updates import Updates
 from tests.engines.models import model
-from tests.engines.trainings import job, probe_of
+from tests.engines.trainings import job, probe_of, sgd
 from tests.training.fakes import small_profile
 
 INTERVAL = 15
@@ -43,7 +44,7 @@ def order(devices: int = 4, batch: int = 4, round: int = 5) -> Order:
 
 
 def engine(name: str = "plain", *, depth: int = 2, shares: tuple[int, ...] = (11, 9, 14, 8)) -> LocalEngine:
-    ready = SimulatedEngine(job(model(name), Sgd(0.1), shares=shares))
+    ready = SimulatedEngine(job(model(name), sgd(0.1), shares=shares))
     devices = len(shares)
     ready.split(depth, np.arange(devices))
     if min(shares) > 1:
@@ -81,7 +82,7 @@ def reading(noise: float, drift: float | None, *shares: float) -> Reading:
 
 
 def guessed(layers: int = 4, devices: int = 4, interval: int = INTERVAL, **kind: Any) -> TrackedConstants:
-    made = TrackedConstants.guessed(small_profile(), devices, interval, **kind)
+    made = replace(TrackedConstants.guessed(small_profile(), devices, interval), **kind)
     made.share_of = np.full(layers, 1 / layers)
     return made
 
@@ -132,6 +133,27 @@ def test_what_is_read_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (found["overshoot"], found["carried"]) == (0.2, 0.1)
         json.dumps(found)
     assert read.intervals == [INTERVAL] * 3
+
+
+@pytest.mark.parametrize(("devices", "round"), [(4, 9), (2, 9), (4, 2), (3, 4), (1, 2)])
+def test_what_is_read_is_kept_for_the_full_rate_and_all_devices(
+    devices: int, round: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read at a third of the rate with half the devices, noise is kept as 3/2 of the reading, drift as 9."""
+    warming = Updates(Sgd(), RateSchedule(0.1, warm_up=6))
+    probe = replace(probe_of(engine(depth=2)), updates=warming)
+    seen = reading(3.0, None if devices == 1 else 0.5, 0.4, 0.3, 0.2, 0.1)
+    Read([seen]).install(monkeypatch)
+    made, expected = guessed(), guessed()
+    found = made.learn(probe, order(devices, round=round), 1, LOSS) or {}
+    rate = min(round / 6, 1.0)
+    weight = expected.noise.read(3.0 / rate * devices / 4)
+    expected.share_of = expected.share_of + weight * (seen.share_of - expected.share_of)
+    if devices > 1:
+        expected.drift.read(0.5 / rate * 3 / (devices - 1) / expected.share_of[:2].sum())
+    assert made.noise.log == pytest.approx(expected.noise.log)
+    assert made.drift.log == pytest.approx(expected.drift.log)
+    assert (found["read_noise"], found["drift"]) == (seen.noise, seen.drift)  # as it was read
 
 
 def test_it_learns_only_when_it_is_due_and_able(monkeypatch: pytest.MonkeyPatch) -> None:

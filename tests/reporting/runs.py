@@ -27,7 +27,8 @@ def record(round: int, **changes: Any) -> RoundRecord:
         "bits": {"activations": 1e6},
         "notes": ("a device has left",) if round == 3 else (),
     }
-    return RoundRecord(**fields | changes)
+    fields |= {"kept": changes.get("accuracy") is not None} | changes
+    return RoundRecord(**fields)
 
 
 def evaluated(accuracies: Sequence[float], *, every: int = 1, seconds: float = 1.0) -> list[RoundRecord]:

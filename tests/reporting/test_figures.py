@@ -118,25 +118,66 @@ def test_counts_must_fit_the_classes(shape: tuple[int, ...]) -> None:
         who_holds_what(np.zeros(shape, dtype=np.int64), ["cat", "dog"])
 
 
-def test_plans_are_drawn_device_by_device() -> None:
+def numbered(devices: int) -> list[str]:
+    """The names of a drawn fleet."""
+    return [str(i + 1) for i in range(devices)]
+
+
+def row_labels(axes: Any) -> dict[float, str]:
+    axes.figure.draw_without_rendering()
+    return {
+        place: text.get_text() for place, text in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+    }
+
+
+def test_plans_are_drawn_device_by_device_with_gaps_for_absences() -> None:
     records = [
         record(1, devices=np.array([0, 2]), plan=Plan([4, 8], [1, 3])),
         record(2, devices=np.array([1]), plan=Plan([16], [2])),
         record(3, devices=np.array([0, 2]), plan=Plan([5, 9], [1, 4])),
     ]
-    figure = plan_over_time(records)
+    figure = plan_over_time(records, numbered(3))
     upper, lower = figure.axes[:2]
     none = np.nan
-    np.testing.assert_array_equal(cells_of(upper), [[4, 4, 5], [none, 16, 16], [8, 8, 9]])
-    np.testing.assert_array_equal(cells_of(lower), [[1, 1, 1], [none, 2, 2], [3, 3, 4]])
+    np.testing.assert_array_equal(cells_of(upper), [[4, none, 5], [none, 16, none], [8, none, 9]])
+    np.testing.assert_array_equal(cells_of(lower), [[1, none, 1], [none, 2, none], [3, none, 4]])
     assert [*upper.get_images()[0].get_extent()] == [0.5, 3.5, 3.5, 0.5]
     assert upper.get_images()[0].get_interpolation() == "nearest"
+    assert lower.get_xlabel() == "round (white: the device did not take part)"
+    assert plan_over_time(records[:1], numbered(3)).axes[1].get_xlabel() != "round"
+    whole = plan_over_time([record(1), record(2)], numbered(3))
+    assert whole.axes[1].get_xlabel() == "round"
+
+
+def test_a_device_that_never_took_part_has_a_row() -> None:
+    cells = cells_of(plan_over_time([record(1)], numbered(5)).axes[0])
+    assert cells.shape == (5, 1)
+    assert np.isnan(cells[3:]).all()
+
+
+def test_devices_have_their_names_and_many_devices_their_kinds() -> None:
+    names = ["pi-1", "a $x$ box", "jetson"]
+    few = plan_over_time([record(1)], names)
+    assert row_labels(few.axes[0]) == {1: "pi-1", 2: "a $x$ box", 3: "jetson"}
+    many = [*(f"pi-{k}" for k in range(1, 9)), *(f"jetson-{k}" for k in range(1, 7))]
+    kinds = plan_over_time([record(1)], many)
+    assert row_labels(kinds.axes[1]) == {4.5: "pi (8)", 11.5: "jetson (6)"}
+    assert [np.mean(line.get_ydata()) for line in kinds.axes[1].get_lines()] == [8.5]
+    drawn = row_labels(plan_over_time([record(1)], numbered(20)).axes[0])
+    assert all(text == f"{place:.0f}" for place, text in drawn.items() if 1 <= place <= 20)
+    each_its_own = plan_over_time([record(1)], [f"box {chr(97 + k)}" for k in range(26)])
+    assert len(row_labels(each_its_own.axes[0])) <= 13
+
+
+def test_every_device_needs_a_name() -> None:
+    with pytest.raises(InputError, match="needs the name of every device, got 2 names and device 3: give"):
+        plan_over_time([record(1)], ["a", "b"])
 
 
 def test_large_fleets_and_long_runs_are_thinned_out_in_place() -> None:
     fleet = np.arange(450)
     records = [record(t, devices=fleet, plan=Plan(fleet + 1, fleet % 7 + 1)) for t in range(1, 1002)]
-    upper, lower = plan_over_time(records).axes[:2]
+    upper, lower = plan_over_time(records, numbered(450)).axes[:2]
     cells = cells_of(upper)
     assert cells.shape == (150, 334)
     np.testing.assert_array_equal(cells[:, 0], fleet[::3] + 1)
@@ -147,7 +188,7 @@ def test_large_fleets_and_long_runs_are_thinned_out_in_place() -> None:
 
 def test_nothing_to_draw_is_a_sentence() -> None:
     with pytest.raises(InputError, match="plans needs at least one round, got none: train first"):
-        plan_over_time([])
+        plan_over_time([], ["1"])
     with pytest.raises(InputError, match="accuracies needs at least one run, got none: train first"):
         accuracy_against_time({})
     with pytest.raises(InputError, match="the run of hasfl must have at least one evaluation"):
@@ -159,7 +200,7 @@ def test_figures_of_next_to_nothing_can_be_drawn(tmp_path: Path) -> None:
     one = replace(record(1, accuracy=0.5, clock=0.0), devices=np.array([0]), plan=Plan([1], [1]))
     for figure in (
         accuracy_against_time({"a": [one], "b": [one]}),
-        plan_over_time([one]),
+        plan_over_time([one], ["1"]),
         who_holds_what(np.zeros((1, 1), dtype=np.int64), ["cat"]),
     ):
         save_figure(figure, tmp_path / "x.png")
@@ -177,13 +218,13 @@ def test_a_figure_is_written_whole_and_always_the_same(tmp_path: Path) -> None:
             no_file_above(500),
             pytest.raises(StorageError, match=r"a\.[a-z]*: File too large; free"),
         ):
-            save_figure(plan_over_time(runs["hasfl"]), tmp_path / name)
+            save_figure(plan_over_time(runs["hasfl"], numbered(3)), tmp_path / name)
         assert (tmp_path / name).read_bytes() == first
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg"]
 
 
 def test_a_figure_goes_where_it_can_be_written(tmp_path: Path) -> None:
-    figure = plan_over_time([record(1)])
+    figure = plan_over_time([record(1)], numbered(3))
     with pytest.raises(InputError, match=r"is written as .png or .svg, got a.pdf: change its ending"):
         save_figure(figure, tmp_path / "a.pdf")
     with pytest.raises(InputError, match="does not exist: make it, or choose another place"):
@@ -197,13 +238,13 @@ def test_no_global_state_and_nothing_imported_before_it_is_needed(tmp_path: Path
         from hasfl.reporting import figures, store
         assert not {"matplotlib", "torch", "pydantic"} & set(sys.modules)
         from tests.reporting.runs import record
-        figures.save_figure(figures.plan_over_time([record(1)]), Path(sys.argv[1]))
+        figures.save_figure(figures.plan_over_time([record(1)], ["a", "b", "c"]), Path(sys.argv[1]))
         assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "x.png")], check=True)
 
 
 def test_without_matplotlib_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"needs matplotlib: pip install 'hasfl\[train\]'"):
-        plan_over_time([record(1)])
+        plan_over_time([record(1)], numbered(3))

@@ -82,7 +82,7 @@ def test_a_folder_with_something_in_it_is_not_taken(tmp_path: Path) -> None:
 
 def test_of_two_that_begin_the_same_run_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one has looked, and found the name free, before the first one finished."""
-    monkeypatch.setattr("hasfl.reporting.locked_folder._require_free", lambda path: None)
+    monkeypatch.setattr("hasfl.reporting.locked_folder.require_free", lambda path: None)
     with begin(tmp_path / "x"):
         opened = len(list(Path("/proc/self/fd").iterdir()))
         with pytest.raises(InputError, match="exists already"):

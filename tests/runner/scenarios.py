@@ -65,8 +65,9 @@ def files(folder: Path) -> list[str]:
 
 
 def sentence(outcome: Outcome, code: int = 2) -> str:
-    """The one sentence that says what went wrong; beside it only what was begun is printed."""
-    lines = [line for line in outcome.err.splitlines() if ", seed " not in line]
-    assert (outcome.code, outcome.out, len(lines)) == (code, "", 1), outcome
-    assert lines[0].startswith("hasfl: ")
-    return lines[0]
+    """The one sentence that says what went wrong; before it only what was begun is printed."""
+    *before, last = outcome.err.splitlines()
+    assert (outcome.code, outcome.out) == (code, ""), outcome
+    assert last.startswith("hasfl: ")
+    assert not [line for line in before if line.startswith(("hasfl: ", "Traceback", " "))], outcome
+    return last

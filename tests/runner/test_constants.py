@@ -111,7 +111,8 @@ def stopped_often(
     press_control_c_in(monkeypatch, stops)
     scenario, outcomes = write(folder, FIXED | changes), list[Outcome]()
     while not outcomes or outcomes[-1].code == 130:
-        outcomes.append(hasfl("train", scenario, "--out", folder, "--run", "stopped", "--resume"))
+        resume = ("--resume",) if outcomes else ()
+        outcomes.append(hasfl("train", scenario, "--out", folder, "--run", "stopped", *resume))
     assert (len(outcomes), outcomes[-1].code) == (len(stops) + 1, 0)
     assert kept(folder / "stopped") == kept(folder / "whole")
     return whole

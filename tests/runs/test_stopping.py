@@ -12,8 +12,8 @@ from hasfl.cli.training_view import TrainingView
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
 from tests.cli.conftest import Hasfl, Outcome
-from tests.runs.conftest import Forking
 from tests.runner.scenarios import MOVING, files, kept, rounds, write
+from tests.runs.conftest import Forking
 
 pytestmark = pytest.mark.slow  # real processes, stopped again and again
 KILLS = 10
@@ -22,6 +22,7 @@ LONG = 36  # rounds
 PATIENCE = 60.0  # seconds for a few rounds, on the busiest machine
 OFTEN = {"training.checkpoint_seconds": "0"}
 GO_ON = "hasfl: interrupted after a whole round; --resume continues from there\n"
+AT_THE_END = "hasfl: interrupted in the last round; the run is finished\n"
 
 
 def lines(run: Path) -> int:
@@ -38,19 +39,19 @@ def wait_for_round(run: Path, round: int) -> None:
 
 def test_killed_ten_times_at_random_moments(forking: Forking, tmp_path: Path) -> None:
     scenario = write(tmp_path, MOVING | OFTEN | {"stop.rounds": str(LONG)})
-    train = ("train", scenario, "--out", tmp_path, "--resume", "--run")
+    train, name = ("train", scenario, "--resume", "--out"), "small-rbs+hams-seed0"
     began = time.monotonic()
-    assert forking.start(*train, "whole").end() == 0
+    assert forking.start(*train, tmp_path / "whole").end() == 0
     round_seconds = (time.monotonic() - began) / LONG
-    recorded = rounds(tmp_path / "whole")
+    recorded = rounds(tmp_path / "whole" / name)
     for field in ("devices", "batch_sizes", "cuts"):  # all that may go wrong is there
         assert len({str(sorted(set(row[field]))) for row in recorded}) > 1
 
     seed = SEED
-    draw, kills, attempt, names = random.Random(seed), 0, 0, ["killed-0"]
-    while kills < KILLS or not (tmp_path / names[-1] / "result.json").exists():
-        run = tmp_path / names[-1]
-        child = forking.start(*train, run.name)
+    draw, kills, attempt, places = random.Random(seed), 0, 0, [tmp_path / "killed-0"]
+    while kills < KILLS or not (places[-1] / name / "result.json").exists():
+        run = places[-1] / name
+        child = forking.start(*train, places[-1])
         if kills < KILLS:
             wait_for_round(run, draw.randrange(3) + 2 * kills)
             time.sleep(draw.uniform(0, 3 * round_seconds))
@@ -59,10 +60,10 @@ def test_killed_ten_times_at_random_moments(forking: Forking, tmp_path: Path) ->
         kills += code == -signal.SIGKILL
         assert code in (0, -signal.SIGKILL), (seed, child.output.read_text())
         if code == 0 and kills < KILLS:  # it was too quick for us
-            names.append(f"killed-{(attempt := attempt + 1)}")
-    for name in names:
-        assert kept(tmp_path / name) == kept(tmp_path / "whole"), seed
-        assert files(tmp_path / name) == files(tmp_path / "whole"), seed
+            places.append(tmp_path / f"killed-{(attempt := attempt + 1)}")
+    for place in places:
+        assert kept(place / name) == kept(tmp_path / "whole" / name), seed
+        assert files(place / name) == files(tmp_path / "whole" / name), seed
 
 
 def test_control_c_in_a_process_of_its_own(forking: Forking, tmp_path: Path) -> None:
@@ -80,14 +81,35 @@ def test_control_c_in_a_process_of_its_own(forking: Forking, tmp_path: Path) -> 
     assert kept(tmp_path / "stopped") == kept(tmp_path / "whole")
 
 
-def press_control_c_in(monkeypatch: pytest.MonkeyPatch, rounds: set[int], times: int = 1) -> None:
-    """Let somebody who looks on press Ctrl-C when these rounds are over."""
+def test_sigterm_saves_as_control_c_does(forking: Forking, tmp_path: Path) -> None:
+    """Clusters send it before they kill; the exit code is that of a process that SIGTERM ended."""
+    scenario = write(tmp_path, MOVING | {"stop.rounds": "18", "training.interval": "5"})
+    train = ("train", scenario, "--out", tmp_path, "--run")
+    assert forking.start(*train, "whole").end() == 0
+    child = forking.start(*train, "stopped")
+    wait_for_round(tmp_path / "stopped", 7)
+    child.kill(signal.SIGTERM)
+    assert child.end() == 143
+    assert child.output.read_text().endswith(GO_ON)
+    recorded = lines(tmp_path / "stopped")
+    assert forking.start(*train, "stopped", "--resume").end() == 0
+    assert f"from round {recorded} on" in child.output.read_text()
+    assert kept(tmp_path / "stopped") == kept(tmp_path / "whole")
+
+
+def press_control_c_in(
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: set[int],
+    times: int = 1,
+    number: signal.Signals = signal.SIGINT,
+) -> None:
+    """Let somebody who looks on press Ctrl-C, or send another signal, when these rounds are over."""
     recorded = TrainingView.recorded
 
     def pressed(view: TrainingView, record: RoundRecord) -> None:
         recorded(view, record)
         for _ in range(times if record.round in rounds else 0):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     monkeypatch.setattr(TrainingView, "recorded", pressed)
 
@@ -110,22 +132,25 @@ def test_control_c_in_every_round(
     press_control_c_in(monkeypatch, set(range(1, 8)))
     outcomes: list[Outcome] = []
     while not outcomes or outcomes[-1].code == 130:
-        outcomes.append(hasfl("train", scenario, "--out", tmp_path, "--run", "stopped", "--resume"))
-        assert outcomes[-1].code == 0 or outcomes[-1].err.endswith(GO_ON)
+        resume = ("--resume",) if outcomes else ()
+        outcomes.append(hasfl("train", scenario, "--out", tmp_path, "--run", "stopped", *resume))
+        assert outcomes[-1].code == 0 or outcomes[-1].err.endswith((GO_ON, AT_THE_END))
         assert len(rounds(tmp_path / "stopped")) == min(len(outcomes), 7)
     assert (len(outcomes), outcomes[-1].code) == (8, 0)
     assert kept(tmp_path / "stopped") == kept(tmp_path / "whole")
 
 
-def test_control_c_twice_stops_at_once_and_goes_on_from_the_last_checkpoint(
-    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_two_signals_stop_at_once_and_training_goes_on_from_the_last_checkpoint(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
     scenario = write(tmp_path, MOVING | OFTEN | {"stop.rounds": "7"})
     assert hasfl("train", scenario, "--out", tmp_path, "--run", "whole").code == 0
     with monkeypatch.context() as patch:
-        press_control_c_in(patch, {5}, times=2)
+        press_control_c_in(patch, {5}, times=2, number=number)
         outcome = hasfl("train", scenario, "--out", tmp_path, "--run", "stopped")
-    assert (outcome.code, outcome.err.splitlines()[1:]) == (130, ["hasfl: interrupted"])
+    assert outcome.code == code
+    assert outcome.err.endswith("hasfl: stopped at once; --resume continues from the last checkpoint\n")
     outcome = hasfl("train", scenario, "--out", tmp_path, "--run", "stopped", "--resume")
     assert "from round 3" in outcome.err
     assert kept(tmp_path / "stopped") == kept(tmp_path / "whole")
@@ -157,8 +182,7 @@ def test_a_comparison_that_is_stopped_says_how_to_go_on(
         outcome = hasfl(*compare)
     assert outcome.code == 130
     going_on = hasfl(*compare)
-    assert (going_on.code, going_on.err) == (
-        0,
-        "sfl, seed 0: training, from round 3 on\nfl, seed 0: training\n",
-    )
+    assert going_on.code == 0
+    begun = [line for line in going_on.err.splitlines() if ", seed " in line]
+    assert begun == ["1 of 2: sfl, seed 0: training, from round 3 on", "2 of 2: fl, seed 0: training"]
     assert "--resume" not in outcome.err  # which compare does not have: it goes on by itself

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from hasfl.cli.training_view import TrainingView
+from hasfl.reporting.store import RunFolder
 from hasfl.reporting.tensor_file import read_tensors, write_tensors
-from hasfl.runs.run import RunRequest
+from hasfl.runs.request import RunRequest
 from tests.cli.conftest import Hasfl, Outcome
 from tests.lanes import quick_then_slow
 from tests.reporting.runs import no_file_above
@@ -42,11 +44,17 @@ def resume(hasfl: Hasfl, tmp_path: Path) -> Callable[[], Outcome]:
     ids=["records", "checkpoint", "model"],
 )
 def test_a_disk_that_is_full_in_mid_run(
-    hasfl: Hasfl, tmp_path: Path, checkpoints: dict[str, str], size: int, refused: str
+    hasfl: Hasfl,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoints: dict[str, str],
+    size: int,
+    refused: str,
 ) -> None:
     train = ("train", write(tmp_path, checkpoints), "--out", tmp_path, "--run")
     assert hasfl(*train, "whole").code == 0
-    with no_file_above(size):
+    with ExitStack() as full, monkeypatch.context() as patch:
+        patch.setattr(TrainingView, "started", lambda *_: full.enter_context(no_file_above(size)))
         said = sentence(hasfl(*train, "run"), 1)
     assert f"cannot write {tmp_path / 'run' / refused}" in said
     assert "File too large; the earlier records are intact, and --resume continues from there" in said
@@ -63,6 +71,7 @@ def test_a_disk_that_is_full_from_the_first_round(
     def fill(view: TrainingView, request: RunRequest, *_: object) -> None:
         (request.path / "rounds.jsonl").symlink_to("/dev/full")
 
+    monkeypatch.setattr(RunFolder, "save_checkpoint", lambda *_: None)  # which opens the file
     monkeypatch.setattr(TrainingView, "started", fill)
     said = sentence(hasfl("train", write(tmp_path), "--out", tmp_path, "--run", "run"), 1)
     assert f"cannot write {tmp_path / 'run' / 'rounds.jsonl'}: No space left on device" in said
@@ -113,11 +122,12 @@ def test_a_run_is_neither_overwritten_nor_mixed_up(
 ) -> None:
     before, train = kept(finished), ("train", tmp_path / "small.toml", "--out", tmp_path, "--run", "run")
     assert "run exists already: continue it with --resume" in sentence(hasfl(*train), 2)
-    another = "run was begun with another scenario, strategy or seed"
-    assert another in sentence(hasfl(*train, "--resume", "--seed", 1), 2)
-    assert another in sentence(hasfl(*train, "--resume", "--strategy", "fl"), 2)
-    write(tmp_path, {"training.learning_rate": "0.1"})
-    assert another in sentence(resume(), 2)
+    assert "(seed was 0, now 1)" in sentence(hasfl(*train, "--resume", "--seed", 1), 2)
+    assert "(training.strategy was 'sfl', now 'fl')" in sentence(
+        hasfl(*train, "--resume", "--strategy", "fl"), 2
+    )
+    write(tmp_path, QUICK | {"training.learning_rate": "0.1"})
+    assert "(training.learning_rate was 0.05, now 0.1)" in sentence(resume(), 2)
     assert kept(finished) == before
 
 
@@ -128,7 +138,7 @@ def test_a_comparison_with_runs_of_another_scenario_says_what_compare_can_do(
     assert hasfl(*compare).code == 0
     write(tmp_path, {"training.learning_rate": "0.1"})
     said = sentence(hasfl(*compare), 2)
-    assert "small-sfl-seed0 was begun with another scenario" in said
+    assert "small-sfl-seed0 was begun with other settings" in said
     assert "--run" not in said  # which compare does not have
     assert "--out" in said
 

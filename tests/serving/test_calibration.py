@@ -116,7 +116,7 @@ def test_moments_are_those_of_all_samples(kind: type[LocalEngine], name: str, se
     served = made(name).eval()
     served.layers.load_state_dict(found, strict=False)
     x, y = engine.job.test
-    loss = float(engine.job.sample_loss(served(x), y).mean().detach())
+    loss = float(engine.job.loss(served(x), y).mean().detach())
     assert engine.evaluate().test_loss == pytest.approx(loss, rel=1e-6)  # summed up in float32
 
 
@@ -259,7 +259,7 @@ def test_half_precision_is_measured_as_it_is_evaluated(engine: str) -> None:
     layers = made.engine.job.model
     name = next(key for key in found if key.endswith("running_mean")).removesuffix("running_mean")
     seen: list[Tensor] = []
-    norm = layers.layers.get_submodule(name[:-1])
+    norm = layers.get_submodule(name[:-1])
     hook = norm.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     made.model()
     hook.remove()

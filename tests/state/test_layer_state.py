@@ -13,11 +13,10 @@ from hasfl.networks import LayeredModel
 from hasfl.plan import Plan
 from hasfl.runner.simulation import Simulation
 from hasfl.state.layer_state import LayerState
-from hasfl.state.optimizers import Momentum, Sgd
 from tests.engines.models import CLASSES, FEATURES, Tied
 from tests.engines.oracles import fed_avg
 from tests.engines.simulations import simulation, unequal_fleet
-from tests.engines.trainings import ENGINES, LAST, carry_out, job, steady
+from tests.engines.trainings import ENGINES, LAST, carry_out, job, momentum, sgd, steady
 
 TOLERANCE = 1e-12  # float64, eight rounds, the same sums in another order
 
@@ -104,7 +103,7 @@ def with_first(layer: nn.Module) -> LayeredModel:
 def test_buffers_are_averaged_and_stay_what_they_are(kind: type[LocalEngine], name: str) -> None:
     """Over eight rounds and four aggregations, as when every device trains a copy of its own."""
     steps = steady([Plan([2, 3, 1, 2], [3] * 4)] * 8, interval=2)
-    engine = kind(job(with_first(BUFFERS[name]()), Sgd(0.1), serving=LAST))
+    engine = kind(job(with_first(BUFFERS[name]()), sgd(0.1), serving=LAST))
     for _ in carry_out(engine, steps):
         evaluation = engine.evaluate()  # within an interval, too
         assert np.isfinite([evaluation.accuracy, evaluation.test_loss]).all()
@@ -141,7 +140,7 @@ def test_weights_that_are_not_trained_stay_to_the_last_bit(devices: int) -> None
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_model_that_was_read_out_does_not_change_any_more(kind: type[LocalEngine]) -> None:
-    engine = kind(job(with_first(nn.Linear(FEATURES, FEATURES)), Momentum(0.3)))
+    engine = kind(job(with_first(nn.Linear(FEATURES, FEATURES)), momentum(0.3)))
     steps = steady([Plan([2, 3], [1, 2])] * 4, interval=2)
     list(carry_out(engine, steps[:2]))
     model = engine.model()
@@ -152,7 +151,7 @@ def test_a_model_that_was_read_out_does_not_change_any_more(kind: type[LocalEngi
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_what_was_saved_does_not_change_any_more(kind: type[LocalEngine]) -> None:
-    engine = kind(job(with_first(nn.Linear(FEATURES, FEATURES)), Momentum(0.3)))
+    engine = kind(job(with_first(nn.Linear(FEATURES, FEATURES)), momentum(0.3)))
     steps = steady([Plan([2, 3], [1, 2])] * 4, interval=4)
     list(carry_out(engine, steps[:2]))
     arrays, _ = engine.saved()
@@ -165,7 +164,7 @@ def test_training_leaves_the_model_it_began_with_alone() -> None:
     model = with_first(nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.BatchNorm1d(FEATURES)))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for kind in ENGINES:
-        engine = kind(job(model, Momentum(0.3)))
+        engine = kind(job(model, momentum(0.3)))
         list(carry_out(engine, steady([Plan([2, 3], [1, 2])] * 4, interval=2)))
         engine.evaluate()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -186,7 +185,7 @@ class Remembering(nn.Module):
 
 @pytest.mark.parametrize("make", [lambda: Tied(FEATURES), Remembering, Masked, lambda: nn.Linear(6, 6)])
 def test_a_trained_model_can_be_loaded(make: Callable[[], nn.Module]) -> None:
-    engine = ENGINES[1](job(with_first(make()), Sgd(0.3)))
+    engine = ENGINES[1](job(with_first(make()), sgd(0.3)))
     list(carry_out(engine, steady([Plan([2, 3], [1, 2])], interval=1)))
     found = with_first(make())
     made = simulation("sfl", unequal_fleet())
@@ -196,7 +195,7 @@ def test_a_trained_model_can_be_loaded(make: Callable[[], nn.Module]) -> None:
     outputs = found.eval()(x)
     assert float((outputs.argmax(1) == y).double().mean()) == pytest.approx(evaluation.accuracy)
     # an evaluation is summed up in float32
-    loss = float(engine.job.sample_loss(outputs, y).mean().detach())
+    loss = float(engine.job.loss(outputs, y).mean().detach())
     assert loss == pytest.approx(evaluation.test_loss, rel=1e-6)
 
 
@@ -207,7 +206,7 @@ def test_a_weight_that_two_layers_share_is_refused() -> None:
     model = LayeredModel(layers, torch.empty(1, FEATURES, dtype=torch.float64)).double()
     for kind in ENGINES:
         with pytest.raises(InputError, match="one"):
-            kind(job(model, Sgd(0.1)))
+            kind(job(model, sgd(0.1)))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +219,7 @@ def test_engines_agree_where_a_layer_works_in_place(layer: nn.Module) -> None:
         first = nn.Linear(FEATURES, FEATURES)
         layers = {"one": first, "two": layer, "three": nn.Linear(FEATURES, CLASSES)}
         made = LayeredModel(layers, torch.empty(1, FEATURES, dtype=torch.float64)).double()
-        engines.append(kind(job(made, Sgd(0.1))))
+        engines.append(kind(job(made, sgd(0.1))))
     steps = steady([Plan([2, 3, 1], [1, 2, 3])] * 4, interval=2)
     for losses in zip(*(carry_out(engine, steps) for engine in engines), strict=True):
         assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE)

@@ -166,7 +166,7 @@ def test_evaluations_are_recorded_with_the_held_out_samples() -> None:
     made.load_into(job.model)
     outputs = job.model.eval()(x)
     assert records[-1].held_out_accuracy == pytest.approx(float((outputs.argmax(1) == y).double().mean()))
-    loss = float(job.sample_loss(outputs, y).mean().detach())
+    loss = float(job.loss(outputs, y).mean().detach())
     assert records[-1].held_out_loss == pytest.approx(loss, rel=1e-6)  # summed in float32
 
 

@@ -58,7 +58,7 @@ def test_the_same_question_is_searched_once() -> None:
     for t in (1, 16, 31):
         plan, notes = decider.plan(problem, devices(problem), t, plan)
         assert decider.rebatch(problem, devices(problem), t + 1, plan) == (plan, ())
-        assert notes == ()
+        assert [note.partition(":")[0] for note in notes] == (["first plan"] if t == 1 else [])
     assert asked == [1]
     decider.plan(replace(problem, max_batch=7), devices(problem), 46, plan)
     assert asked == [1, 46]
@@ -93,7 +93,10 @@ def test_a_question_without_an_answer_is_searched_again_only_by_the_next_interva
     other = replace(problem, max_batch=7)
     decider.strategy, failing = counting(too_far)
     for t in (16, 31):
-        assert decider.plan(other, devices(problem), t, plan) == (plan, ("the plan is kept: too far",))
+        assert decider.plan(other, devices(problem), t, plan) == (
+            plan,
+            ("no plan found, the old one is kept: too far",),
+        )
         if pause:
             saved = json.loads(json.dumps(decider.saved()))
             decider = StrategyDecider(decider.strategy, Seeds(0))
@@ -185,7 +188,7 @@ def test_what_is_drawn_is_drawn_anew(name: str) -> None:
 @pytest.mark.parametrize("error", [Infeasible("too small"), TargetUnreachable("too far")])
 @pytest.mark.parametrize("name", ["hasfl", "rbs+rms"])
 def test_a_plan_that_cannot_be_renewed_is_kept_with_a_note(error: Exception, name: str) -> None:
-    """Whether the strategy looks for the best plan or not; a later answer is taken, without a note."""
+    """Whether the strategy looks for the best plan or not; a later answer is taken."""
     problem, there, troubled = a_problem(), devices(a_problem()), {16}
 
     def answers(now: Situation) -> Plan:
@@ -195,9 +198,11 @@ def test_a_plan_that_cannot_be_renewed_is_kept_with_a_note(error: Exception, nam
 
     decider = StrategyDecider(replace(pair(name), together=answers), Seeds(0))
     plan = decider.plan(problem, there, 1, None).plan
-    other = replace(problem, learning_rate=0.123)
-    assert decider.plan(other, there, 16, plan) == (plan, (f"the plan is kept: {error}",))
-    assert decider.plan(problem, there, 31, None) == (Plan.uniform(len(there), batch_size=31, cut=1), ())
+    other = replace(problem, max_batch=problem.max_batch - 1)
+    assert decider.plan(other, there, 16, plan) == (plan, (f"no plan found, the old one is kept: {error}",))
+    later, notes = decider.plan(problem, there, 31, None)
+    assert later == Plan.uniform(len(there), batch_size=31, cut=1)
+    assert notes == (("new plan: other limits hold",) if name == "hasfl" else ())
 
 
 @pytest.mark.parametrize("error", [Infeasible("too small"), TargetUnreachable("too far")])
@@ -211,7 +216,7 @@ def test_it_is_kept_within_an_interval_too(error: Exception) -> None:
     there = np.array([0, 2])
     fewer = replace(problem, fleet=problem.fleet.only(there))
     decider = StrategyDecider(replace(pair("hasfl"), batch_rule=failing), Seeds(0))
-    assert decider.rebatch(fewer, there, 2, plan) == (plan, (f"the plan is kept: {error}",))
+    assert decider.rebatch(fewer, there, 2, plan) == (plan, (f"no plan found, the old one is kept: {error}",))
     assert decider.rebatch(fewer, there, 3, plan) == (plan, ())  # the same question is not asked twice
 
 
@@ -233,7 +238,7 @@ def test_without_a_plan_to_keep_devices_take_the_first_cut_and_what_fits(error: 
 def test_what_fits_nobody_is_an_error_in_any_round() -> None:
     problem = a_problem()
     tiny = replace(problem, fleet=replace(problem.fleet, memory=np.ones(len(problem.fleet))))
-    with pytest.raises(Infeasible, match="bit of memory"):
+    with pytest.raises(Infeasible, match="B of memory"):
         StrategyDecider(counting(too_far)[0], Seeds(0)).plan(tiny, devices(tiny), 16, None)
 
 

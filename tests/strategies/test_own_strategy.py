@@ -12,8 +12,9 @@ import torch
 from numpy.typing import ArrayLike
 
 from hasfl import Plan, Problem, Situation
+from hasfl.documents.scenario import read_scenario
 from hasfl.errors import Infeasible, InputError
-from hasfl.runner.scenarios import read_scenario, simulation_of
+from hasfl.runner.scenarios import simulation_of
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.strategy import OwnStrategy
 from hasfl.theory.paradigms import FEDERATED, SPLIT
@@ -289,5 +290,19 @@ def test_a_plan_that_does_not_fit_is_an_error_at_first_and_noted_later() -> None
         run(soon, unequal_fleet())
     records = run(late, unequal_fleet(), rounds=2 * INTERVAL)
     assert {record.plan for record in records} == {Plan.uniform(4, batch_size=4, cut=2)}
-    (note,) = records[INTERVAL - 1].notes
-    assert note.startswith("the plan is kept: strategy late gives device ")
+    (note,) = records[INTERVAL].notes
+    assert note.startswith("no plan found, the old one is kept: strategy late gives device ")
+
+
+def test_the_example_trains_from_its_scenario(hasfl: Hasfl, tmp_path: Path) -> None:
+    """The module lies beside the scenario, and nobody works in that folder."""
+    examples = Path(__file__).parents[2] / "examples"
+    (tmp_path / "own_strategy.py").write_text((examples / "own_strategy.py").read_text())
+    text = (examples / "own_strategy.toml").read_text().replace("rounds = 60", "rounds = 2")
+    (tmp_path / "own_strategy.toml").write_text(text)
+    done = hasfl("train", tmp_path / "own_strategy.toml", "--out", tmp_path, "--run", "run")
+    assert done.code == 0, done.err
+    flops = read_scenario(tmp_path / "own_strategy.toml").draw().flops
+    expected = [max(int(16 * each / max(flops)), 1) for each in flops]
+    assert [row["batch_sizes"] for row in rounds(tmp_path / "run")] == [expected] * 2
+    assert len(set(expected)) > 3

@@ -16,12 +16,12 @@ from hasfl.plan import Plan
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.problem import Problem
 from hasfl.strategies.batch_rules import (
+    DEFAULT_BATCH,
     GAP,
-    fixed_batch,
+    FixedBatch,
     habs,
     largest_batches,
     random_batches,
-    server_batch,
 )
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.cut_rules import (
@@ -69,12 +69,45 @@ def test_batches_are_as_wanted_as_far_as_they_fit(seed: int, wanted: int) -> Non
     now = random_situation(seed)
     cuts = random_cuts(now, ones(now))
     most = largest_batches(now, cuts)
-    assert (fixed_batch(wanted)(now, cuts) == np.minimum(wanted, most)).all()
+    wanted = min(wanted, now.problem.max_batch)
+    assert (FixedBatch(wanted)(now, cuts) == np.minimum(wanted, most)).all()
     roomy_draw = random_batches(replace(now, problem=with_memory(now, 1e15)), cuts)
     assert (random_batches(now, cuts) == np.minimum(roomy_draw, most)).all()
     few = replace(now, problem=replace(now.problem, samples=np.full(len(cuts), 2)))
     assert (random_batches(few, cuts) <= 2).all()
-    assert (server_batch(wanted)(few, cuts) == min(wanted, 2)).all()
+    assert (FixedBatch(wanted, on_devices=False)(few, cuts) == min(wanted, 2)).all()
+
+
+@pytest.mark.parametrize("on_devices", [True, False])
+def test_a_fixed_batch_above_max_batch_is_refused_and_the_default_is_not(on_devices: bool) -> None:
+    now = situation(replace(roomy(3), max_batch=8))
+    for wanted in (9, 1000):
+        expected = f"batch size {wanted} of the strategy is above max_batch, which is 8: choose a smaller"
+        with pytest.raises(InputError, match=expected):
+            FixedBatch(wanted, on_devices)(now, ones(now))
+    assert (FixedBatch(8, on_devices)(now, ones(now)) == 8).all()
+    assert (FixedBatch(None, on_devices)(now, ones(now)) == 8).all()
+    roomier = replace(now, problem=replace(now.problem, max_batch=64))
+    assert (FixedBatch(None, on_devices)(roomier, ones(now)) == DEFAULT_BATCH).all()
+
+
+def test_a_note_names_the_devices_that_get_another_batch_size() -> None:
+    problem = replace(roomy(3), max_batch=8)
+    devices = len(problem.fleet)
+    few = replace(problem, samples=np.array([9, 3, *[9] * (devices - 2)]))
+    now, rule = situation(few), FixedBatch(4)
+    plan = Plan(rule(now, ones(now)), ones(now))
+    assert rule.note(plan, few) == (
+        f"batch sizes: 1 of {devices} devices do not get 4 samples, because their memory or samples allow no "
+        "more; device '2' gets 3"
+    )
+    assert rule.note(Plan(rule(situation(problem), ones(now)), ones(now)), problem) is None
+    strict = replace(problem, profile=replace(problem.profile, smallest_batch_of=[2] * len(problem.profile)))
+    two = Plan(FixedBatch(1)(situation(strict), ones(now)), ones(now))
+    note = FixedBatch(1).note(two, strict) or ""
+    assert note.endswith(
+        "do not get 1 samples, because their layers cannot train on fewer; device '1' gets 2"
+    )
 
 
 def with_memory(now: Situation, bits: float) -> Problem:
@@ -212,7 +245,6 @@ def test_rules_for_one_cut() -> None:
     assert set(whole_model(now, ones(now)).tolist()) == {layers}
     assert set(quarter_cut(now, ones(now)).tolist()) == {max(1, layers // 4)}
     assert fixed_cut(4) is fixed_cut(4)
-    assert fixed_batch(4) is fixed_batch(4)
     with pytest.raises(InputError, match=f"cut must be at most {layers}, .* got {layers + 1}"):
         fixed_cut(layers + 1)(now, ones(now))
 
@@ -220,9 +252,9 @@ def test_rules_for_one_cut() -> None:
 def test_a_device_without_memory_is_named() -> None:
     now = situation(roomy(3))
     tiny = replace(now, problem=with_memory(now, 1.0))
-    for rule in (fixed_batch(1), random_batches, random_cuts, largest_batches):
+    for rule in (FixedBatch(1), random_batches, random_cuts, largest_batches):
         with pytest.raises(
-            Infeasible, match=r"device '1' has 1 bit of memory, but cut 1 needs .* cut earlier"
+            Infeasible, match=r"device '1' has 0.125 B of memory, but cut 1 needs .* cut earlier"
         ):
             rule(tiny, ones(tiny))
     with pytest.raises(Infeasible, match="device '1' cannot train on 1 samples at any cut"):
@@ -232,7 +264,7 @@ def test_a_device_without_memory_is_named() -> None:
 def test_blind_rules_do_not_see_the_target() -> None:
     now = situation(roomy(4))
     blind = replace(now, problem=hopeless(now.problem))
-    for rule in (random_batches, random_cuts, resource_aware_cuts, fixed_batch(3), quarter_cut):
+    for rule in (random_batches, random_cuts, resource_aware_cuts, FixedBatch(3), quarter_cut):
         assert rule(now, ones(now)).tolist() == rule(blind, ones(now)).tolist()
 
 
@@ -265,8 +297,8 @@ def test_no_rule_gives_fewer_samples_than_layers_can_train_on() -> None:
     layers = len(problem.profile)
     strict = replace(problem, profile=replace(problem.profile, smallest_batch_of=np.full(layers, 2)))
     now, cuts = situation(strict), np.ones(len(problem.fleet), dtype=np.int64)
-    assert (fixed_batch(1)(now, cuts) == 2).all()
+    assert (FixedBatch(1)(now, cuts) == 2).all()
     assert all((random_batches(replace(now, round=t), cuts) >= 2).all() for t in range(1, 40))
     poor = situation(replace(strict, samples=np.ones(len(problem.fleet), dtype=np.int64)))
     with pytest.raises(Infeasible, match="need 2 samples to train on"):
-        fixed_batch(1)(poor, cuts)
+        FixedBatch(1)(poor, cuts)

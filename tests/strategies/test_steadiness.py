@@ -18,7 +18,7 @@ from hasfl.problem import Problem
 from hasfl.seeds import Seeds
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.decider import StrategyDecider
-from hasfl.strategies.steadiness import worth_changing
+from hasfl.strategies.steadiness import saving as saving_of
 from hasfl.theory.objective import evaluate
 from tests.lanes import quick_then_slow
 from tests.planning.random_problems import measured, random_problem
@@ -80,6 +80,10 @@ def off(problem: Problem, up: int, down: int) -> Problem:
     noise = constants.noise * math.exp(up * constants.noise_error)
     drift = constants.drift_of * math.exp(down * constants.drift_error)
     return replace(problem, constants=replace(constants, noise=noise, drift_of=drift))
+
+
+def worth_changing(old: Plan, new: Plan, problem: Problem, *, rounds: int) -> bool:
+    return saving_of(old, new, problem, rounds=rounds).pays
 
 
 def naive(old: Plan, new: Plan, problem: Problem, rounds: int) -> tuple[bool, float]:

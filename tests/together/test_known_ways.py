@@ -21,7 +21,7 @@ def trained(strategy: str, engine: str) -> tuple[Simulation, list[int], list[Ord
 
 
 def assert_same(made: Simulation, expected: Weights) -> None:
-    for name, tensor in made.model().items():
+    for name, tensor in made.engine.model().items():
         torch.testing.assert_close(tensor, expected[name], rtol=TOLERANCE, atol=TOLERANCE)
 
 
@@ -56,4 +56,4 @@ def test_the_client_part_is_handed_on() -> None:
     """With each device's own client part instead, the model would be another."""
     made, _, orders = trained("sl:b=4,cut=2", "simulated")
     fresh = sequential_split(made.engine.job, orders[:3], 3)
-    assert any(not torch.equal(fresh[name], tensor) for name, tensor in made.model().items())
+    assert any(not torch.equal(fresh[name], tensor) for name, tensor in made.engine.model().items())

@@ -12,12 +12,14 @@ from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.networks import LayeredModel
 from hasfl.runner.simulation import Simulation
-from hasfl.together.probing import LayerKind, TriedLayer, try_layers
+from hasfl.together.probing import TriedLayer, _Candidate, try_layers
+from hasfl.together.ways import Way
 from tests.engines.models import (
     CLASSES,
     FEATURES,
     Attention,
     Centred,
+    Neighbours,
     Recurrent,
     Residual,
     ResidualConv,
@@ -27,7 +29,7 @@ from tests.engines.models import (
 from tests.engines.simulations import simulation
 from tests.engines.trainings import OPTIMIZERS, carry_out, job, largest_difference, snapshot, timetable
 
-RAGGED, LOOPED, RANDOM = LayerKind.RAGGED, LayerKind.LOOPED, LayerKind.RANDOM
+RAGGED, MAPPED, LOOPED = Way.RAGGED, Way.MAPPED, Way.LOOPED
 
 
 class Applied(nn.Module):
@@ -53,16 +55,52 @@ def tried_layers(model: LayeredModel) -> list[TriedLayer]:
     return try_layers(model, samples.reshape(5, *example.shape[1:]).to(example.dtype))
 
 
-def kinds_of(model: LayeredModel) -> list[LayerKind]:
-    return [layer.kind for layer in tried_layers(model)]
+def ways_of(model: LayeredModel) -> list[Way]:
+    return [layer.way for layer in tried_layers(model)]
 
 
-def kind_of(layer: nn.Module, *, shape: Sequence[int] = (FEATURES,), dtype: Any = torch.float64) -> LayerKind:
-    return kinds_of(chain(layer, shape=shape, dtype=dtype).train())[0]
+def way_of(layer: nn.Module, *, shape: Sequence[int] = (FEATURES,), dtype: Any = torch.float64) -> Way:
+    return ways_of(chain(layer, shape=shape, dtype=dtype).train())[0]
+
+
+class FirstOnly(nn.Module):
+    """Gives its weights to a function that is known, but with a part of the samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.linear(x[:1]), x[1:]])
+
+
+class EmbeddedAndNormalised(nn.Module):
+    """Words in a batch norm: `vmap` does the words, but fills up batches, which the norm sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm = nn.Embedding(2, 3), nn.BatchNorm1d(FEATURES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.words(x.long()))
+
+
+class RandomDepth(nn.Module):
+    """Skips a layer for some samples at random. The numbers are drawn for no tensor of the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (torch.rand(len(x), 1) < 0.5)
+
+
+def at_most_three(x: Tensor) -> Tensor:
+    """Two devices with two and three samples are fine alone, but not at once."""
+    if len(x) > 3:
+        raise RuntimeError(f"at most three samples, got {len(x)}")
+    return x
 
 
 IMAGE = (4, 6, 6)
-KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], LayerKind]] = {
+WAYS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Way]] = {
     "linear": (lambda: nn.Linear(FEATURES, 3), (FEATURES,), RAGGED),
     "residual": (lambda: Residual(FEATURES), (FEATURES,), RAGGED),
     "residual block": (lambda: ResidualConv(4, 6), IMAGE, RAGGED),
@@ -74,16 +112,16 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], LayerKind]] = {
     "flatten": (nn.Flatten, IMAGE, RAGGED),
     "softmax over a sample": (lambda: nn.Softmax(1), (FEATURES,), RAGGED),
     "no chance of dropping": (lambda: nn.Dropout(0.0), (FEATURES,), RAGGED),
-    "attention": (lambda: Attention(FEATURES), (5, FEATURES), LOOPED),
+    "attention": (lambda: Attention(FEATURES), (5, FEATURES), MAPPED),
     "recurrent": (lambda: Recurrent(3), (FEATURES,), LOOPED),
-    "slope for each channel": (lambda: nn.PReLU(FEATURES), (FEATURES,), LOOPED),
+    "slope for each channel": (lambda: nn.PReLU(FEATURES), (FEATURES,), MAPPED),
     "parametrised": (
         lambda: nn.utils.parametrizations.weight_norm(nn.Linear(FEATURES, 3)),
         (FEATURES,),
         LOOPED,
     ),
     "batch norm that counts": (lambda: nn.BatchNorm1d(FEATURES, momentum=None), (FEATURES,), LOOPED),
-    "transposed convolution": (lambda: nn.ConvTranspose2d(4, 2, 3), IMAGE, LOOPED),
+    "transposed convolution": (lambda: nn.ConvTranspose2d(4, 2, 3), IMAGE, MAPPED),
     "softmax over the batch": (lambda: nn.Softmax(0), (FEATURES,), LOOPED),
     "centred": (Centred, (FEATURES,), LOOPED),
     "linear and centred": (
@@ -93,43 +131,64 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], LayerKind]] = {
     ),
     "first of the batch": (lambda: Applied(lambda x: x + x[:1]), (FEATURES,), LOOPED),
     "largest of the batch": (lambda: Applied(lambda x: x / x.abs().max()), (FEATURES,), LOOPED),
+    "rolled far": (lambda: Applied(lambda x: x.roll(2, 0)), (FEATURES,), LOOPED),
     "number of samples": (lambda: Applied(lambda x: x / len(x)), (FEATURES,), LOOPED),
     "rolled": (lambda: Applied(lambda x: x.roll(1, 0)), (FEATURES,), LOOPED),
-    "dropout": (lambda: nn.Dropout(0.5), (FEATURES,), RANDOM),
+    "first samples only": (FirstOnly, (FEATURES,), LOOPED),
+    "at most three samples": (lambda: Applied(at_most_three), (FEATURES,), MAPPED),
+    "embedding and batch norm": (EmbeddedAndNormalised, (FEATURES,), LOOPED),
+    "dropout": (lambda: nn.Dropout(0.5), (FEATURES,), RAGGED),
     "dropout after weights": (
         lambda: nn.Sequential(nn.Linear(FEATURES, 3), nn.Dropout(0.1)),
         (FEATURES,),
-        RANDOM,
+        RAGGED,
     ),
-    "noise": (lambda: Applied(lambda x: x + 0.1 * torch.randn_like(x)), (FEATURES,), RANDOM),
-    "noise that hardly matters": (
-        lambda: Applied(lambda x: x + 1e-9 * torch.rand_like(x)),
+    "dropout after a slope": (
+        lambda: nn.Sequential(nn.PReLU(FEATURES), nn.Dropout(0.1)),
         (FEATURES,),
-        RANDOM,
+        MAPPED,
     ),
+    "noise": (lambda: Applied(lambda x: x + 0.1 * torch.randn_like(x)), (FEATURES,), RAGGED),
+    "one random number for each sample": (RandomDepth, (FEATURES,), LOOPED),
 }
+DRAWING = {name for name in WAYS if name.startswith(("dropout", "noise", "one random number"))}
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_kinds(name: str) -> None:
-    make, shape, expected = KINDS[name]
-    assert kind_of(make(), shape=shape) is expected
+@pytest.mark.parametrize("name", WAYS)
+def test_ways(name: str) -> None:
+    make, shape, expected = WAYS[name]
+    assert way_of(make(), shape=shape) is expected
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", WAYS)
 def test_every_layer_that_is_not_ragged_has_a_reason(name: str) -> None:
-    make, shape, kind = KINDS[name]
+    make, shape, way = WAYS[name]
     reason = tried_layers(chain(make(), shape=shape).train())[0].reason
-    assert (reason == "") == (kind is RAGGED)
+    assert (reason == "") == (way is not LOOPED)
 
 
-def test_words_are_looked_up_one_device_after_the_other() -> None:
-    assert kind_of(nn.Embedding(7, 3), shape=(5,), dtype=torch.int64) is LOOPED
+@pytest.mark.parametrize("name", WAYS)
+def test_layers_that_draw_are_found(name: str) -> None:
+    make, shape, _ = WAYS[name]
+    assert tried_layers(chain(make(), shape=shape).train())[0].draws == (name in DRAWING)
+
+
+def test_words_are_looked_up_for_all_devices_at_once() -> None:
+    assert way_of(nn.Embedding(7, 3), shape=(5,), dtype=torch.int64) is MAPPED
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_vmap_draws_as_the_loop_does_on_a_cpu_only(on_gpu: bool) -> None:
+    """A GPU draws by other functions, and the trial runs on the CPU."""
+    layer = nn.TransformerEncoderLayer(FEATURES, 2, 8, dropout=0.1, batch_first=True).double()
+    way, reason = _Candidate(layer, torch.rand(5, 4, FEATURES).double(), draws=True).best_way(on_gpu)
+    assert way is (LOOPED if on_gpu else MAPPED)
+    assert ("on a GPU" in reason) == on_gpu
 
 
 def test_a_layer_that_mixes_samples_is_found_however_small_its_inputs_are() -> None:
     small = Applied(lambda x: 1e-4 * x)
-    assert kinds_of(chain(small, Centred()))[1] is LOOPED
+    assert ways_of(chain(small, Centred()))[1] is LOOPED
 
 
 @pytest.mark.parametrize("name", ["batch norm 1d", "dropout", "parametrised", "small-cnn batch"])
@@ -139,7 +198,7 @@ def test_trying_changes_nothing(name: str) -> None:
     torch.manual_seed(3)
     generator = torch.get_rng_state()
     before = {key: tensor.clone() for key, tensor in tried.state_dict().items()}
-    kinds_of(tried)
+    ways_of(tried)
     assert torch.equal(generator, torch.get_rng_state())
     assert all(torch.equal(tensor, before[key]) for key, tensor in tried.state_dict().items())
 
@@ -192,6 +251,9 @@ UNUSUAL: dict[str, Callable[[], nn.Module]] = {
     "mixes in the backward pass": lambda: nn.Sequential(
         nn.Linear(FEATURES, FEATURES), Applied(NormalisedGradient.apply)
     ),
+    "divides by the largest of the batch": lambda: nn.Sequential(
+        nn.Linear(FEATURES, FEATURES), Applied(lambda x: x / x.abs().max())
+    ),
     "sends samples to experts": lambda: Experts(1.0),
     "seldom asks the second expert": lambda: Experts(1.5),
     "normalises before it asks": lambda: nn.Sequential(
@@ -227,30 +289,22 @@ def test_a_model_is_tried_on_samples_that_it_can_take() -> None:
     list(carry_out(engine, timetable(2)))
 
 
-class FirstOnly(nn.Module):
-    """Gives its weights to a function that is known, but with a part of the samples."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(FEATURES, FEATURES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.linear(x[:1]), x[1:]])
-
-
-def at_most_three(x: Tensor) -> Tensor:
-    """Two devices with two and three samples are fine alone, but not at once."""
-    if len(x) > 3:
-        raise RuntimeError(f"at most three samples, got {len(x)}")
-    return x
+def reads_a_number(x: Tensor) -> Tensor:
+    return at_most_three(x) * float(x.detach().max() < 9)
 
 
 REASONS: dict[str, tuple[Callable[[], nn.Module], str]] = {  # and what the reason must name
-    "exception": (lambda: Applied(at_most_three), "RuntimeError: at most three samples, got 5"),
-    "unknown function": (lambda: nn.PReLU(FEATURES), "weights to prelu"),
-    "some samples only": (FirstOnly, "weights to linear"),
+    "exception": (lambda: Applied(reads_a_number), "RuntimeError: at most three samples, got 5"),
+    "exception in vmap": (lambda: Applied(reads_a_number), "by torch's vmap, two devices at once end in"),
+    "unknown function": (lambda: Recurrent(FEATURES), "of its weights"),
+    "vmap loops itself": (
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(FEATURES, FEATURES)),
+        "performance drop",
+    ),
     "other numbers": (Centred, "other numbers"),
-    "random numbers": (lambda: nn.Dropout(0.5), "random numbers"),
+    "some samples only": (FirstOnly, "weights to linear"),
+    "mixed samples": (Neighbours, "by torch's vmap, it mixes samples"),
+    "random numbers": (RandomDepth, "random numbers by aten.rand"),
 }
 
 

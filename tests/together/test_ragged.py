@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hasfl.state.layer_state import LayerState
-from hasfl.together import rowwise
+from hasfl.together.functions import rowwise
+from hasfl.together.functions.rowwise import ROWWISE, NotRowwise
 from hasfl.together.ragged import Ragged, SharedNorm
 from hasfl.together.rows import Rows
-from hasfl.together.rowwise import ROWWISE, NotRowwise
 
 SIZES = [(3, 3, 3), (2, 4, 3), (1, 5, 1), (1, 1), (4,)]
 # float64; sums of at most some hundred products in another order, and norms that divide by 0.1 or more.
@@ -225,5 +225,7 @@ def test_rows(sizes: Sequence[int], shape: tuple[int, ...]) -> None:
     for i, samples in enumerate(own):
         assert torch.equal(padded[i, : sizes[i]], samples)
         assert not padded[i, sizes[i] :].any()
+        assert torch.equal(rows.filled(batch)[i], samples[torch.arange(max(sizes)).clamp(max=sizes[i] - 1)])
         torch.testing.assert_close(rows.means(batch)[i], samples.mean(0), rtol=TOLERANCE, atol=TOLERANCE)
     assert torch.equal(rows.unpadded(padded), batch)
+    assert torch.equal(rows.unpadded(rows.filled(batch)), batch)

@@ -38,6 +38,20 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+ALL_KNOBS = {"schedule": "cosine", "warm_up": 2, "weight_decay": 0.01, "clip": 0.5, "participation": 0.6}
+KNOBS: dict[str, dict[str, Any]] = {
+    "all of them": {"optimizer": "nesterov", **ALL_KNOBS},
+    "adamw": {"optimizer": "adamw", "learning_rate": 0.01, **ALL_KNOBS},
+    "step": {"schedule": "step", "step_every": 2},
+    "cosine": {"schedule": "cosine"},
+    "warm-up": {"warm_up": 5},
+    "decay": {"weight_decay": 0.1},
+    "clip": {"clip": 0.1, "engine": "reference"},
+    "nesterov": {"optimizer": "nesterov"},
+    "participation": {"participation": 0.5},
+}
+
+
 def kept_after_every_round(made: Simulation) -> tuple[list[RoundRecord], list[Kept], dict[str, Tensor]]:
     """All records, what a checkpoint after each would hold (as it comes back from a file), and the model."""
     records: list[RoundRecord] = []
@@ -74,10 +88,18 @@ def test_after_every_round(strategy: str) -> None:
         assert_same_bits(gone_on(again, each), (records, model))
 
 
+@pytest.mark.parametrize("knob", quick_then_slow(list(KNOBS)))
+def test_with_every_knob(knob: str) -> None:
+    settings = {"rounds": ROUNDS, **KNOBS[knob]}
+    records, kept, model = kept_after_every_round(simulation("hasfl", **settings))
+    for each in kept[::2]:
+        assert_same_bits(gone_on(simulation("hasfl", **settings), each), (records, model))
+
+
 def test_where_a_plan_is_kept_because_none_reaches_the_target() -> None:
     settings = {"rounds": ROUNDS, "target": 0.009}
     records, kept, model = kept_after_every_round(simulation("hasfl", unequal_fleet(), **settings))
-    assert [record.round for record in records if record.notes] == [3, 6]
+    assert [record.round for record in records if record.notes] == [4, 7]
     for each in kept:
         assert_same_bits(gone_on(simulation("hasfl", unequal_fleet(), **settings), each), (records, model))
 
@@ -91,6 +113,17 @@ def test_where_held_out_samples_end_training(goal: dict[str, Any]) -> None:
     assert 2 < len(records) < 40
     assert all(record.held_out_accuracy is not None for record in records)
     for each in kept[:: len(kept) // 3]:
+        assert_same_bits(gone_on(simulation("sfl", unequal_fleet(), **settings), each), (records, model))
+
+
+@pytest.mark.parametrize("serve", ["mean", "last"])
+def test_where_the_best_model_is_kept(serve: str) -> None:
+    """It may be one from before the pause or from after it."""
+    settings = {"rounds": 9, "keep": "best", "serve": serve, "evaluate_every": 1, "learning_rate": 0.5}
+    records, kept, model = kept_after_every_round(simulation("sfl", unequal_fleet(), **settings))
+    best = max(record.round for record in records if record.kept)
+    assert 1 < best < 9
+    for each in kept:
         assert_same_bits(gone_on(simulation("sfl", unequal_fleet(), **settings), each), (records, model))
 
 
@@ -122,11 +155,13 @@ def test_what_is_served_otherwise_is_refused(rounds: int) -> None:
     arrays, values, records = kept[rounds - 1]
     assert values["split"]["averaged"] == rounds // 3
     last = simulation("sfl", rounds=ROUNDS, serve="last")
-    with pytest.raises(InputError, match=r"^this training serves 'last', but its checkpoint serves 'mean'$"):
+    with pytest.raises(InputError, match=r"^this training has serve = 'last', but its checkpoint 'mean'$"):
         restore(last.training, arrays, values, records)
     split = {"depth": values["split"]["depth"], "devices": values["split"]["devices"]}
     mean = simulation("sfl", rounds=ROUNDS)
-    with pytest.raises(InputError, match=r"^this training serves 'mean', but .* an older version wrote it$"):
+    with pytest.raises(
+        InputError, match=r"^this training has serve = 'mean', but .* an older version wrote it$"
+    ):
         restore(mean.training, arrays, {**values, "split": split}, records)
 
 

@@ -108,12 +108,12 @@ def test_who_is_away_never_draws(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("interval", [1, 2, 4])
-def test_what_is_said_of_a_plan_is_noted_in_the_round_before(interval: int) -> None:
+def test_what_is_said_of_a_plan_is_noted_in_its_round(interval: int) -> None:
     """Whether an interval begins with the plan, or batch sizes alone were asked for."""
-    notes = {3: "the plan is kept: too small", 4: "no good plan: too far"}
+    notes = {1: "batch sizes: less", 3: "plan kept: too small", 4: "no good plan: too far"}
     records = list(training(interval=interval, goal=Goal(rounds=6), notes=notes).rounds())
     said = {record.round: record.notes for record in records if record.notes}
-    assert said == {2: ("the plan is kept: too small",), 3: ("no good plan: too far",)}
+    assert said == {t: (note,) for t, note in notes.items()}
 
 
 def test_what_is_said_of_a_plan_that_nobody_will_carry_out_is_not_asked_for() -> None:

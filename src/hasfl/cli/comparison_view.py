@@ -124,13 +124,17 @@ def show_race(rows: Sequence[RaceRow], goal: float, plan: ChosenPlan, picture: P
 
 
 def show_convergence(rows: Sequence[ConvergenceRow], seeds: Sequence[int], picture: Path) -> None:
-    """Print where each strategy converged, and where the picture is."""
+    """Print where each strategy converged, and where the picture is.
+
+    A mark tells runs that ended earlier from those that converged; where none converged, there is no mark.
+    """
     first, common = rows[0].strategy, rows[0].common_accuracy
+    some = any(row.converged for row in rows)
     table = _titled("Who learns more, and sooner")
     table.add_column("strategy", no_wrap=True)
     for column in (
-        "converged\naccuracy",
-        "converged\ntime",
+        "converged\naccuracy" if some else "best\naccuracy",
+        "converged\ntime" if some else "last\nevaluation",
         f"times as long\nas {escape(first)}",
         f"time to\n{_shown(common, _percent)}",
         f"times as long\nas {escape(first)}",
@@ -138,16 +142,16 @@ def show_convergence(rows: Sequence[ConvergenceRow], seeds: Sequence[int], pictu
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
-            escape(row.strategy) + ("" if row.converged else " *"),
+            escape(row.strategy) + (" *" if some and not row.converged else ""),
             _shown(row.converged_accuracy, _percent),
             _shown(row.converged_seconds, format_seconds),
             _shown(row.slower, _times),
             _shown(row.common_seconds, format_seconds),
             _shown(row.common_slower, _times),
         )
-    if not all(row.converged for row in rows):
+    if some and not all(row.converged for row in rows):
         table.caption = (
-            "* had not converged when it ended: its best accuracy, and the time of its last evaluation"
+            "* was still learning when it ended: its best accuracy, and the time of its last evaluation"
         )
         table.caption_justify = "left"
     console = Console()

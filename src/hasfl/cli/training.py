@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,15 +14,19 @@ from hasfl.errors import InputError
 
 if TYPE_CHECKING:
     from hasfl.runs.comparison import Contest
-    from hasfl.runs.run import RunRequest
+    from hasfl.runs.request import RunRequest
 
 ScenarioFile = Annotated[Path, typer.Argument(help="A scenario (.toml).", metavar="SCENARIO")]
 RunsFolder = Annotated[Path, typer.Option("--out", help="The folder that holds the folders of all runs.")]
 Device = Annotated[
     str | None,
-    typer.Option(help="The processor that trains, cpu or cuda, instead of the scenario's training.device."),
+    typer.Option(
+        help="The processor that trains, as cpu, cuda or cuda:1, instead of the scenario's training.device."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+# A comma is inside a name if an option such as cut=2 follows, but not a pair such as b=4+cut=2.
+BETWEEN_NAMES = r";|,(?!\s*(?:b|cut)=[^+,;]*(?:[,;]|$))"
 PAPER = "hasfl,rbs+hams,habs+rms,rbs+rms,rbs+rhams"
 
 
@@ -37,7 +42,12 @@ def train(
     ] = None,
     out: RunsFolder = Path("runs"),
     resume: Annotated[
-        bool, typer.Option("--resume", help="If the run was stopped, continue from its last checkpoint.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue a stopped run from its last checkpoint, or a finished one with a higher budget in "
+            "[stop].",
+        ),
     ] = False,
     device: Device = None,
     picture: Annotated[
@@ -57,15 +67,10 @@ def train(
     """
     _wait_politely()
     from hasfl.cli.training_view import TrainingView, show_outcome
-    from hasfl.reporting.figures import plan_over_time, require_drawable, save_figure
-    from hasfl.reporting.store import RunFolder
-    from hasfl.runner.scenarios import read_scenario
-    from hasfl.runs.run import RunRequest, carry_out
+    from hasfl.documents.scenario import read_scenario
+    from hasfl.reporting.figures import require_drawable
+    from hasfl.runs.request import RunRequest
 
-    if run is not None and (Path(run).name != run or run == ".."):
-        raise InputError(
-            f"--run must be a folder's name without slashes, got {run!r}: --out says where it lies"
-        )
     if picture is not None:
         require_drawable(picture)
     asked = read_scenario(scenario)
@@ -80,14 +85,35 @@ def train(
     if dry_run:
         _say_what_it_needs(request, as_json=as_json)
         return
+    if resume and not request.path.exists():
+        _say_nothing_to_resume(request, named=run is not None)
     with TrainingView() as view:
+        from hasfl.runs.run import carry_out  # brings torch, which takes seconds to import
+
         reached = carry_out(request, view, resume=resume)
-    if picture is not None:
-        save_figure(plan_over_time(RunFolder.open(request.path).records()), picture)
+    drawn = {} if picture is None else {"picture": str(_draw_plans(request, picture))}
     if as_json:
-        typer.echo(json.dumps({"run": str(request.path), **asdict(reached)}))
+        typer.echo(json.dumps({"run": str(request.path), **drawn, **asdict(reached)}))
     else:
-        show_outcome(reached, request.path, asked.stop.goal())
+        show_outcome(reached, request.path, asked.stop.goal(), picture)
+
+
+def _say_nothing_to_resume(request: "RunRequest", *, named: bool) -> None:
+    """A run that was named must be there; any other begins."""
+    from hasfl.runs.overview import known_runs
+
+    if named:
+        raise InputError(f"there is no run {request.path} to resume: {known_runs(request.path.parent)}")
+    typer.echo(f"there is no run {request.path} to resume, so it begins", err=True)
+
+
+def _draw_plans(request: "RunRequest", picture: Path) -> Path:
+    from hasfl.reporting.figures import plan_over_time, save_figure
+    from hasfl.reporting.store import RunFolder
+
+    names = request.scenario().draw().names
+    save_figure(plan_over_time(RunFolder.open(request.path).records(), names), picture)
+    return picture
 
 
 def compare(
@@ -95,8 +121,8 @@ def compare(
     strategies: Annotated[
         str,
         typer.Option(
-            help="Names of strategies, with commas between them. If a name has a comma itself, as "
-            "sfl:b=16,cut=2, put semicolons between the names."
+            help="Names of strategies, with commas or semicolons between them, as hasfl,sfl:b=16,cut=2,fl. "
+            "A comma before b= or cut= belongs to the name."
         ),
     ] = PAPER,
     seeds: Annotated[str | None, typer.Option(help="Seeds, as 0,1,2. Default: the scenario's seed.")] = None,
@@ -118,21 +144,26 @@ def compare(
     """
     _wait_politely()
     from hasfl.cli.training_view import TrainingView
+    from hasfl.documents.scenario import read_scenario
+    from hasfl.reporting.canvas import require_matplotlib
     from hasfl.reporting.figures import require_drawable
-    from hasfl.runner.scenarios import read_scenario
-    from hasfl.runs.comparison import compare as contests_of
 
     drawn = picture or out / f"{scenario.stem}-accuracy.png"
+    require_matplotlib()
     if picture is not None:
         require_drawable(drawn)
     asked = read_scenario(scenario)
-    chosen = [asked.seed] if seeds is None else _seeds(seeds)
-    with TrainingView() as view:
-        contests = contests_of(scenario, out, _names(strategies), chosen, view, device=device)
+    names, chosen = _names(strategies), [asked.seed] if seeds is None else _seeds(seeds)
+    with TrainingView(runs=len(names) * len(chosen)) as view:
+        from hasfl.runs.comparison import compare as contests_of  # brings torch
+
+        contests = contests_of(scenario, out, names, chosen, view, device=device)
     if asked.stop.accuracy is None:
         _tell_convergence(contests, drawn, as_json=as_json)
     else:
         _tell_race(contests, asked.stop.accuracy, drawn, as_json=as_json)
+    if not as_json:
+        typer.echo(f"the runs are in {out}; `hasfl runs {out}` lists them")
 
 
 def _tell_convergence(contests: "Sequence[Contest]", drawn: Path, *, as_json: bool) -> None:
@@ -174,23 +205,33 @@ def data(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many samples of each class every device holds."""
-    from hasfl.cli.training_view import show_shares
-    from hasfl.data import label_counts
+    """Show how many samples of each class every device holds.
+
+    If samples have several labels, or labels that are no classes, only the samples are counted.
+    """
+    from hasfl.cli.shares_view import show_shares
+    from hasfl.data import label_counts, sample_counts
+    from hasfl.documents.scenario import read_scenario
     from hasfl.reporting.figures import save_figure, who_holds_what
-    from hasfl.runner.scenarios import read_scenario, shared_data
+    from hasfl.runner.scenarios import shared_data
 
     asked = read_scenario(scenario)
     fleet = asked.draw()
-    dataset, shares = shared_data(asked, len(fleet), folder=scenario.parent)
-    counts = label_counts(shares, dataset.y_train.numpy(), dataset.classes)
+    dataset, shares = shared_data(asked, fleet.names, folder=scenario.parent)
+    names = dataset.class_names if dataset.one_class_each else ()
+    counts = label_counts(shares, dataset.y_train.numpy(), len(names)) if names else sample_counts(shares)
     if picture is not None:
-        save_figure(who_holds_what(counts, dataset.class_names), picture)
+        if not names:
+            raise InputError(
+                f"a picture shows classes, but samples of {dataset.name} do not have one class each"
+            )
+        save_figure(who_holds_what(counts, names), picture)
     if as_json:
         held = dict(zip(fleet.names, counts.tolist(), strict=True))
-        typer.echo(json.dumps({"classes": dataset.class_names, "samples": held}))
+        drawn = {} if picture is None else {"picture": str(picture)}
+        typer.echo(json.dumps({"classes": names, "samples": held, **drawn}))
     else:
-        show_shares(dataset.name, fleet.names, counts, dataset.class_names, picture)
+        show_shares(dataset.name, fleet.names, counts, names, picture)
 
 
 def _say_what_it_needs(request: "RunRequest", *, as_json: bool) -> None:
@@ -198,8 +239,8 @@ def _say_what_it_needs(request: "RunRequest", *, as_json: bool) -> None:
     from hasfl.runs.dry_run import forecast
 
     found = forecast(request)
-    if not found.fits:
-        needed, free = found.need.total / 2**30, found.available / 2**30
+    if not found.fits(found.first):
+        needed, free = found.first.need.total / 2**30, found.available / 2**30
         raise InputError(
             f"training needs about {needed:.1f} GiB of memory, but {free:.1f} GiB are free: lower "
             "training.max_batch, cut earlier, or take fewer devices"
@@ -211,8 +252,8 @@ def _say_what_it_needs(request: "RunRequest", *, as_json: bool) -> None:
 
 
 def _names(text: str) -> Sequence[str]:
-    """Strategies separated by commas, or by semicolons where options have commas."""
-    names = [name.strip() for name in text.rstrip("; ").split(";" if ";" in text else ",")]
+    """Strategies separated by commas or semicolons; a comma before an option belongs to the name."""
+    names = [name.strip() for name in re.split(BETWEEN_NAMES, text.rstrip("; "))]
     if not all(names):
         raise InputError(f"--strategies must be names with commas between, as {PAPER}; got {text!r}")
     return names

@@ -1,46 +1,66 @@
 """A training as it runs, and what came out of it, for people."""
 
-from collections.abc import Sequence
+import time
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from hasfl.cli.plans.story import PlanStory
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import Outcome
-from hasfl.runner.simulation import Simulation
-from hasfl.runs.dry_run import Forecast
-from hasfl.runs.run import RunRequest
-from hasfl.units import format_seconds
+from hasfl.reporting.store import CHECKPOINT, MODEL, RESULT, ROUNDS, TIMING
+from hasfl.units import BITS_PER_BYTE, format_seconds, format_size
 
-DEVICES_SHOWN = 40
-CLASSES_SHOWN = 10
+if TYPE_CHECKING:
+    from hasfl.runner.simulation import Simulation
+    from hasfl.runs.dry_run import Forecast
+    from hasfl.runs.request import RunRequest
+
+WIDE = 100  # columns of a terminal that has room for a bar, and for which of several runs it is
+ALL = 100.0  # per cent of a budget
+LEFT = "left"  # the last word of a live line that ends in the time left
+PLAIN_SECONDS = 60.0  # of wall time between two lines where the output is no terminal; chosen by hand
+
+
+class TimeLeft(TimeRemainingColumn):
+    """The time left, in lines that announce it."""
+
+    def render(self, task: Task) -> Text:
+        """Nothing while a training is prepared, and after its end."""
+        return super().render(task) if task.fields["state"].endswith(LEFT) else Text("")
 
 
 class TrainingView:
-    """A live line for every training; where the output is no terminal, a line when a training begins."""
+    """A live line for every training, from the first second on.
 
-    def __init__(self) -> None:
+    Where the output is no terminal, there is a line when a training begins, and then one a minute.
+    """
+
+    def __init__(self, runs: int = 1) -> None:
         self.console = Console(stderr=True)
+        self.wide = self.console.width >= WIDE
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=10),
+            *([BarColumn(bar_width=10)] if self.wide else []),
             TextColumn("{task.fields[state]}"),
-            TimeRemainingColumn(compact=True),
+            TimeLeft(compact=True),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.task = TaskID(0)
+        self.task = self.progress.add_task("hasfl", total=None, state="starting")
+        self.runs, self.number = runs, 0  # how many there will be, and which one it is
         self.goal, self.accuracy = Goal(), ""
-        self.noted: set[str] = set()  # kinds of notes that were shown
+        self.story: PlanStory | None = None  # of the training that runs
+        self.told = time.monotonic()  # when a line was last printed
 
     def __enter__(self) -> "TrainingView":
         self.progress.start()
@@ -51,41 +71,67 @@ class TrainingView:
     ) -> None:
         self.progress.stop()
 
-    def found(self, request: RunRequest) -> None:
-        """The folder holds a finished training already."""
-        self._say(f"{request.strategy}, seed {request.seed}: finished before, in {request.path}")
+    def asked(self, request: "RunRequest") -> None:
+        """It is this run's turn: the line of the run before stays, and a new one begins."""
+        if self.number == 0:
+            self.progress.remove_task(self.task)
+        self.number += 1
+        label = f"{self._of_all() if self.wide else ''}{request.strategy}"
+        self.task = self.progress.add_task(escape(label), total=None, state="starting")
+        self.goal, self.accuracy = Goal(), ""
 
-    def started(self, request: RunRequest, simulation: Simulation, last: RoundRecord | None) -> None:
+    def prepares(self, step: str) -> None:
+        """A step before the first round begins."""
+        self.progress.update(self.task, state=escape(step))
+
+    def found(self, request: "RunRequest") -> None:
+        """The folder holds a finished training already."""
+        self.progress.update(self.task, visible=False)
+        self._say(f"{self._called(request)}: finished before, in {request.path}")
+
+    def started(self, request: "RunRequest", simulation: "Simulation", last: RoundRecord | None) -> None:
         """A training begins, or goes on after a round."""
-        self.goal, self.accuracy, self.noted = simulation.training.goal, "", set()
+        self.goal, self.accuracy = simulation.training.goal, ""
+        self.story = PlanStory(simulation, short=self.runs > 1)
         where = f", from round {last.round} on" if last else ""
-        self._say(f"{request.strategy}, seed {request.seed}: training{where}")
+        self._say(f"{self._called(request)}: training{where}")
         for layer, reason in simulation.looped_layers.items():
             self._say(f"layer {layer!r} is trained for one device after the other: {reason}")
-        self.task = self.progress.add_task(escape(request.strategy), total=_total(self.goal), state="")
+        for line in self.story.beginning():
+            self._say(line)
+        done = _done(self.goal, last) if last else 0.0
+        self.progress.reset(self.task, total=_total(self.goal), completed=int(done), state="the first round")
 
     def recorded(self, record: RoundRecord) -> None:
-        """A round is over; of every kind of note, the first is shown."""
-        for note in record.notes:
-            if (kind := note.partition(":")[0]) not in self.noted:
-                self.noted.add(kind)
-                self._say(f"round {record.round}: {note}")
+        """A round is over."""
+        for line in self.story.after(record) if self.story else ():
+            self._say(line)
         if record.accuracy is not None:
-            self.accuracy = f" · {_progress(self.goal, record)}"
+            self.accuracy = f" · accuracy {_progress(self.goal, record)}"
         of = f"/{self.goal.rounds}" if self.goal.rounds else ""
         state = (
             f"round {record.round}{of} · loss {record.loss:.3f}{self.accuracy} · "
-            f"virtual {format_seconds(record.clock)} · left"
+            f"virtual {format_seconds(record.clock)}"
         )
-        self.progress.update(self.task, completed=_done(self.goal, record), state=state)
+        if self.progress.disable and time.monotonic() - self.told >= PLAIN_SECONDS:
+            self._say(state)
+        self.progress.update(self.task, completed=_done(self.goal, record), state=f"{state} · {LEFT}")
 
     def finished(self, reached: Outcome) -> None:
         """A training is over."""
-        time = format_seconds(reached.seconds)
-        state = f"round {reached.rounds} · {reached.accuracy:.1%} · virtual {time} · done"
-        self.progress.update(self.task, total=1.0, completed=1.0, state=state)
+        virtual = format_seconds(reached.seconds)
+        state = f"round {reached.rounds} · accuracy {reached.accuracy:.1%} · virtual {virtual} · done"
+        self.progress.update(self.task, total=ALL, completed=ALL, state=state)
+
+    def _called(self, request: "RunRequest") -> str:
+        return f"{self._of_all()}{request.strategy}, seed {request.seed}"
+
+    def _of_all(self) -> str:
+        """Which of several runs it is; nothing where there is one."""
+        return f"{self.number} of {self.runs}: " if self.runs > 1 else ""
 
     def _say(self, sentence: str) -> None:
+        self.told = time.monotonic()
         self.console.print(escape(sentence), highlight=False, soft_wrap=True)
 
 
@@ -98,34 +144,47 @@ def _progress(goal: Goal, record: RoundRecord) -> str:
 
 def _total(goal: Goal) -> float | None:
     bounded = goal.rounds or goal.samples or goal.seconds
-    return 1.0 if bounded else None
+    return ALL if bounded else None
 
 
 def _done(goal: Goal, record: RoundRecord) -> float:
-    """The used share of the budget that is used up most."""
+    """The used share of the budget that is used up most, in per cent."""
     budgets = ((goal.rounds, record.round), (goal.samples, record.samples), (goal.seconds, record.clock))
-    return max((used / budget for budget, used in budgets if budget), default=0.0)
+    return ALL * max((used / budget for budget, used in budgets if budget), default=0.0)
 
 
-def show_outcome(reached: Outcome, path: Path, goal: Goal) -> None:
-    """Print what a training came to: how it ended, the accuracy of the model that was saved, where it is."""
+def show_outcome(reached: Outcome, path: Path, goal: Goal, picture: Path | None) -> None:
+    """Print what a training came to: how it ended, the accuracy of the saved model, and every file."""
     Console().print(
-        f"{escape(reached.strategy)} {_ending(reached, goal)} after {_many(reached.rounds, 'round')}, "
+        f"{escape(reached.strategy)} {ending(reached, goal)} after {_many(reached.rounds, 'round')}, "
         f"{format_seconds(reached.seconds)} of virtual time and {_many(reached.samples, 'sample')}\n"
-        f"the saved model has {reached.accuracy:.2%} on the test set; the best evaluation had "
-        f"{reached.best_accuracy:.2%}\n"
-        f"the run is in {escape(str(path))}",
+        f"the saved model, of round {reached.saved_round}, has {reached.accuracy:.2%} on the test set; the "
+        f"best evaluation had {reached.best_accuracy:.2%}\n{_by_device(reached)}"
+        f"the run is in {escape(str(path))}: {MODEL} holds the model, {ROUNDS} a record of every round, "
+        f"{RESULT} the result, {CHECKPOINT} what --resume goes on from, {TIMING} wall times"
+        + ("" if picture is None else f"\nthe picture of the plans: {escape(str(picture))}"),
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _ending(reached: Outcome, goal: Goal) -> str:
+def _by_device(reached: Outcome) -> str:
+    """A line about how good the saved model is for single devices, where samples are held out."""
+    if reached.mean_device_accuracy is None or reached.worst_device_accuracy is None:
+        return ""
+    return (
+        f"on each device's own held-out samples, it has {reached.mean_device_accuracy:.2%} in the mean over "
+        f"devices and {reached.worst_device_accuracy:.2%} on the worst device\n"
+    )
+
+
+def ending(reached: Outcome, goal: Goal) -> str:
     """Why training ended."""
     held_out = reached.held_out_accuracy
     if goal.accuracy is not None and held_out is not None and held_out >= goal.accuracy:
         return f"reached {100 * goal.accuracy:g} % on held-out samples"
-    if goal.loss is not None and reached.held_out_loss is not None and reached.held_out_loss <= goal.loss:
+    lowest = reached.lowest_held_out_loss
+    if goal.loss is not None and lowest is not None and lowest <= goal.loss:
         return f"reached the loss {goal.loss:.4g} on held-out samples"
     return "converged" if goal.converged and reached.converged else "used up its budget"
 
@@ -134,46 +193,26 @@ def _many(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def show_forecast(found: Forecast) -> None:
+def show_forecast(found: "Forecast") -> None:
     """Print what a training would hold in memory, by what it is for."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"Memory of a round: {found.samples:,} samples, {found.depth} private layers",
-        title_justify="left",
-        title_style="bold",
-        show_header=False,
-    )
-    for part, size in [*asdict(found.need).items(), ("in all", found.need.total), ("free", found.available)]:
-        table.add_row(part, f"{size / 2**20:,.0f} MiB")
-    Console().print(table)
-
-
-def show_shares(
-    name: str,
-    devices: Sequence[str],
-    counts: NDArray[np.int64],
-    class_names: Sequence[str],
-    picture: Path | None,
-) -> None:
-    """Print how many samples of each class each device holds."""
+    table = Table(box=box.SIMPLE_HEAD, title="Memory of a round", title_justify="left", title_style="bold")
+    table.add_column("")
+    rounds = {"the first round": found.first, "the largest that may follow": found.largest}
+    for name in rounds:
+        table.add_column(name, justify="right")
+    table.add_row("samples", *(f"{each.samples:,}" for each in rounds.values()))
+    table.add_row("private layers", *(str(each.depth) for each in rounds.values()))
+    for part in asdict(found.first.need):
+        sizes = [getattr(each.need, part) for each in rounds.values()]
+        table.add_row(part, *(format_size(BITS_PER_BYTE * size) for size in sizes))
+    table.add_row("in all", *(format_size(BITS_PER_BYTE * each.need.total) for each in rounds.values()))
+    table.add_row("free", *[format_size(BITS_PER_BYTE * found.available)] * len(rounds))
     console = Console()
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"Who holds what of {escape(name)}",
-        title_justify="left",
-        title_style="bold",
-    )
-    few = len(class_names) <= CLASSES_SHOWN
-    table.add_column("device", no_wrap=True)
-    table.add_column("samples", justify="right")
-    for column in class_names if few else ("classes",):
-        table.add_column(escape(column), justify="right")
-    for device, row in list(zip(devices, counts, strict=True))[:DEVICES_SHOWN]:
-        cells = [str(n) if n else "·" for n in row] if few else [str(np.count_nonzero(row))]
-        table.add_row(escape(device), f"{row.sum():,}", *cells)
-    if len(devices) > DEVICES_SHOWN:
-        table.caption = f"the first {DEVICES_SHOWN} of {len(devices):,} devices"
-        table.caption_justify = "left"
     console.print(table)
-    if picture is not None:
-        console.print(f"who holds what: {escape(str(picture))}", highlight=False, soft_wrap=True)
+    if not found.fits(found.largest):
+        console.print(
+            "the first round fits, but the largest one that the strategy may choose does not: lower "
+            "training.max_batch to be safe",
+            highlight=False,
+            soft_wrap=True,
+        )

@@ -1,48 +1,67 @@
 """Data sets: samples and labels for training and for testing, as checked tensors."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import torch
+import torch.utils.data
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hasfl.arrays import IntN
+from hasfl.data import labels
 from hasfl.data.images import as_images, normalised_alike
+from hasfl.data.torch_datasets import inputs_and_labels
 from hasfl.errors import InputError
 
 Given = Tensor | NDArray[Any] | Sequence[Any]  # samples or labels from a caller
 
-# Labels from here on are refused. Chosen by hand: every label up to the highest gets a class name, so a wrong
-# label must not create millions of names.
-MOST_CLASSES = 1_000_000
 SAMPLE_TYPES = (torch.float32, torch.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dataset:
-    """A training set and a test set whose samples have the same shape."""
+    """A training set and a test set whose samples have the same shape.
+
+    Labels are classes, numbered from 0, in int64: one for each sample, of shape (n,), or one for each token,
+    of shape (n, T), where -100 marks a token that does not count. Or they are numbers to come close to, in
+    float32, of shape (n,) or (n, k).
+    """
 
     name: str
     x_train: Tensor  # samples of shape (n, *sample_shape); float32, or int64 for tokens
-    y_train: Tensor  # labels from 0, of shape (n,); int64
+    y_train: Tensor  # labels
     x_test: Tensor
     y_test: Tensor
-    class_names: tuple[str, ...] = ()  # by default "0", "1", …
+    class_names: tuple[str, ...] = ()  # by default "0", "1", …; none where labels are numbers
+    shares: Mapping[str, IntN] | None = None  # by device, its training samples; None: to be dealt out
 
     def __post_init__(self) -> None:
         for split, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
             _check_samples(f"x_{split}", x)
-            _check_labels(split, x, y)
+            labels.check_labels(split, y, len(x))
         _check_alike(self.x_train, self.x_test)
+        labels.check_alike(self.y_train, self.y_test)
+        object.__setattr__(self, "class_names", self._named_classes())
+
+    def _named_classes(self) -> tuple[str, ...]:
+        """The names of all classes; refuses names that do not suit the labels."""
+        given = tuple(map(str, self.class_names))
+        if labels.are_numbers(self.y_train):
+            if given:
+                raise InputError(
+                    f"class_names belong to classes, but the labels are numbers, got {given[0]!r}"
+                )
+            return ()
         highest = int(max(self.y_train.max(), self.y_test.max()))
-        names = tuple(map(str, self.class_names)) or tuple(map(str, range(highest + 1)))
-        if highest >= len(names):
+        if given and highest >= len(given):
             raise InputError(
-                f"labels must run from 0 to {len(names) - 1} for {len(names)} class names, got {highest}"
+                f"labels must run from 0 to {len(given) - 1} for {len(given)} class names, got {highest}"
             )
-        object.__setattr__(self, "class_names", names)
+        return given or tuple(map(str, range(highest + 1)))
 
     @classmethod
     def of_arrays(
@@ -59,6 +78,8 @@ class Dataset:
         Samples of uint8 are images in the order NHWC or NHW. They are converted to NCHW, and each channel is
         normalised by its mean and its standard deviation in the training set. Samples of floating type are
         used unchanged, as float32. Samples of other whole numbers are tokens, as int64.
+
+        Labels of whole numbers are classes, as int64. Labels of floating type are numbers, as float32.
         """
         train, test = _as_tensor("x_train", x_train), _as_tensor("x_test", x_test)
         _check_alike(train, test)
@@ -73,10 +94,36 @@ class Dataset:
             class_names=tuple(class_names),
         )
 
+    @classmethod
+    def of_torch(
+        cls,
+        name: str,
+        train: "torch.utils.data.Dataset[Any]",
+        test: "torch.utils.data.Dataset[Any]",
+        class_names: Sequence[str] = (),
+    ) -> Self:
+        """Create a data set from two of torch's map-style datasets of pairs (input, label).
+
+        Each sample is read once, so random transforms are drawn once. Inputs and labels are treated as those
+        of `of_arrays`.
+        """
+        pairs = (*inputs_and_labels("train", train), *inputs_and_labels("test", test))
+        return cls.of_arrays(name, *pairs, class_names)
+
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """The number of classes; 0 where labels are numbers."""
         return len(self.class_names)
+
+    @property
+    def one_class_each(self) -> bool:
+        """Whether each sample has one class."""
+        return labels.one_class_each(self.y_train)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model must give at least: one for each class, or as many as a label has."""
+        return self.classes or math.prod(self.y_train.shape[1:])
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -91,18 +138,6 @@ def _check_samples(field: str, x: Tensor) -> None:
         raise InputError(f"{field} must hold at least one sample, got shape {tuple(x.shape)}")
     if x.dtype == torch.float32 and not all(bound.isfinite() for bound in x.aminmax()):
         raise InputError(f"{field} must be finite, got an infinity or a NaN: clean the samples first")
-
-
-def _check_labels(split: str, x: Tensor, y: Tensor) -> None:
-    if y.dtype != torch.int64 or y.ndim != 1:
-        raise InputError(
-            f"y_{split} must hold one whole number per sample, got {y.dtype} of shape {tuple(y.shape)}"
-        )
-    if len(x) != len(y):
-        raise InputError(f"x_{split} has {len(x)} samples but y_{split} has {len(y)}: give one label each")
-    if y.min() < 0 or y.max() >= MOST_CLASSES:
-        wrong = int(y.min()) if y.min() < 0 else int(y.max())
-        raise InputError(f"y_{split} must number the classes from 0, got a label {wrong}")
 
 
 def _check_alike(x_train: Tensor, x_test: Tensor) -> None:
@@ -142,7 +177,6 @@ def _shared(array: NDArray[Any]) -> Tensor:
 
 
 def _as_labels(field: str, numbers: Given) -> Tensor:
-    labels = _as_tensor(field, numbers)
-    if labels.is_floating_point():
-        raise InputError(f"{field} must hold whole numbers, got {labels.dtype}: number the classes from 0")
-    return labels.to(torch.int64)
+    """Classes as int64, or numbers as float32; classes may come as bytes."""
+    given = _as_tensor(field, numbers)
+    return given.to(torch.int64) if given.dtype == torch.uint8 else given

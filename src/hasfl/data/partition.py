@@ -32,13 +32,14 @@ def partition(
 
     `iid` shuffles the samples and divides them evenly. `shards` sorts the samples by label, divides them into
     equal shards, and gives each device `shards_per_device` random shards (the paper's non-IID setting: 20
-    devices with two shards each). `dirichlet` divides every class in proportions drawn from Dir(α).
+    devices with two shards each). `dirichlet` divides every class in proportions drawn from Dir(α). The last
+    two need one class a sample; `iid` needs only as many labels as there are samples.
 
     Each sample goes to one device, and each device gets at least one sample. With `samples`, each device
     keeps that many random samples of its part. Under `iid`, `samples` may be larger than an even part; then a
     sample can go to several devices.
     """
-    labels = _checked(labels)
+    labels = _labels(labels) if kind == "iid" else _classes(labels)
     count("devices", devices)
     if samples is not None:
         count("samples", samples)
@@ -63,17 +64,34 @@ def partition(
 
 def label_counts(parts: Sequence[IntN], labels: IntN, classes: int) -> IntN:
     """The number of samples that each device holds of each class, as an array (devices, classes)."""
-    labels = _checked(labels)
+    labels = _classes(labels)
     if labels.max() >= classes:
         raise InputError(f"labels must run from 0 to {classes - 1}, got {int(labels.max())}")
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts]).astype(np.int64)
 
 
-def _checked(labels: IntN) -> IntN:
+def sample_counts(parts: Sequence[IntN]) -> IntN:
+    """The number of samples that each device holds, as an array (devices, 1)."""
+    return np.array([[len(part)] for part in parts])
+
+
+def _labels(labels: IntN) -> IntN:
+    """One or more numbers for each sample."""
     values = np.asarray(labels)
-    if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu":
+    if values.ndim == 0 or values.size == 0 or values.dtype.kind not in "fiu":
         raise InputError(
-            f"labels must be a list of whole numbers, got {values.dtype} of shape {values.shape}"
+            f"labels must have an entry for each sample, got {values.dtype} of shape {values.shape}"
+        )
+    return values
+
+
+def _classes(labels: IntN) -> IntN:
+    """One class for each sample."""
+    values = _labels(labels)
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise InputError(
+            "a partition by label needs one class a sample, a list of whole numbers, got labels of "
+            f"{values.dtype} and shape {values.shape}: choose the partition iid"
         )
     if values.min() < 0:
         raise InputError(f"labels must number the classes from 0, got {int(values.min())}")

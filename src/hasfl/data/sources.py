@@ -1,39 +1,55 @@
-"""Data sets by name: scikit-learn's digits, three published data sets, or a user's .npz file."""
+"""Data sets by name: scikit-learn's digits, three published data sets, or a user's files."""
 
 import os
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
-from hasfl.data.cifar import CIFAR10, CIFAR100
 from hasfl.data.dataset import Dataset
-from hasfl.data.idx import FASHION_MNIST
-from hasfl.data.published import Published, optional_module
+from hasfl.data.files.cifar import CIFAR10, CIFAR100
+from hasfl.data.files.device_files import holds_device_files, read_device_files
+from hasfl.data.files.hugging_face import is_saved_dataset, read_saved_dataset
+from hasfl.data.files.idx import FASHION_MNIST
+from hasfl.data.files.npz import read_npz
+from hasfl.data.files.published import Published, optional_module
 from hasfl.errors import InputError
+from hasfl.paths import expanded
 
 PUBLISHED: dict[str, Published] = {source.name: source for source in (FASHION_MNIST, CIFAR10, CIFAR100)}
 DATASETS: tuple[str, ...] = ("digits", *PUBLISHED)
-ARRAYS = ("x_train", "y_train", "x_test", "y_test")  # the arrays that a .npz file must hold
 TEST_EVERY = 5  # of digits, every fifth image is a test image; chosen by hand
 DIGITS_LARGEST = 16  # the largest grey value of scikit-learn's digits
 
 
-def load_dataset(name: str, *, folder: Path | None = None) -> Dataset:
-    """Load the data set called `name`; a name that ends in .npz is a file.
+def load_dataset(
+    name: str,
+    *,
+    folder: Path | None = None,
+    beside: Path | None = None,
+    columns: Sequence[str] | None = None,
+) -> Dataset:
+    """Load the data set called `name`: a known name, or the path of a file or folder.
 
-    Files are searched in `folder`, by default in `default_folder()`. Missing files of a published data set
-    are downloaded into the default folder, but never into a `folder` that the caller chose.
+    A file is an .npz file with the arrays x_train, y_train, x_test and y_test. A folder holds one .npz file
+    for each device (`files/device_files.py`), or is what Hugging Face's package `datasets` saved; then
+    `columns` names its inputs and its labels. A path is relative to `beside`, if given, or else to the data
+    folder.
+
+    The data folder is `folder`, by default `default_folder()`. Missing files of a published data set are
+    downloaded into the default folder, but never into a `folder` that the caller chose.
     """
     if folder is not None and not folder.is_dir():
         raise InputError(f"the data folder {folder} does not exist: create it, or leave it out to download")
     data_folder = default_folder() if folder is None else folder
+    if columns is not None and name in DATASETS:
+        raise _columns_without_use(name)
     if name == "digits":
         return _digits()
-    if name.endswith(".npz"):
-        return _read_npz(name, data_folder / Path(name).expanduser())
     if name not in PUBLISHED:
-        raise InputError(_unknown(name))
+        path = _found(name, data_folder if beside is None else beside, data_folder)
+        return _read(name, path, columns)
     source = PUBLISHED[name]
     if missing := source.missing(data_folder):
         if folder is not None:
@@ -45,14 +61,49 @@ def load_dataset(name: str, *, folder: Path | None = None) -> Dataset:
 def default_folder() -> Path:
     """The data folder: the environment variable HASFL_DATA, else hasfl in the user's cache (~/.cache)."""
     if chosen := os.environ.get("HASFL_DATA"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "hasfl"
+        return expanded(chosen)
+    return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "hasfl"
 
 
-def _unknown(name: str) -> str:
+def _found(name: str, *places: Path) -> Path:
+    """The first of the places that has a file or folder of this name."""
+    paths = list(dict.fromkeys(place / expanded(name) for place in places))
+    try:
+        present = [path for path in paths if name and path.exists()]
+    except (OSError, ValueError):  # the name is too long, or has a null character
+        present = []
+    if present:
+        return present[0]
     near = get_close_matches(name, DATASETS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(DATASETS)}, or a .npz file"
-    return f"unknown data set {name!r}: {hint}"
+    hint = (
+        f"did you mean {near[0]}?" if near else f"expected one of {', '.join(DATASETS)}, a file or a folder"
+    )
+    raise InputError(
+        f"there is no data set {name!r}, and {' and '.join(map(str, paths))} "
+        f"{'do' if len(paths) > 1 else 'does'} not exist: {hint}"
+    )
+
+
+def _read(name: str, path: Path, columns: Sequence[str] | None) -> Dataset:
+    """The data set in a file or folder."""
+    if path.is_dir() and is_saved_dataset(path):
+        return read_saved_dataset(name, path, columns)
+    if columns is not None:
+        raise _columns_without_use(name)
+    if path.is_file():
+        return read_npz(name, path)
+    if holds_device_files(path):
+        return read_device_files(name, path)
+    raise InputError(
+        f"{path} must hold one .npz file for each device and test.npz, or what datasets.save_to_disk wrote: "
+        "fill it, or name another folder"
+    )
+
+
+def _columns_without_use(name: str) -> InputError:
+    return InputError(
+        f"columns belong to a folder that Hugging Face's datasets saved, which {name} is not: leave them out"
+    )
 
 
 def _lacking(source: Published, missing: list[str], folder: Path) -> str:
@@ -65,27 +116,9 @@ def _lacking(source: Published, missing: list[str], folder: Path) -> str:
 def _digits() -> Dataset:
     """scikit-learn's digits: 1,797 images of 8 x 8 grey values, scaled to 0 to 1."""
     datasets = optional_module(
-        "sklearn.datasets", package="scikit-learn", extra="train", need="the data set digits"
+        "sklearn.datasets", package="scikit-learn", install="hasfl[train]", need="the data set digits"
     )
     digits = datasets.load_digits()
     x, y = (digits.images[:, None] / DIGITS_LARGEST).astype(np.float32), digits.target.astype(np.int64)
     test = np.arange(len(y)) % TEST_EVERY == TEST_EVERY - 1
     return Dataset.of_arrays("digits", x[~test], y[~test], x[test], y[test])
-
-
-def _read_npz(name: str, path: Path) -> Dataset:
-    """Read arrays that numpy.savez saved. Pickled objects are refused, because they can run code."""
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files if key in (*ARRAYS, "class_names")}
-    except FileNotFoundError:
-        raise InputError(
-            f"{path} does not exist: give the folder that it lies in, or its full path"
-        ) from None
-    except Exception as error:  # a broken archive may fail in any way
-        raise InputError(f"cannot read {path} as arrays saved by numpy.savez: {error}") from None
-    if absent := [key for key in ARRAYS if key not in arrays]:
-        raise InputError(f"{path} must hold {', '.join(ARRAYS)}; {', '.join(absent)} is missing")
-    names = arrays.get("class_names", np.zeros(0, str)).astype(str).ravel().tolist()
-    x_train, y_train, x_test, y_test = (arrays[key] for key in ARRAYS)
-    return Dataset.of_arrays(name, x_train, y_train, x_test, y_test, names)

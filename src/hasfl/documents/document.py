@@ -3,6 +3,7 @@
 import json
 import sys
 import tomllib
+from collections.abc import Iterable
 from dataclasses import is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,9 +18,12 @@ STANDARD_INPUT = "-"
 
 
 class Document(BaseModel):
-    """A file or a section of one. It is frozen, its types are exact, and unknown fields are refused."""
+    """A file or a section of one.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    It is frozen, its types are exact, no text is empty, and unknown fields are refused.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, str_min_length=1)
 
 
 Kind = TypeVar("Kind", bound=Document)
@@ -66,6 +70,13 @@ def checked(data: object, kind: type[Kind], source: str) -> Kind:
         raise InputError(f"{source}: {_sentence(error.errors()[0], kind)}") from None
 
 
+def refuse_without_effect(section: Document, fields: Iterable[str], needed: str) -> None:
+    """Raise ValueError if one of these fields was given; `needed` says what would give it an effect."""
+    for field in fields:
+        if field in section.model_fields_set:
+            raise ValueError(f"{field} has no effect without {needed}: leave it out, or give {needed}")
+
+
 def _sentence(fault: ErrorDetails, kind: type[Document]) -> str:
     field, value = _field_name(fault["loc"]), _short(fault["input"])
     match fault["type"]:
@@ -75,6 +86,8 @@ def _sentence(fault: ErrorDetails, kind: type[Document]) -> str:
             return f"{field} is not a known field{_did_you_mean(fault['loc'], kind)}"
         case "model_type" | "dataclass_type":
             return f"{field} must be a table with named fields, got {value}"
+        case "string_too_short":
+            return f"{field} must not be empty: leave it out, or give a value"
         case "value_error":
             return _with_field(str(fault["ctx"]["error"]), field, fault["loc"], kind)
         case _:
@@ -83,9 +96,16 @@ def _sentence(fault: ErrorDetails, kind: type[Document]) -> str:
 
 
 def _with_field(sentence: str, field: str, location: tuple[int | str, ...], kind: type[Document]) -> str:
-    """A sentence that a check of ours wrote, with the name of the section or field that it is about."""
-    about_a_field = sentence.partition(" ")[0] in _field_types(_section(location, kind))
-    return f"{field}.{sentence}" if about_a_field else f"{field}: {sentence}"
+    """A sentence that a check of ours wrote, with the name of the section or field that it is about.
+
+    A check of the whole document may be about a field of one of its sections.
+    """
+    word = sentence.partition(" ")[0]
+    if location:
+        about_a_field = word in _field_types(_section(location, kind))
+        return f"{field}.{sentence}" if about_a_field else f"{field}: {sentence}"
+    sections = [name for name in _field_types(kind) if word in _field_types(_section((name,), kind))]
+    return f"{sections[0]}.{sentence}" if sections else sentence
 
 
 def _field_name(location: tuple[int | str, ...]) -> str:
@@ -121,4 +141,5 @@ def _field_types(section: Any) -> dict[str, Any]:
     """The fields of a section and their types; a section is a document or a dataclass."""
     if is_dataclass(section):
         return get_type_hints(section)
-    return {name: field.annotation for name, field in getattr(section, "model_fields", {}).items()}
+    fields = getattr(section, "model_fields", {})
+    return {field.alias or name: field.annotation for name, field in fields.items()}

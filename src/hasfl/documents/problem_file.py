@@ -3,6 +3,8 @@
 SI units; one entry per device or layer.
 """
 
+from typing import Self
+
 import numpy as np
 from pydantic import Field, model_validator
 
@@ -63,7 +65,11 @@ class ConstantsSection(Document):
     single_noise: float | None = None  # with either kind
 
     @model_validator(mode="after")
-    def _one_kind(self) -> "ConstantsSection":
+    def _one_kind(self) -> Self:
+        self._require_one_kind()
+        return self
+
+    def _require_one_kind(self) -> None:
         papers = sorted(self.model_fields_set & set(OF_THE_BOUND))
         measured = sorted(self.model_fields_set - set(OF_THE_BOUND) - {"single_noise"})
         if papers and measured:
@@ -74,12 +80,25 @@ class ConstantsSection(Document):
         expected = MEASURED if measured else OF_THE_BOUND
         if missing := [field for field in expected if getattr(self, field) is None]:
             raise ValueError(f"{missing[0]} is missing: expected {', '.join(expected)}")
-        return self
 
     def value(self) -> Constants:
         """The section as a value."""
         given = self.model_dump(exclude_unset=True, exclude_none=True)
         return BoundConstants(**given) if self.noise is None else MeasuredConstants(**given)
+
+
+class ConstantsOfScenario(ConstantsSection):
+    """The constants of a scenario: their numbers, or the folder of a run that has read them."""
+
+    run: str | None = Field(default=None, alias="from")
+
+    def _require_one_kind(self) -> None:
+        if self.run is None:
+            super()._require_one_kind()
+        elif others := sorted(self.model_fields_set - {"run"}):
+            raise ValueError(
+                f"from takes the constants that a run has read, so {others[0]} must be left out: give either"
+            )
 
 
 OF_THE_BOUND = ("smoothness", "initial_gap", "variance_of", "moment_of")

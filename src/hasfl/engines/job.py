@@ -1,24 +1,16 @@
 """The input of an engine: a model, its data, and how the model is trained and served."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from hasfl.data.scoring import Score, cross_entropy, right_answers
 from hasfl.networks import LayeredModel
 from hasfl.settings import Serving
-from hasfl.state.optimizers import Optimizer
 from hasfl.state.training_data import TrainingData
-
-SampleLoss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) → the loss of each sample
-
-
-def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The cross entropy of each sample."""
-    return F.cross_entropy(outputs, labels, reduction="none")
+from hasfl.state.updates import Updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,8 +20,9 @@ class Job:
     model: LayeredModel  # holds the weights before the first round
     data: TrainingData
     test: tuple[Tensor, Tensor]  # samples and labels of the test set
-    optimizer: Optimizer
-    sample_loss: SampleLoss = cross_entropy
+    updates: Updates  # how the optimiser steps
+    loss: Score = cross_entropy  # one number for each sample
+    metric: Score = right_answers  # a score from 0 to 1 for each sample; accuracy is its mean
     half: bool = False  # whether layers compute in bfloat16 where torch's autocast allows it
     serving: Serving = field(default_factory=Serving)
 

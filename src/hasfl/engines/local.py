@@ -1,5 +1,6 @@
 """What both engines on this machine share: the state, aggregation, and the served model."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -14,17 +15,18 @@ from hasfl.errors import InputError, ModelError
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order
 from hasfl.record import Evaluation
+from hasfl.serving.best_model import BestModel
 from hasfl.serving.calibration import Calibration
-from hasfl.serving.evaluation import evaluate
+from hasfl.serving.evaluation import Scores, evaluate
 from hasfl.serving.running_mean import RunningMean, without_slots
 from hasfl.settings import Serving
 from hasfl.state.layer_state import LayerState, cloned
 from hasfl.state.precision import tensor_cores
 from hasfl.state.split_state import SplitState, Weights, whole_model
 
-# The prefix of the names of the running mean's tensors in a checkpoint. It begins with a dot, so it cannot
-# clash with a name that begins with a layer's name, which is never empty.
-MEAN = ".mean."
+# The prefixes of the names of the running mean's and the best model's tensors in a checkpoint. They begin
+# with a dot, so they cannot clash with a name that begins with a layer's name, which is never empty.
+MEAN, BEST = ".mean.", ".best."
 
 
 class LocalEngine(ABC):
@@ -34,9 +36,9 @@ class LocalEngine(ABC):
         self.job = job
         self.layers = list(job.model.layers.values())
         _require_weights_of_their_own(job.model)
-        self.state = SplitState.of(job.model, job.optimizer.slots)
+        self.state = SplitState.of(job.model, job.updates.slots)
         job.model.train()
-        self.running = RunningMean()
+        self.running, self.best = RunningMean(), BestModel()
         self.calibration = Calibration(job.model, job.data) if job.serving.calibrates else None
 
     def split(self, depth: int, devices: IntN) -> None:
@@ -68,71 +70,85 @@ class LocalEngine(ABC):
         states = mean or self.state.mean()
         return states if self.calibration is None else self.calibration.measured(states)
 
+    def handed_out(self) -> list[LayerState]:
+        """The model that training hands out: that of the best evaluation if it is kept, else the served."""
+        return self.best.states or self.served()
+
     @property
     def looped_layers(self) -> Mapping[str, str]:
         """The layers that cannot run for all devices at once, each with the reason; none are tried here."""
         return {}
 
     def model(self) -> Weights:
-        """A copy of the weights and buffers of the served model."""
-        return cloned(whole_model(self.state.names, self.served()))
+        """A copy of the weights and buffers of the model that is handed out."""
+        return cloned(whole_model(self.state.names, self.handed_out()))
 
     def evaluate(self) -> Evaluation:
         """Evaluate the served model on the test set, and on held-out samples if there are any."""
         with tensor_cores(self.job.data.x.device):
-            states = self.served()
-            accuracy, loss = self._scores(states, self.job.test)
-            held_out = self.job.data.held_out_samples()
-            held_out_scores = (None, None) if held_out is None else self._scores(states, held_out)
+            states, held_out = self.served(), self.job.data.held_out_samples()
+            test = self._scores(states, self.job.test)
+            if held_out is None:
+                return Evaluation(accuracy=test.accuracy, test_loss=test.loss)
+            judged = self._scores(states, held_out)
+        by_device = judged.accuracies_of(self.job.data.held_out_shares)
         return Evaluation(
-            accuracy=accuracy,
-            test_loss=loss,
-            held_out_accuracy=held_out_scores[0],
-            held_out_loss=held_out_scores[1],
+            accuracy=test.accuracy,
+            test_loss=test.loss,
+            held_out_accuracy=judged.accuracy,
+            held_out_loss=judged.loss,
+            mean_device_accuracy=math.fsum(by_device) / len(by_device),
+            worst_device_accuracy=min(by_device),
+            kept=not self.job.serving.keeps_best or self.best.take(states, judged.accuracy, judged.loss),
         )
 
-    def _scores(self, states: list[LayerState], samples: tuple[Tensor, Tensor]) -> tuple[float, float]:
-        """Accuracy and mean loss."""
-        return evaluate(self.job.model, states, samples, self.job.sample_loss)
+    def _scores(self, states: list[LayerState], samples: tuple[Tensor, Tensor]) -> Scores:
+        return evaluate(self.job.model, states, samples, self.job.loss, self.job.metric)
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """The state for `restore`: all tensors as arrays, and plain values."""
         tensors = dict(self.state.saved())
-        for layer, state in zip(self.state.names, self.running.states, strict=False):
-            tensors |= {MEAN + name: tensor for name, tensor in state.named(layer)}
+        for prefix, states in ((MEAN, self.running.states), (BEST, self.best.states)):
+            for layer, state in zip(self.state.names, states, strict=False):
+                tensors |= {prefix + name: tensor for name, tensor in state.named(layer)}
         arrays = {name: tensor.clone().cpu().numpy() for name, tensor in tensors.items()}
         return arrays, {
             "depth": self.state.depth,
             "devices": self.state.devices.tolist(),
             "serve": self.job.serving.serve,
             "averaged": self.running.count,
+            "keep": self.job.serving.keep,
+            "best": [self.best.accuracy, self.best.loss] if self.best.states else None,
         }
 
     def restore(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         """Take over what `saved` returned."""
-        _require_same_serving(self.job.serving, values)
+        for setting in ("serve", "keep"):
+            _require_same_serving(self.job.serving, setting, values)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
         self.state.restore(tensors, int(values["depth"]), np.array(values["devices"], dtype=np.int64))
-        self.running = self._running_mean(tensors, int(values["averaged"]))
+        count, best = int(values["averaged"]), values["best"]
+        self.running = RunningMean(count, self._states(MEAN, tensors) if count else [])
+        self.best = BestModel(best[0], best[1], self._states(BEST, tensors)) if best else BestModel()
 
-    def _running_mean(self, tensors: Mapping[str, Tensor], count: int) -> RunningMean:
-        """The running mean of `count` models, with its tensors from a checkpoint."""
-        states = [without_slots(state).map(Tensor.clone) for state in self.state.shared] if count else []
-        for layer, state in zip(self.state.names, states, strict=False):
-            state.take(state.filled(MEAN + layer, tensors))
-        return RunningMean(count, states)
+    def _states(self, prefix: str, tensors: Mapping[str, Tensor]) -> list[LayerState]:
+        """A whole model without slots, with its tensors from a checkpoint."""
+        states = [without_slots(state).map(Tensor.clone) for state in self.state.shared]
+        for layer, state in zip(self.state.names, states, strict=True):
+            state.take(state.filled(prefix + layer, tensors))
+        return states
 
 
-def _require_same_serving(serving: Serving, values: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint with another value of `serve`, or with none, as older versions wrote it."""
-    if "serve" not in values:
+def _require_same_serving(serving: Serving, setting: str, values: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint with another value of `setting`, or with none, as older versions wrote it."""
+    asked, saved = getattr(serving, setting), values.get(setting)
+    if saved is None:
         raise InputError(
-            f"this training serves {serving.serve!r}, but its checkpoint does not say what it serves: "
-            "an older version wrote it"
+            f"this training has {setting} = {asked!r}, but its checkpoint does not say which: an older "
+            "version wrote it"
         )
-    if values["serve"] != serving.serve:
-        saved = values["serve"]
-        raise InputError(f"this training serves {serving.serve!r}, but its checkpoint serves {saved!r}")
+    if saved != asked:
+        raise InputError(f"this training has {setting} = {asked!r}, but its checkpoint {saved!r}")
 
 
 def _require_weights_of_their_own(model: LayeredModel) -> None:

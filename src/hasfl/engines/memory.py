@@ -29,7 +29,7 @@ class MemoryNeed:
     replicas: int  # of the private layers, for all devices
     gradients: int
     activations: int  # tensors that the forward pass saves for the backward pass
-    served: int  # the running mean; 0 if there is none
+    served: int  # the running mean and the best model, where they are kept
 
     @property
     def total(self) -> int:
@@ -39,16 +39,16 @@ class MemoryNeed:
 
 def predict_memory(job: Job, *, depth: int, devices: int, samples: int) -> MemoryNeed:
     """The memory of a round with `samples` samples in all and `depth` private layers on each device."""
-    state = SplitState.of(job.model, job.optimizer.slots)
+    state = SplitState.of(job.model, job.updates.slots)
     layer_bytes = [sum(_bytes(tensor) for tensor in layer.tensors()) for layer in state.shared]
     weight_bytes = [sum(_bytes(tensor) for tensor in layer.weights.values()) for layer in state.shared]
-    averaged = [*job.model.parameters(), *job.model.buffers()] if job.serving.averages else []
+    whole_model = sum(map(_bytes, [*job.model.parameters(), *job.model.buffers()]))
     return MemoryNeed(
         held=held_memory(job.data.x.device),
         replicas=devices * sum(layer_bytes[:depth]),
         gradients=devices * sum(weight_bytes[:depth]) + sum(weight_bytes[depth:]),
         activations=samples * kept_for_backward(job.model),
-        served=sum(map(_bytes, averaged)),
+        served=whole_model * (job.serving.averages + job.serving.keeps_best),
     )
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from hasfl.engines.job import Job
 from hasfl.engines.local import LocalEngine
 from hasfl.plan import Order
-from hasfl.state.layer_state import LayerState, applied, cloned, trainable
+from hasfl.state.layer_state import LayerState, Tensors, applied, cloned, trainable
 from hasfl.state.randomness import EVERYBODY, drawn_for
 from hasfl.state.split_state import SplitState
+from hasfl.state.updates import scaled, squared_norm
 
 
 class ReferenceEngine(LocalEngine):
@@ -34,16 +35,15 @@ def train_device_by_device(job: Job, state: SplitState, order: Order) -> Tensor:
 
     with job.autocast():
         clients, outputs = _forward_all(job, x.split(sizes), replicas, common, order)
-    losses = [F_i.mean() for F_i in job.sample_loss(outputs.to(job.dtype), y).split(sizes)]
+    losses = [F_i.mean() for F_i in job.loss(outputs.to(job.dtype), y).split(sizes)]
     torch.stack(losses).sum().backward()  # a3, second half: Eqs. (4), (5)
     for activations, received in clients:
         if activations.requires_grad:
             activations.backward(received.grad)  # a4, a5: Eq. (6)
 
-    for i, replica in enumerate(replicas):  # each device's layers step on its own gradient
-        _step(job, replica, devices=1)
+    _step(job, replicas, common, order.round)
+    for i, replica in enumerate(replicas):
         _keep_buffers(state, i, replica)
-    _step(job, common, devices=len(sizes))  # the common layers step on the mean gradient
     return torch.stack(losses).mean().detach()
 
 
@@ -93,14 +93,35 @@ def _keep_buffers(state: SplitState, i: int, replica: list[LayerState]) -> None:
             layer.buffers[name][i] = buffer
 
 
-def _step(job: Job, states: list[LayerState], *, devices: int) -> None:
-    """Take one optimiser step with the gradient divided by `devices`.
+def _step(job: Job, replicas: Sequence[list[LayerState]], common: list[LayerState], round: int) -> None:
+    """Step each device's layers on its own gradient, and the common layers on the mean gradient."""
+    rate = torch.full((), job.updates.rates.at(round), dtype=job.dtype, device=job.data.x.device)
+    own = [[_gradient(layer, devices=1) for layer in replica] for replica in replicas]
+    mean = [_gradient(layer, devices=len(replicas)) for layer in common]
+    if job.updates.clip is not None:
+        own, mean = _clipped(job, own, mean)
+    for layers, gradients in zip([*replicas, common], [*own, mean], strict=True):
+        for layer, gradient in zip(layers, gradients, strict=True):
+            job.updates.step(layer, gradient, rate)
 
-    The gradient of a weight that no sample used is 0.
-    """
-    for state in states:
-        gradients = {
-            name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
-            for name, weight in state.weights.items()
-        }
-        job.optimizer.step(state, gradients)
+
+def _clipped(
+    job: Job, own: list[list[Tensors]], mean: list[Tensors]
+) -> tuple[list[list[Tensors]], list[Tensors]]:
+    """The gradients of each device's private layers and of the common layers, after clipping."""
+    nothing = torch.zeros((), dtype=job.dtype, device=job.data.x.device)
+    squares = torch.stack([squared_norm(gradients, nothing) for gradients in own])
+    own_factors, mean_factor = job.updates.clip_factors(squares, squared_norm(mean, nothing))
+    clipped = [
+        [scaled(layer, factor) for layer in gradients]
+        for gradients, factor in zip(own, own_factors, strict=True)
+    ]
+    return clipped, [scaled(layer, mean_factor) for layer in mean]
+
+
+def _gradient(layer: LayerState, *, devices: int) -> Tensors:
+    """The gradient of a layer's weights, divided by `devices`; 0 for a weight that no sample used."""
+    return {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
+        for name, weight in layer.weights.items()
+    }

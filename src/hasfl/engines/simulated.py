@@ -11,15 +11,16 @@ from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import train_device_by_device
 from hasfl.errors import ModelError, OneValueError
 from hasfl.plan import Order
-from hasfl.state.layer_state import IMAGE_AXES, LayerState, applied, applied_by, cloned, trainable
-from hasfl.state.randomness import EVERYBODY, drawn_for
+from hasfl.state.layer_state import IMAGE_AXES, LayerState, applied, cloned, trainable
+from hasfl.state.randomness import EVERYBODY, drawn_for, layer_seed
+from hasfl.together.functions.rowwise import NotRowwise
 from hasfl.together.graphs import RoundGraphs
 from hasfl.together.layouts import Layout, Layouts
-from hasfl.together.probing import SIZES, LayerKind, try_layers
-from hasfl.together.ragged import Ragged, SharedNorm
+from hasfl.together.probing import SIZES, try_layers
+from hasfl.together.ragged import SharedNorm
 from hasfl.together.round_inputs import RoundInputs
 from hasfl.together.rows import Rows
-from hasfl.together.rowwise import NotRowwise
+from hasfl.together.ways import Way, run_layer
 
 # FLOP per device and layer, forward and backward. Above it, a CPU is faster with one device after the other,
 # because the activations of one device stay in its cache. Below it, the calls take longer than their work.
@@ -37,12 +38,13 @@ class SimulatedEngine(LocalEngine):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         tried = try_layers(job.model, job.data.x[: sum(SIZES)])
-        self.kinds = [layer.kind for layer in tried]
+        self.ways = [layer.way for layer in tried]
+        self.draws = [layer.draws for layer in tried]
         self.reasons = [layer.reason for layer in tried]
         self.take_one = [layer.takes_one for layer in tried]
         self.work = np.array([0.0, *(layer.work for layer in tried)]).cumsum()  # FLOP a sample, layers 1 to j
-        graphed = job.data.x.is_cuda and all(kind is LayerKind.RAGGED for kind in self.kinds)
-        self.graphs = RoundGraphs() if graphed else None
+        graphed = job.data.x.is_cuda and Way.LOOPED not in self.ways and not any(self.draws)
+        self.graphs = RoundGraphs(job.data.x.device) if graphed else None
         self.layouts = Layouts(reuse=graphed)
         self.rows: dict[tuple[int, ...], Rows] = {}  # by the sizes of the places
 
@@ -58,7 +60,8 @@ class SimulatedEngine(LocalEngine):
             raise OneValueError
         layout = self.layouts.choose(order.batch_sizes.tolist())
         data = self.job.data
-        inputs = RoundInputs.of(data.draw(order), layout, data.x.device, self.job.dtype)
+        rate = self.job.updates.rates.at(order.round)
+        inputs = RoundInputs.of(data.draw(order), layout, rate, data.x.device, self.job.dtype)
         if self.graphs is None:
             return self._round(inputs, layout, order)
         key = (self.state.moved, self.state.depth, layout)  # sets the addresses and shapes of all tensors
@@ -88,7 +91,7 @@ class SimulatedEngine(LocalEngine):
                 y = y.index_select(0, inputs.together)
             for j, state in enumerate(common, start=len(private)):
                 x = self._common(x, j, state, together, order)
-        loss = torch.dot(self.job.sample_loss(x.to(self.job.dtype), y), inputs.weights)  # Σ_i F_i
+        loss = torch.dot(self.job.loss(x.to(self.job.dtype), y), inputs.weights)  # Σ_i F_i
         self._step_all(private, common, _gradients(loss, [*private, *common]), inputs, layout)
         return loss.detach() / len(layout.places)
 
@@ -103,10 +106,16 @@ class SimulatedEngine(LocalEngine):
         """Step private layers with the gradient of their device, and common layers with the mean gradient."""
         for state, by_place, gradient in zip(self.state.private, private, gradients, strict=False):
             _order_by_replica(state, by_place, gradient, inputs, layout)
-            self.job.optimizer.step(state, gradient)
-        for state, gradient in zip(common, gradients[len(private) :], strict=True):
-            mean = {name: tensor / len(layout.places) for name, tensor in gradient.items()}
-            self.job.optimizer.step(state, mean)
+        devices, updates = len(layout.places), self.job.updates
+        own = gradients[: len(private)]
+        means = [
+            {name: tensor / devices for name, tensor in gradient.items()}
+            for gradient in gradients[len(private) :]
+        ]
+        if updates.clip is not None:
+            own, means = updates.clipped(own, means, inputs.rate.new_zeros(devices))
+        for state, gradient in zip([*self.state.private, *common], [*own, *means], strict=True):
+            updates.step(state, gradient, inputs.rate)
 
     def _rows(self, inputs: RoundInputs, layout: Layout) -> tuple[Rows, Rows]:
         """The rows of the batch in private layers (one place per device) and in common layers (one place)."""
@@ -124,26 +133,27 @@ class SimulatedEngine(LocalEngine):
 
     def _private(self, x: Tensor, j: int, state: LayerState, rows: Rows, order: Order) -> Tensor:
         """The outputs of a private layer, each device with its replica."""
-        if self.kinds[j] is LayerKind.RAGGED:
-            tensors = state.weights | state.buffers
-            before = cloned(state.buffers)
-            try:
-                with Ragged(tensors.values(), rows):
-                    return applied(self.layers[j], tensors, x)
-            except NotRowwise as error:  # with these samples the layer does other things than in its trial
-                if self.graphs is not None:
-                    raise ModelError(
-                        f"layer {self.state.names[j]!r} treats some samples in a way that a CUDA graph "
-                        f"cannot record ({error}): train on cpu, or with the reference engine"
-                    ) from None
-                self.kinds[j], self.reasons[j] = LayerKind.LOOPED, f"it gives its weights to {error}"
-                for name, buffer in before.items():
-                    state.buffers[name].copy_(buffer)
-        outputs = []
-        for i, (device, own_rows) in enumerate(zip(order.devices.tolist(), rows.split(x), strict=True)):
-            with drawn_for(self.job.data.seeds, order.round, j, device + 1):
-                outputs.append(applied_by(self.layers[j], state, i, own_rows))
-        return torch.cat(outputs)
+        before = cloned(state.buffers)
+        try:
+            return run_layer(self.ways[j], self.layers[j], state, x, rows, self._layer_seeds(j, order))
+        except NotRowwise as error:  # with these samples the layer does other things than in its trial
+            if self.graphs is not None:
+                raise ModelError(
+                    f"layer {self.state.names[j]!r} treats some samples in a way that a CUDA graph "
+                    f"cannot record ({error}): train on cpu, or with the reference engine"
+                ) from None
+            self.ways[j], self.reasons[j] = Way.LOOPED, str(error)
+            for name, buffer in before.items():
+                state.buffers[name].copy_(buffer)
+        return run_layer(Way.LOOPED, self.layers[j], state, x, rows, self._layer_seeds(j, order))
+
+    def _layer_seeds(self, j: int, order: Order) -> list[int]:
+        """For each device, the seed of what a private layer draws; empty if it draws no random numbers."""
+        if not self.draws[j] and self.ways[j] is not Way.LOOPED:
+            return []
+        return [
+            layer_seed(self.job.data.seeds, order.round, j, device + 1) for device in order.devices.tolist()
+        ]
 
     def _common(self, x: Tensor, j: int, state: LayerState, rows: Rows, order: Order) -> Tensor:
         """The outputs of a common layer."""
@@ -151,7 +161,7 @@ class SimulatedEngine(LocalEngine):
         if rows.used is not None:
             with SharedNorm(rows):
                 return applied(self.layers[j], tensors, x)
-        if self.kinds[j] is LayerKind.RAGGED:
+        if self.ways[j] is not Way.LOOPED and not self.draws[j]:
             return applied(self.layers[j], tensors, x)
         with drawn_for(self.job.data.seeds, order.round, j, EVERYBODY):
             return applied(self.layers[j], tensors, x)

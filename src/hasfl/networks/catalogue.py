@@ -1,13 +1,15 @@
 """Models by name: the three models of hasfl, or `package.module:callable` for a user's own model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from hasfl.callables import call, find
 from hasfl.errors import ModelError
-from hasfl.networks.chain import layered
+from hasfl.networks.cutting.chain import layered
 from hasfl.networks.layered_model import LayeredModel
 from hasfl.networks.norms import Norm
 from hasfl.networks.resnet import resnet18
@@ -20,68 +22,97 @@ NETWORKS: dict[str, Callable[..., LayeredModel]] = {
     "small-cnn": small_cnn,
 }
 ANY_SHAPE = {"small-cnn"}  # models of hasfl that take samples of any shape
+KEYS = {"input_shape": "input"}  # how users call an option, where the name here is another
 
 
-def network(
-    name: str,
-    *,
-    classes: int | None = None,
-    norm: Norm | None = None,
-    input_shape: tuple[int, ...] | None = None,
-) -> LayeredModel:
-    """Build the model called `name`.
+class Options(TypedDict, total=False):
+    """What a caller may say about a model besides its name; None or nothing is the model's default."""
 
-    `classes` and `norm` apply to hasfl's own models only; None is the model's default. `input_shape`, the
-    shape of one sample, applies to small-cnn and to a callable that returns a plain module.
-    """
-    if ":" in name:
-        _refuse_options(name, classes=classes, norm=norm)
-        return _as_layered(name, _returned_by(name), input_shape)
-    if name not in NETWORKS:
+    classes: int | None  # outputs of the last layer, for hasfl's own models
+    norm: Norm | None  # for hasfl's own models
+    input_shape: tuple[int, ...] | None  # of one sample, for small-cnn and a callable that returns a module
+    tokens: bool  # whether samples of `input_shape` are whole numbers
+    samples: Tensor | None  # a batch of the data; stands in for what neither caller nor callable says
+    folder: Path | None  # where a callable is searched first
+
+
+def network(name: str, **options: Unpack[Options]) -> LayeredModel:
+    """Build the model called `name`, as a chain of layers; `Options` lists the keywords."""
+    return chained(*plain_network(name, **options))
+
+
+def chained(module: nn.Module, example_input: Tensor) -> LayeredModel:
+    """The module itself if it is a chain of layers already; otherwise the module cut into layers."""
+    return module if isinstance(module, LayeredModel) else layered(module, example_input)
+
+
+def plain_network(name: str, **options: Unpack[Options]) -> tuple[nn.Module, Tensor]:
+    """The model called `name` as it is before it is cut, and a batch of the samples that it takes."""
+    own = ":" in name
+    if not own and name not in NETWORKS:
         names = ", ".join(NETWORKS)
         raise ModelError(f"unknown model {name!r}: expected one of {names}, or package.module:callable")
-    if name not in ANY_SHAPE:
-        _refuse_options(name, input=input_shape)
-    options = {"classes": classes, "norm": norm, "input_shape": input_shape}
-    return NETWORKS[name](**{option: value for option, value in options.items() if value is not None})
+    refused = ("classes", "norm") if own else ("tokens",) if name in ANY_SHAPE else ("input_shape", "tokens")
+    _refuse_options(name, {option: options.get(option) for option in refused})
+    if own:
+        return _own_network(name, options)
+    model = _hasfl_network(name, options)
+    return model, model.example_input
 
 
-def _refuse_options(name: str, **options: object) -> None:
+def _hasfl_network(name: str, options: Options) -> LayeredModel:
+    samples, shape = options.get("samples"), options.get("input_shape")
+    if shape is None and samples is not None and name in ANY_SHAPE:
+        shape = tuple(samples.shape[1:])
+    wanted = {"classes": options.get("classes"), "norm": options.get("norm"), "input_shape": shape}
+    return NETWORKS[name](**{option: value for option, value in wanted.items() if value is not None})
+
+
+def _own_network(name: str, options: Options) -> tuple[nn.Module, Tensor]:
+    """The result of a user's callable, with the example input that it brings, or one that suits the data."""
+    shape, tokens, samples = options.get("input_shape"), options.get("tokens"), options.get("samples")
+    match _returned_by(name, options.get("folder")):
+        case LayeredModel() | (nn.Module(), Tensor()) if shape is not None or tokens:
+            raise ModelError(
+                f"model {name!r} brings its own example input: leave out --input and --tokens, or "
+                "model.input and model.tokens in a scenario"
+            )
+        case LayeredModel() as model:
+            return model, model.example_input
+        case (nn.Module() as module, Tensor() as example_input):
+            return module, example_input
+        case nn.Module() as module if shape is not None:
+            dtype = torch.int64 if tokens else torch.float32 if samples is None else samples.dtype
+            return module, torch.empty(1, *shape, dtype=dtype, device="meta")
+        case nn.Module() as module if samples is not None:
+            return module, torch.empty_like(samples, device="meta")
+        case nn.Module():
+            raise ModelError(
+                f"model {name!r} returns a plain module: give the shape of one sample, as --input 3x32x32, "
+                "or --input 64 --tokens if a sample is 64 tokens (model.input and model.tokens in a scenario)"
+            )
+        case other:
+            raise ModelError(
+                f"model {name!r} must return a module, a LayeredModel or a pair (module, example input), "
+                f"got {type(other).__name__}"
+            )
+
+
+def _refuse_options(name: str, options: Mapping[str, object]) -> None:
     """Raise ModelError if one of these options is set: the model called `name` has none of them."""
     for option, value in options.items():
-        if value is not None:
-            raise ModelError(f"model {name!r} takes no {option}, got {option} = {value!r}: leave it out")
+        if value is not None and value is not False:
+            key = KEYS.get(option, option)
+            raise ModelError(f"model {name!r} takes no {key}, got {key} = {value!r}: leave it out")
 
 
-def _returned_by(name: str) -> object:
+def _returned_by(name: str, folder: Path | None) -> object:
     """The result of calling `package.module:callable`. If the name is that of a torch module, the module."""
-    target = find(name, "model")
+    target = find(name, "model", folder)
     if isinstance(target, nn.Module):
         return target
     if not callable(target):
         raise ModelError(
             f"model {name!r} must be a callable that returns a module, got {type(target).__name__}"
         )
-    return call(target, name, "model")
-
-
-def _as_layered(name: str, model: object, input_shape: tuple[int, ...] | None) -> LayeredModel:
-    """Convert the result of a user's callable to a layered model."""
-    match model:
-        case LayeredModel() | (nn.Module(), Tensor()) if input_shape is not None:
-            raise ModelError(f"model {name!r} brings its own example input: leave out --input")
-        case LayeredModel():
-            return model
-        case (nn.Module() as module, Tensor() as example_input):
-            return layered(module, example_input)
-        case nn.Module() if input_shape is not None:
-            return layered(model, torch.empty(1, *input_shape, device="meta"))
-        case nn.Module():
-            raise ModelError(
-                f"model {name!r} returns a plain module: give the shape of one sample, e.g. --input 3x32x32"
-            )
-        case _:
-            raise ModelError(
-                f"model {name!r} must return a module, a LayeredModel or a pair (module, example input), "
-                f"got {type(model).__name__}"
-            )
+    return call(target, name, "model", folder)

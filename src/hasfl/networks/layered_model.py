@@ -2,9 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from hasfl.networks.state_names import StateNames, named_tensors
+
+LAYERS = "layers"  # the attribute of `LayeredModel` that holds the layers
 
 
 class LayeredModel(nn.Module):
@@ -27,6 +32,11 @@ class LayeredModel(nn.Module):
         """The names of the layers, first to last."""
         return tuple(self.layers)
 
+    @property
+    def state_names(self) -> StateNames:
+        """Where each tensor of this model's `state_dict` is in the layers."""
+        return StateNames.of(self, self.layers)
+
     def forward(self, x: Tensor) -> Tensor:
         """Pass `x` through every layer."""
         for layer in self.layers.values():
@@ -39,3 +49,54 @@ class LayeredModel(nn.Module):
         `part(0, cut)` is the client part of a cut; `part(cut, len(model))` holds the remaining layers.
         """
         return nn.Sequential(OrderedDict(list(self.layers.items())[start:stop]))
+
+
+class CutModule(LayeredModel):
+    """A module that was cut into layers.
+
+    The layers share the module's weights. `state_dict` and `load_state_dict` use the module's own names, so
+    that cuts and layers do not show in them.
+    """
+
+    def __init__(self, module: nn.Module, layers: Mapping[str, nn.Module], example_input: Tensor) -> None:
+        super().__init__(layers, example_input)
+        self._state_names = StateNames.of(module, self.layers)
+        nn.Module.register_state_dict_post_hook(self, _give_names_of_the_module)
+        nn.Module.register_load_state_dict_pre_hook(self, _take_names_of_the_module)
+
+    @property
+    def state_names(self) -> StateNames:
+        """Where each tensor of the module's `state_dict` is in the layers."""
+        return self._state_names
+
+
+def _give_names_of_the_module(
+    model: CutModule, state: dict[str, Any], prefix: str, metadata: dict[str, Any]
+) -> None:
+    """Rename the tensors in a new `state_dict`; torch calls this function at the end of `state_dict()`."""
+    below = f"{prefix}{LAYERS}."
+    own = {name.removeprefix(below): state.pop(name) for name in list(state) if name.startswith(below)}
+    state.update({prefix + name: tensor for name, tensor in model.state_names.state_dict(own).items()})
+
+
+def _take_names_of_the_module(
+    model: CutModule,
+    state: dict[str, Any],
+    prefix: str,
+    metadata: dict[str, Any],
+    strict: bool,
+    missing: list[str],
+    unexpected: list[str],
+    errors: list[str],
+) -> None:
+    """Rename the tensors in a given `state_dict`; torch calls this function before it loads them."""
+    names = model.state_names
+    expected = [*names.in_layers, *names.unused]
+    given = {name: state.pop(prefix + name) for name in expected if prefix + name in state}
+    missing += [prefix + name for name in expected if name not in given]
+    for name in names.unused.keys() & given.keys():
+        names.unused[name].detach().copy_(given[name])
+    new = {below: given[name] for name, below in names.in_layers.items() if name in given}
+    listed = {id(tensor): below for below, tensor in named_tensors(model.layers).items()}
+    for name, tensor in model.layers.state_dict(keep_vars=True).items():
+        state[f"{prefix}{LAYERS}.{name}"] = new.get(listed.get(id(tensor), ""), tensor)

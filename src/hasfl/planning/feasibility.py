@@ -11,6 +11,7 @@ from hasfl.plan import Plan
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
 from hasfl.theory.laws import law_of
+from hasfl.units import format_size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +115,7 @@ def _device_without_cut(problem: Problem, tables: CostTables, asked: Asked) -> s
         i = without_memory[0]
         return (
             f"no plan fits the memory of device {problem.fleet.names[i]!r} (C4): even the cheapest cut asked "
-            f"for needs more than its {problem.fleet.memory[i]:.4g} bit at batch size "
+            f"for needs more than its {format_size(problem.fleet.memory[i])} at batch size "
             f"{asked.smallest_batch[i]:.0f}"
         )
     i = int(largest.argmin())

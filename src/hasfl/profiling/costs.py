@@ -13,8 +13,9 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
+from hasfl.networks.cutting.meta_values import meta_state
 from hasfl.networks.layered_model import LayeredModel
-from hasfl.networks.meta_values import meta_state
+from hasfl.networks.requirements import require_trainable
 from hasfl.profile import Layer
 from hasfl.units import BITS_PER_BYTE
 
@@ -29,6 +30,7 @@ def count_layers(model: LayeredModel) -> tuple[Layer, ...]:
     The first layer with weights computes no gradient with respect to its input. So its backward pass costs as
     much as its forward pass. The backward pass of a later layer with weights costs twice its forward pass.
     """
+    require_trainable(model)
     shape, dtype = model.example_input.shape[1:], model.example_input.dtype
     x = torch.empty((SAMPLES, *shape), dtype=dtype, device="meta")
     layers = []

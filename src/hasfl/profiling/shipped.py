@@ -21,19 +21,22 @@ SHIPPED: dict[str, tuple[int, Literal["batch"]]] = {
     "resnet18": (100, "batch"),
     "small-cnn": (10, "batch"),
 }
+SHAPES = {"small-cnn": (1, 8, 8)}  # of a sample, in the shipped tables of models that take several shapes
 
 
-def shipped_layers(model: str, *, classes: int | None, norm: str | None) -> tuple[Layer, ...] | None:
+def shipped_layers(
+    model: str, *, classes: int | None, norm: str | None, shape: tuple[int, ...] | None = None
+) -> tuple[Layer, ...] | None:
     """The layers of a model from its shipped table, or None if no table has these options.
 
-    An option of None stands for the model's default.
+    An option of None stands for the model's default; `shape` is that of one sample.
     """
     if model not in SHIPPED:
         return None
     default_classes, default_norm = SHIPPED[model]
     if (classes or default_classes, norm or default_norm) != SHIPPED[model]:
         return None
-    return _table(model)
+    return _table(model) if shape in (None, SHAPES.get(model)) else None
 
 
 @cache

@@ -51,7 +51,7 @@ def gradient(
         with NormApart(samples.rows):
             x = forward(probe.layers[:depth], copies[:depth], samples.x)
         outputs = forward(probe.layers[depth:], copies[depth:], x)
-    loss = samples.rows.means(probe.sample_loss(outputs, samples.y)).mean()
+    loss = samples.rows.means(probe.loss(outputs, samples.y)).mean()
     leaves = [weight for state in wanted for weight in state.weights.values()]
     gradients = iter(torch.autograd.grad(loss, leaves, materialize_grads=True) if leaves else ())
     return [{name: next(gradients) for name in state.weights} for state in wanted], loss.detach()

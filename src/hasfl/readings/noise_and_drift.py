@@ -31,6 +31,9 @@ round, its mean is L (1 − e^−k)/k with k = ln(L/l). Gradients and progress s
 k/(1 − e^−k), which is at most 1 + k. Noise makes l larger and hides a part of k, so the upper end is taken:
 skew = k. A device's noise also falls with its loss, while a reading sees the noise at L. So only the share
 l/L of the drift counts.
+
+With clipping, displacements are scaled as A's gradient is clipped. Noise and drift are those of the round's
+learning rate and of the devices that take part; `Conditions` says how they change with both.
 """
 
 import math
@@ -39,6 +42,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hasfl.arrays import FloatL, IntN
 from hasfl.plan import Order
@@ -55,6 +59,7 @@ from hasfl.readings.gradients import (
 from hasfl.readings.probe import Probe
 from hasfl.state.layer_state import LayerState
 from hasfl.state.precision import tensor_cores
+from hasfl.state.updates import scaled
 
 LEAST_HALF = 16  # samples of all devices together in A, and in C, if the devices hold that many
 DRIFTED_DEVICES, DRIFT_SAMPLES = 2, 4  # devices whose drift is looked at, and samples of each
@@ -101,9 +106,11 @@ def _take_reading(probe: Probe, order: Order, interval: int) -> Reading:
     mean = probe.state.mean()
     halves, per_device = _two_batches(probe, order)
     (first, loss), (second, other_loss) = (gradient(probe, mean, half, order.round) for half in halves)
-    overshoot, carried = _taken_back(probe, mean, halves, (first, second), order.round)
+    clip = probe.updates.clip_factor(products(first, first).sum())
+    reach = displacement(probe, mean, first, order.round, clip)
+    overshoot, carried = _taken_back(probe, mean, halves, (first, second), reach, order.round)
     apart = difference(first, second)
-    jump = displacement(probe, mean, apart)
+    jump = displacement(probe, mean, apart, order.round, clip)
     power = products(apart, jump) * per_device / 2  # of one sample's noise, divided by N
     drift, walked = None, None
     if probe.state.depth and len(order.devices) > 1 and float(power.sum()) > 0:
@@ -126,10 +133,10 @@ def _taken_back(
     mean: Sequence[LayerState],
     halves: Sequence[Samples],
     gradients: tuple[Gradient, Gradient],
+    reach: Gradient,
     round: int,
 ) -> tuple[float, float]:
-    """Overshoot and carried: the part of each slope that a step along the first gradient takes back."""
-    reach = displacement(probe, mean, gradients[0])
+    """Overshoot and carried: the part of each slope that `reach`, the first gradient's step, takes back."""
     step = [{name: FRACTION * tensor for name, tensor in layer.items()} for layer in reach]
     after = moved(mean, step)
     lost = [
@@ -144,9 +151,15 @@ def _taken_back(
     return max(own / slope, 0.0) / FRACTION, others / slope / FRACTION
 
 
-def displacement(probe: Probe, states: Sequence[LayerState], gradients: Gradient) -> Gradient:
-    """How far gradients move weights in the long run, by the optimiser's rule."""
-    return [probe.optimizer.reach(state, layer) for state, layer in zip(states, gradients, strict=True)]
+def displacement(
+    probe: Probe, states: Sequence[LayerState], gradients: Gradient, round: int, clip: Tensor
+) -> Gradient:
+    """How far gradients move weights in the long run, by the optimiser's rule, if they are clipped by `clip`.
+
+    Weight decay is left out: it is the same for every batch, so it makes no noise.
+    """
+    pairs = zip(states, gradients, strict=True)
+    return [scaled(probe.updates.reach(state, layer, round), clip) for state, layer in pairs]
 
 
 def _noise(overshoot: float, carried: float) -> float:

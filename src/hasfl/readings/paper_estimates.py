@@ -72,7 +72,7 @@ def _estimate(probe: Probe, device: int, round: int) -> DeviceEstimate:
     halves = _halves(probe, device, round)
     (mean_a, loss_a), (mean_b, loss_b) = (gradient(probe, mean, half, round) for half in halves)
     if probe.state.depth == 0 or _distance(own, mean) == 0:
-        own = moved(mean, [_step(layer, probe.optimizer.learning_rate) for layer in mean_a])
+        own = moved(mean, [_step(layer, probe.updates.rates.at(round)) for layer in mean_a])
     own_a, own_b = (gradient(probe, own, half, round)[0] for half in halves)
     changes = [difference(own_a, mean_a), difference(own_b, mean_b)]
     change = sum(float(products(one, other).sum()) for one in changes for other in changes) / 4

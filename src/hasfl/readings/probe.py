@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from hasfl.arrays import IntN
-from hasfl.state.optimizers import Optimizer
 from hasfl.state.split_state import SplitState
 from hasfl.state.training_data import TrainingData
+from hasfl.state.updates import Updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -18,8 +18,8 @@ class Probe:
     layers: Sequence[nn.Module]
     state: SplitState
     data: TrainingData
-    optimizer: Optimizer
-    sample_loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) → one number for each sample
+    updates: Updates
+    loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) → one number for each sample
 
     def some_samples(self, purpose: str, device: int, round: int) -> IntN:
         """A device's samples in a random order that depends on the seed, the purpose and the round."""

@@ -7,15 +7,14 @@ from typing import Any, Protocol, SupportsFloat
 
 import numpy as np
 
-from hasfl.arrays import FloatL
-from hasfl.constants import SINGLE_NOISE, BoundConstants, Constants, MeasuredConstants
+from hasfl.constants import BoundConstants, Conditions, Constants
 from hasfl.plan import Order
-from hasfl.profile import Profile
+from hasfl.readings.belief import Belief
 from hasfl.readings.gradients import require_finite
 from hasfl.readings.noise_and_drift import Reading, samples_beyond_training, take_reading
 from hasfl.readings.paper_estimates import estimate_bound_constants
 from hasfl.readings.probe import Probe
-from hasfl.readings.tracking import GUESS_ERROR, LEAST, Tracked
+from hasfl.readings.tracking import Tracked
 
 # Pairs (intervals, rounds): a reading comes after that many intervals, but not before that many rounds.
 EARLY = ((1, 15), (4, 60))
@@ -23,11 +22,6 @@ SPACING = 24  # intervals between two later estimates of the paper's constants
 BUDGET = 0.002  # share of training's samples that all readings together may use, once the early ones are done
 NEWEST = 0.5  # weight of the newest estimate in the running mean of the paper's constants
 
-# Guesses before the first reading. Readings on digits and VGG-16 are in docs/constants.md.
-GUESSED_NOISE = 0.5  # samples; a low guess gives short rounds, so little time is lost until the first reading
-GUESSED_DRIFT = 0.015  # for each device and round of an interval
-GUESSED_SKEW = 0.5
-SINGLE_NOISE_UNREAD = 100.0  # until noise has been read, single samples under batch norm are ruled out
 LEAST_PRIVATE = 0.05  # share of the noise: less than this in private layers says nothing of the other layers
 
 
@@ -111,51 +105,15 @@ class EstimatedConstants:
         return nth in early(self.interval) or (not self.stay and nth > 0 and nth % SPACING == 0)
 
 
-@dataclass(slots=True)
-class TrackedConstants:
+@dataclass
+class TrackedConstants(Belief):
     """Noise, drift and skew as readings have shown them; a guess before the first reading.
 
     Readings are rare, because they cost time and bytes.
     """
 
-    noise: Tracked
-    drift: Tracked  # of a model that devices hold whole
-    share_of: FloatL  # each layer's share of the noise, and so of the drift and the skew
-    interval: int  # I
-    devices: int  # N
     stay: bool = False  # whether plans stay after the early readings; then no later reading is taken
-    skew: float = GUESSED_SKEW  # of a model that devices hold whole; readings below 0 count too
     spent: int = 0  # samples that readings have used
-
-    @classmethod
-    def guessed(
-        cls, profile: Profile, devices: int, interval: int, *, stay: bool = False
-    ) -> "TrackedConstants":
-        """The guess before the first reading: layers share the noise as they share the weights."""
-        bits = np.diff(profile.param_bits_upto, prepend=0.0)
-        total = float(bits.sum())
-        shares = bits / total if total > 0 else np.full(len(bits), 1 / len(bits))
-        drift = max(GUESSED_DRIFT * devices * interval, LEAST)
-        noise = Tracked(math.log(GUESSED_NOISE))
-        return cls(noise, Tracked(math.log(drift)), shares, interval, devices, stay)
-
-    def constants(self) -> Constants:
-        """The constants as they are known now.
-
-        R∞ is unknown and scales all plans alike, so it is 1. With one device, or an aggregation after every
-        round, private layers make no difference, so drift and skew are 0.
-        """
-        drifts = self.interval > 1 and self.devices > 1
-        private_share_of = self.share_of if drifts else np.zeros_like(self.share_of)
-        return MeasuredConstants(
-            rounds=1.0,
-            noise=self.noise.value,
-            drift_of=self.drift.value * private_share_of,
-            skew_of=max(self.skew, 0.0) * private_share_of,
-            noise_error=self.noise.error,
-            drift_error=self.drift.error,
-            single_noise=SINGLE_NOISE if self.noise.error < GUESS_ERROR else SINGLE_NOISE_UNREAD,
-        )
 
     def learn(self, probe: Probe, order: Order, nth: int, loss: SupportsFloat) -> Mapping[str, Any] | None:
         """Take a reading, if it is time."""
@@ -168,7 +126,10 @@ class TrackedConstants:
         reading, own_loss = take_reading(probe, order, self.interval), float(loss)
         require_finite(order.round, own_loss, reading.loss)
         undone = reading.undone(own_loss)
-        self._track(reading, undone, probe.state.depth)
+        rates = probe.updates.rates
+        now = Conditions(rates.at(order.round), len(order.devices))
+        known = Conditions(rates.learning_rate, self.devices)
+        self._track(_under(known, now, reading), undone, probe.state.depth)
         entry = {name: getattr(reading, name) for name in ("overshoot", "carried", "drift", "walked")}
         return entry | {"read_noise": reading.noise, "undone": undone} | _plain(self.constants())
 
@@ -197,6 +158,12 @@ class TrackedConstants:
         self.noise, self.drift = Tracked(*values["noise"]), Tracked(*values["drift"])
         self.share_of = np.array(values["share_of"])
         self.skew, self.spent = values["skew"], values["spent"]
+
+
+def _under(known: Conditions, now: Conditions, reading: Reading) -> Reading:
+    """What the reading would have been under the conditions that the constants are kept for."""
+    drift = None if reading.drift is None else reading.drift / now.drift_over(known)
+    return replace(reading, noise=reading.noise / now.noise_over(known), drift=drift)
 
 
 def _between(old: BoundConstants, new: BoundConstants) -> BoundConstants:

@@ -1,5 +1,6 @@
 """The look of all figures: sizes, colours, axes. matplotlib is imported only when a figure is drawn."""
 
+import importlib.util
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +42,17 @@ GRID_WIDTH = 0.5  # points
 ALL_SIDES = ("left", "bottom", "right", "top")
 
 
+def require_matplotlib() -> None:
+    """Raise MissingExtra if no figure can be drawn; to be called before anything that takes long."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtra("drawing a picture needs matplotlib: pip install 'hasfl[train]'")
+
+
 def new_figure(height: float) -> "Figure":
     """An empty figure with automatic layout, independent of pyplot's global state."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise MissingExtra("drawing a picture needs matplotlib: pip install 'hasfl[train]'") from None
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(WIDTH, height), dpi=RESOLUTION, layout="constrained")
 
 

@@ -1,6 +1,7 @@
 """Figures of runs. Each function takes records and returns a matplotlib Figure, without global state."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.errors import InputError
+from hasfl.fleet import kinds
 from hasfl.record import RoundRecord
 from hasfl.reporting.canvas import (
     ABOVE_LINES,
@@ -31,6 +33,7 @@ from hasfl.reporting.canvas import (
     levels,
     line_style,
     new_figure,
+    require_matplotlib,
     whole_ticks,
 )
 from hasfl.reporting.metrics import Outcome, accuracy_curve, outcome
@@ -77,6 +80,7 @@ PLAN_HEIGHT = 4.4
 MOST_DEVICES = 200  # of more devices, every k-th is shown
 MOST_ROUNDS = 400  # of more rounds, every k-th is shown
 ROUND_TICKS, PLAN_TICKS = 10, 6
+MOST_NAMES = 12  # rows that are named one by one
 
 
 def accuracy_against_time(curves: Mapping[str, Sequence[RoundRecord]]) -> "Figure":
@@ -199,44 +203,70 @@ def _write_numbers(axes: "Axes", columns: NDArray[np.int64]) -> None:
         axes.text(i + 1, j + 1, f"{columns[i, j]}", ha="center", va="center", fontsize=TINY, color=colour)
 
 
-def plan_over_time(records: Sequence[RoundRecord]) -> "Figure":
-    """The latest batch size and cut of each device, over the rounds; white before its first round."""
+def plan_over_time(records: Sequence[RoundRecord], names: Sequence[str]) -> "Figure":
+    """The batch size and the cut of each device over the rounds; white where a device did not take part.
+
+    `names` are those of all devices of the fleet.
+    """
     if not records:
         raise InputError("a picture of plans needs at least one round, got none: train first")
-    devices, first = 1 + max(int(record.devices.max()) for record in records), records[0].round
+    devices, first = len(names), records[0].round
+    if (most := max(int(record.devices.max()) for record in records)) >= devices:
+        raise InputError(
+            f"a picture of plans needs the name of every device, got {devices} names and device {most + 1}: "
+            "give the names of the fleet that was trained"
+        )
     steps = (every(devices, MOST_DEVICES), every(len(records), MOST_ROUNDS))
     figure = new_figure(PLAN_HEIGHT)
     upper, lower = figure.subplots(2, sharex=True, sharey=True)
-    batch_sizes = _latest("batch_sizes", records, devices, steps)
+    batch_sizes = _over_time("batch_sizes", records, devices, steps)
     heat_map(upper, batch_sizes, meaning="batch size", first=first, steps=steps, cmap="viridis")
-    cuts = _latest("cuts", records, devices, steps)
+    cuts = _over_time("cuts", records, devices, steps)
     heat_map(lower, cuts, meaning="cut (layers on device)", first=first, steps=steps, **levels(cuts))
     rows = "device" if steps[0] == 1 else f"device (one in {steps[0]})"
+    gaps = " (white: the device did not take part)" if np.isnan(cuts).any() else ""
     label(upper, y=rows, frame=ALL_SIDES)
-    label(lower, x="round", y=rows, frame=ALL_SIDES)
+    label(lower, x=f"round{gaps}", y=rows, frame=ALL_SIDES)
     rounds = (first - HALF_CELL, records[-1].round + HALF_CELL)
     lower.set(xlim=rounds, ylim=(devices + HALF_CELL, HALF_CELL))
-    whole_ticks(lower, x=ROUND_TICKS, y=PLAN_TICKS)
+    whole_ticks(lower, x=ROUND_TICKS)
+    for axes in (upper, lower):
+        _name_rows(axes, names)
     return figure
 
 
-def _latest(
+def _over_time(
     field: str, records: Sequence[RoundRecord], devices: int, steps: tuple[int, int]
 ) -> NDArray[np.float64]:
-    """The latest value of a field of the plan, for each device and round, or for every k-th as `steps` say.
+    """A field of the plan for each device and round, or for every k-th as `steps` say.
 
-    The rows are devices, the columns rounds. A device has NaN before its first round.
+    The rows are devices, the columns rounds. A device that did not take part in a round has NaN.
     """
-    latest, columns = np.full(devices, np.nan), []
-    for k, record in enumerate(records):
-        latest[record.devices] = getattr(record.plan, field)
-        if k % steps[1] == 0:
-            columns.append(latest[:: steps[0]].copy())
+    columns = []
+    for record in records[:: steps[1]]:
+        column = np.full(devices, np.nan)
+        column[record.devices] = getattr(record.plan, field)
+        columns.append(column[:: steps[0]])
     return np.array(columns).T
+
+
+def _name_rows(axes: "Axes", names: Sequence[str]) -> None:
+    """Write the names of devices at their rows; of many devices the kinds, with a line between two kinds."""
+    if "" in kinds(names):
+        whole_ticks(axes, y=PLAN_TICKS)
+    elif len(names) <= MOST_NAMES:
+        axes.set_yticks(range(1, len(names) + 1), labels=names, parse_math=False)
+    else:
+        blocks = {f"{kind} ({len(rows)})": np.array(rows) + 1 for kind, rows in kinds(names).items()}
+        shown = dict(islice(blocks.items(), 0, None, every(len(blocks), MOST_NAMES)))
+        axes.set_yticks([rows.mean() for rows in shown.values()], labels=list(shown), parse_math=False)
+        for rows in [*blocks.values()][:-1]:
+            axes.axhline(rows[-1] + HALF_CELL, color="white", linewidth=GRID_WIDTH)
 
 
 def require_drawable(path: Path) -> None:
     """Raise InputError if no figure can be written to `path`; to be called before the figure is drawn."""
+    require_matplotlib()
     if path.suffix.lower() not in FORMATS:
         raise InputError(
             f"a picture is written as {' or '.join(FORMATS)}, got {path.name}: change its ending"

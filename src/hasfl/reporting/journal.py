@@ -15,6 +15,7 @@ from hasfl.errors import InputError
 from hasfl.reporting.replacing import READ_WRITE, RECORDED, json_text, writing
 
 SHOWN = 40  # characters of a damaged line that a message shows; chosen by hand
+BLOCK = 1 << 16  # bytes that are read at once from the end of a file; chosen by hand
 ELLIPSIS = "..."
 
 
@@ -40,12 +41,12 @@ class Journal:
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows of all complete lines; an incomplete last line is skipped."""
         for number, line in enumerate(self._complete_lines(), start=1):
-            if (row := _parsed(line)) is None:
-                raise InputError(
-                    f"line {number} of {self.path} must be a JSON object with a round, got {_short(line)}: "
-                    "restore the file, or remove the run and begin it anew"
-                )
-            yield row
+            yield self._row(line, f"line {number}")
+
+    def newest_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows from the last one back to the first; no more of the file is read than is asked for."""
+        for line in self._complete_lines_backwards():
+            yield self._row(line, "a line")
 
     def lines_of(self, rounds: int) -> int:
         """The number of intact lines of rounds 1 to `rounds` at the beginning of the file."""
@@ -102,6 +103,29 @@ class Journal:
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror}") from None
         return [line + b"\n" for line in content.split(b"\n")[:-1]]
+
+    def _complete_lines_backwards(self) -> Iterator[bytes]:
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+            start, beginning = file.seek(0, os.SEEK_END), b""
+            is_complete = False  # what stands after the last line break is not
+            while start > 0:
+                end, start = start, max(start - BLOCK, 0)
+                file.seek(start)
+                beginning, *lines = (file.read(end - start) + beginning).split(b"\n")
+                for line in reversed(lines):
+                    if is_complete:
+                        yield line
+                    is_complete = True
+            if is_complete:
+                yield beginning
+
+    def _row(self, line: bytes, which: str) -> dict[str, Any]:
+        if (row := _parsed(line)) is None:
+            raise InputError(
+                f"{which} of {self.path} must be a JSON object with a round, got {_short(line)}: "
+                "restore the file, or remove the run and begin it anew"
+            )
+        return row
 
     def _lines_of(self, rounds: int) -> list[bytes]:
         def is_wanted(line: bytes) -> bool:

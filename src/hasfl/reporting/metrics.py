@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,13 +39,17 @@ class Outcome:
     converged_accuracy: float  # the best test accuracy up to the evaluation at which the run converged
     converged_seconds: float  # virtual time of that evaluation
     converged_rounds: int  # round of that evaluation
-    best_accuracy: float  # of the whole run
+    best_accuracy: float  # of all evaluations on the test set
     seconds: float  # virtual time at the end of the run
     rounds: int  # of the whole run
     samples: int  # used in the whole run
-    accuracy: float  # of the last evaluation, which is of the model that is saved
-    held_out_accuracy: float | None = None
-    held_out_loss: float | None = None
+    accuracy: float  # of the model that is saved, on the test set
+    saved_round: int  # the round whose model is saved
+    held_out_accuracy: float | None = None  # of the model that is saved
+    held_out_loss: float | None = None  # of the model that is saved
+    mean_device_accuracy: float | None = None  # of the model that is saved, over devices
+    worst_device_accuracy: float | None = None
+    lowest_held_out_loss: float | None = None  # of all evaluations
 
 
 def outcome(strategy: str, records: Records) -> Outcome:
@@ -68,10 +72,24 @@ def outcome(strategy: str, records: Records) -> Outcome:
         seconds=records[-1].clock,
         rounds=records[-1].round,
         samples=records[-1].samples,
-        accuracy=float(accuracies[-1]),
-        held_out_accuracy=records[-1].held_out_accuracy,
-        held_out_loss=records[-1].held_out_loss,
+        **_of_the_saved_model(records),
+        lowest_held_out_loss=min(
+            (each.held_out_loss for each in records if each.held_out_loss is not None), default=None
+        ),
     )
+
+
+def _of_the_saved_model(records: Records) -> dict[str, Any]:
+    """What was evaluated of the model that is saved: the last one that an evaluation kept."""
+    saved = [record for record in records if record.kept][-1]
+    return {
+        "accuracy": saved.accuracy,
+        "saved_round": saved.round,
+        "held_out_accuracy": saved.held_out_accuracy,
+        "held_out_loss": saved.held_out_loss,
+        "mean_device_accuracy": saved.mean_device_accuracy,
+        "worst_device_accuracy": saved.worst_device_accuracy,
+    }
 
 
 def _converged_at(records: Records) -> int | None:

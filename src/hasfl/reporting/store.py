@@ -1,7 +1,7 @@
 """The folder of a run: its scenario and settings, a record of every round, a checkpoint and the result."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -97,6 +97,16 @@ class RunFolder:
         """The records of all rounds that were written completely."""
         return [self._record(row, number) for number, row in enumerate(self._rounds.rows(), start=1)]
 
+    def newest_records(self) -> Iterator[RoundRecord]:
+        """The records from the last round back to the first; no more are read than are asked for."""
+        return (self._record(row, row["round"]) for row in self._rounds.newest_rows())
+
+    def elapsed_seconds(self) -> float:
+        """The wall time of all rounds that were written completely, without pauses between two processes."""
+        row = next(self._timing.newest_rows(), {})
+        seconds = row.get("elapsed_seconds", 0.0)
+        return float(seconds) if isinstance(seconds, int | float) else 0.0
+
     def _record(self, row: dict[str, Any], number: int) -> RoundRecord:
         try:
             return RoundRecord.from_json(row)
@@ -110,13 +120,17 @@ class RunFolder:
     def rewind(self, rounds: int) -> None:
         """Remove the records of all rounds after `rounds`, e.g. of rounds since the last checkpoint."""
         self.lock()
+        self.require_rounds(rounds)
+        self._rounds.cut_after(rounds)
+        self._timing.cut_after(rounds)
+
+    def require_rounds(self, rounds: int) -> None:
+        """Raise InputError unless the records of rounds 1 to `rounds` can be read."""
         if (intact := self._rounds.lines_of(rounds)) < rounds:
             raise InputError(
                 f"{self._rounds.path} must hold the {rounds} rounds before the checkpoint, but only {intact} "
                 "can be read: restore it from a copy, or remove the run and begin it anew"
             )
-        self._rounds.cut_after(rounds)
-        self._timing.cut_after(rounds)
 
     def save_checkpoint(self, tensors: Tensors, state: Mapping[str, Any]) -> None:
         """Replace the checkpoint, after all earlier records are on disk."""
@@ -141,6 +155,20 @@ class RunFolder:
         text = json_text(result, RESULT, indent=INDENT) + "\n"
         replace_file(self.path / RESULT, lambda file: write_text(file, text))
 
+    def go_on_with(self, scenario_text: str, settings: Mapping[str, Any]) -> None:
+        """Replace the scenario and the settings; a finished run is not finished any more."""
+        self.lock()
+        text = json_text(settings, SETTINGS, indent=INDENT) + "\n"
+        with writing(self.path / RESULT, RECORDED):
+            (self.path / RESULT).unlink(missing_ok=True)
+        replace_file(self.path / SCENARIO, lambda file: write_text(file, scenario_text))
+        replace_file(self.path / SETTINGS, lambda file: write_text(file, text))
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process writes to the folder at this moment."""
+        return FolderLock.is_taken(self.path)
+
     @property
     def finished(self) -> bool:
         """Whether the run has a result."""
@@ -155,11 +183,11 @@ class RunFolder:
         return _read_json(self.path / RESULT)
 
     def scenario_text(self) -> str:
-        """The text of the scenario at the beginning of the run."""
+        """The text of the scenario that the run was begun or last continued with."""
         return _read(self.path / SCENARIO)
 
     def settings(self) -> dict[str, Any]:
-        """The settings that the command line chose at the beginning of the run."""
+        """The settings that the command line chose when the run was begun or last continued."""
         return _read_json(self.path / SETTINGS)
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,8 +13,8 @@ from torch import nn
 
 from hasfl.arrays import SHOWN, IntN
 from hasfl.constants import BoundConstants, MeasuredConstants
-from hasfl.data import Dataset, partition
-from hasfl.engines.job import Job, cross_entropy
+from hasfl.data import Dataset, partition, shares_of
+from hasfl.engines.job import Job
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
@@ -22,7 +22,7 @@ from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.networks import LayeredModel, layered
 from hasfl.plan import Order, Plan
-from hasfl.profile import Layer, Profile
+from hasfl.profile import Profile
 from hasfl.profiling.costs import count_layers
 from hasfl.readings.probe import Probe
 from hasfl.readings.sources import (
@@ -32,16 +32,18 @@ from hasfl.readings.sources import (
     TrackedConstants,
     early,
 )
+from hasfl.runner.objectives import loss_and_metric
 from hasfl.seeds import Seeds
-from hasfl.settings import Machine, Planning, Serving, Settings
-from hasfl.state.optimizers import optimizer
+from hasfl.settings import Descent, Machine, Planning, Serving, Settings
+from hasfl.state.own_optimizer import optimizer, slots_per_weight
 from hasfl.state.training_data import TrainingData
+from hasfl.state.updates import Updates
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.decider import StrategyDecider
 from hasfl.strategies.strategy import Strategy
 from hasfl.training.clock import ModelledClock
 from hasfl.training.loop import Training
-from hasfl.training.observer import WorldObserver
+from hasfl.training.observer import WorldObserver, usual_participants
 from hasfl.world import World
 
 ENGINES: dict[str, type[LocalEngine]] = {"simulated": SimulatedEngine, "reference": ReferenceEngine}
@@ -63,7 +65,7 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
 
 def _hint(name: str, known: Sequence[str]) -> str:
     """The group that a setting belongs to, or the nearest name that is known."""
-    for group in (Planning, Serving, Machine):
+    for group in (Descent, Planning, Serving, Machine):
         if name in {field.name for field in fields(group)}:
             return f"give it in a group, as {group.__name__.lower()}={group.__name__}({name}=…)"
     near = get_close_matches(name, known, n=1)
@@ -75,31 +77,59 @@ def assemble(
 ) -> tuple[Training, LocalEngine]:
     """A training that is ready to run, and its engine; the model is copied."""
     _require_gpu(settings)
+    _require_dataset(data)
     world = _world(fleet, settings)
     chain = model if isinstance(model, LayeredModel) else layered(model, data.x_train[:2])
     _require_fits(chain, data)
     layers = count_layers(chain)
-    _require_outputs(layers, data, settings)
-    job = _job(deepcopy(chain), data, _shares(shares, data, len(world.fleet), settings), settings)
+    job = _job(deepcopy(chain), data, _shares(shares, data, world.fleet.names, settings), settings)
     engine = ENGINES[settings.machine.engine](job)
-    return _training(engine, world, Profile.of(layers, optimizer=settings.optimizer), settings), engine
+    profile = Profile.of(layers, optimizer=slots_per_weight(job.updates.optimizer))
+    return _training(engine, world, profile, settings), engine
+
+
+def _require_dataset(data: object) -> None:
+    if not isinstance(data, Dataset):
+        hint = "Dataset.of_torch" if isinstance(data, torch.utils.data.Dataset) else "Dataset.of_arrays"
+        raise InputError(
+            f"data must be a hasfl.Dataset with samples to train on and to test on, got a "
+            f"{type(data).__name__}: make one with {hint}"
+        )
 
 
 def _require_gpu(settings: Settings) -> None:
-    if settings.machine.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("device is cuda, but torch finds no GPU here: use cpu, or a build of torch for it")
+    device = settings.machine.device
+    if not settings.machine.on_gpu:
+        return
+    if not torch.cuda.is_available():
+        raise InputError(
+            f"device is {device}, but torch finds no GPU here: use cpu, or a build of torch for it"
+        )
+    number, there = torch.device(device).index or 0, torch.cuda.device_count()
+    if number >= there:
+        raise InputError(f"device is {device}, but torch finds GPUs 0 to {there - 1} here: use one of them")
 
 
 def _world(fleet: Fleet | World, settings: Settings) -> World:
     """A fleet alone is a world that does not change."""
     if isinstance(fleet, Fleet):
-        return World(fleet=fleet, seeds=Seeds(settings.seed), interval=settings.interval)
+        return World(
+            fleet=fleet,
+            seeds=Seeds(settings.seed),
+            interval=settings.interval,
+            participation=settings.participation,
+        )
     if fleet.interval != settings.interval:
         raise InputError(
             f"the world has intervals of {fleet.interval} rounds, the training of {settings.interval}: "
             "make them the same"
         )
-    return fleet
+    if fleet.participation not in (1, settings.participation):
+        raise InputError(
+            f"the world has participation {fleet.participation:g}, the training {settings.participation:g}: "
+            "make them the same, or leave it out of the world"
+        )
+    return replace(fleet, participation=settings.participation)
 
 
 def _require_fits(model: LayeredModel, data: Dataset) -> None:
@@ -116,23 +146,17 @@ def _in_words(shape: Sequence[int], dtype: torch.dtype) -> str:
     return f"{'x'.join(map(str, shape))} in {str(dtype).removeprefix('torch.')}"
 
 
-def _require_outputs(layers: Sequence[Layer], data: Dataset, settings: Settings) -> None:
-    outputs = layers[-1].output_shape
-    if settings.sample_loss is None and (not outputs or outputs[0] < data.classes):
-        raise InputError(
-            f"the model must have an output for each of the {data.classes} classes of {data.name}, but its "
-            f"last layer gives {'x'.join(map(str, outputs)) or 'one number'}: leave out model.classes, or "
-            "choose another model"
-        )
-
-
-def _shares(shares: Sequence[IntN] | None, data: Dataset, devices: int, settings: Settings) -> Sequence[IntN]:
-    """Which samples each device holds: as given, or dealt out at random."""
+def _shares(
+    shares: Sequence[IntN] | None, data: Dataset, devices: Sequence[str], settings: Settings
+) -> Sequence[IntN]:
+    """Which samples each device holds: as given, as the data say, or dealt out at random."""
+    if shares is None and data.shares is None:
+        return partition(data.y_train.numpy(), len(devices), Seeds(settings.seed))
     if shares is None:
-        return partition(data.y_train.numpy(), devices, Seeds(settings.seed))
-    if len(shares) != devices:
+        shares = shares_of(data, devices)
+    if len(shares) != len(devices):
         raise InputError(
-            f"there are shares for {len(shares)} devices but the fleet has {devices}: give one for each"
+            f"there are shares for {len(shares)} devices but the fleet has {len(devices)}: give one for each"
         )
     for i, share in enumerate(shares):
         indices = np.asarray(share)
@@ -151,17 +175,25 @@ def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: S
     samples = TrainingData.of(
         x, y, shares, Seeds(settings.seed), augment=settings.augment, held_out=settings.held_out_share
     )
-    if settings.goal.judges_model and samples.held_out is None:
+    if settings.needs_held_out and samples.held_out is None:
         raise InputError(
-            "accuracy, loss or convergence shall end training, but no device has two samples, one of them to "
-            "hold out: end training after a number of rounds, samples or seconds"
+            "held-out samples shall say when training ends or which model is best, but no device has two "
+            "samples, one of them to hold out: end training after a number of rounds, samples or seconds, "
+            "and keep the final model"
         )
+    loss, metric = loss_and_metric(model.to(device), data, settings, device)
     return Job(
-        model=model.to(device),
+        model=model,
         data=samples,
         test=(x_test, y_test),
-        optimizer=optimizer(settings.optimizer, settings.learning_rate),
-        sample_loss=settings.sample_loss or cross_entropy,
+        updates=Updates(
+            optimizer(settings.optimizer),
+            settings.rates,
+            settings.descent.weight_decay,
+            settings.descent.clip,
+        ),
+        loss=loss,
+        metric=metric,
         half=settings.machine.precision == "bfloat16",
         serving=settings.serving,
     )
@@ -169,7 +201,6 @@ def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: S
 
 def _training(engine: LocalEngine, world: World, profile: Profile, settings: Settings) -> Training:
     chosen, data = strategy(settings.strategy), engine.job.data
-    on_cpu = settings.machine.device == "cpu"
     return Training(
         engine=engine,
         decider=StrategyDecider(chosen, Seeds(settings.seed), _last_new_plan(settings)),
@@ -184,7 +215,7 @@ def _training(engine: LocalEngine, world: World, profile: Profile, settings: Set
         interval=settings.interval,
         samples=data.sizes,
         evaluate_every=settings.evaluate_every or settings.interval,
-        report_every=settings.machine.report_every or (1 if on_cpu else settings.interval),
+        report_every=settings.machine.report_every or (settings.interval if settings.machine.on_gpu else 1),
     )
 
 
@@ -202,14 +233,14 @@ def _observer(
             layers=engine.layers,
             state=engine.state,
             data=job.data,
-            optimizer=job.optimizer,
-            sample_loss=job.sample_loss,
+            updates=job.updates,
+            loss=job.loss,
         ),
         world=world,
         paradigm=chosen.paradigm,
         profile=profile,
         samples=job.data.sizes,
-        learning_rate=settings.learning_rate,
+        rates=settings.rates,
         max_batch=settings.max_batch,
         target=settings.planning.target,
         source=_source(chosen, world, profile, settings),
@@ -234,7 +265,8 @@ def _source(chosen: Strategy, world: World, profile: Profile, settings: Settings
     stay = settings.planning.plans == "stay"
     if chosen.of_the_paper or settings.kind_of_constants == "paper":
         return EstimatedConstants(settings.interval, stay)
-    return TrackedConstants.guessed(profile, len(world.fleet), settings.interval, stay=stay)
+    tracked = TrackedConstants.guessed(profile, usual_participants(world, chosen.paradigm), settings.interval)
+    return replace(tracked, stay=stay)
 
 
 def _before_the_first_plan(world: World) -> Order:

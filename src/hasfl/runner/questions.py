@@ -1,61 +1,159 @@
-"""From a file to a planning problem, and from a problem to a plan."""
+"""From a file or a run to a planning problem, and from a problem to a plan."""
 
-import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from hasfl.arrays import IntN
+from hasfl.constants import Constants
 from hasfl.documents.document import STANDARD_INPUT, read_json, read_toml
 from hasfl.documents.problem_file import ProblemFile
-from hasfl.documents.profile_file import ProfileFile
-from hasfl.documents.scenario import ModelSection, Scenario
-from hasfl.errors import InputError, MissingExtra
+from hasfl.documents.scenario import Scenario
+from hasfl.errors import InputError
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.exact.planner import GAP, TIME_LIMIT, best_batches, best_cuts, best_plan
 from hasfl.problem import Problem
-from hasfl.profile import Layer, Profile
-from hasfl.profiling.shipped import shipped_layers
+from hasfl.profile import Profile
+from hasfl.readings.belief import Belief
+from hasfl.runner.model_costs import costs_of
+from hasfl.runner.run_readings import RunReadings, conditions_of, constants_for, named_run, readings_of
+from hasfl.theory.laws import target_for_all
 from hasfl.theory.objective import evaluate
+
+Origin: TypeAlias = Literal["given", "guessed", "read"]  # of constants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """A planning problem, and where its constants come from.
+
+    Guessed constants are those that training begins with. They say which plan is best, but not how many
+    rounds training takes: their R∞ is 1.
+    """
+
+    problem: Problem
+    constants: Origin
+    remarks: tuple[str, ...] = ()  # lines for people
+
+    @property
+    def rounds_known(self) -> bool:
+        """Whether the number of rounds and the training time mean anything."""
+        return self.constants != "guessed"
 
 
 def read_problem(path: str) -> Problem:
-    """Read a raw problem (JSON; "-" is standard input) or a scenario (TOML)."""
+    """Read a raw problem (JSON; "-" is standard input) or a scenario (TOML).
+
+    Where a scenario has no constants, they are guessed as training does before its first reading.
+    """
+    return read_question(path).problem
+
+
+def read_question(path: str | None, *, run: Path | None = None) -> Question:
+    """Read a problem or a scenario. `run` is the folder of a run whose constants are used instead.
+
+    Without a path, the scenario is that of the run.
+    """
+    if path is None:
+        if run is None:
+            raise InputError("plan needs a scenario (.toml) or a problem (.json), or a run with --from")
+        readings = readings_of(run)
+        return _question_of(readings.scenario, readings.folder, readings, name=str(readings.path))
     if path == STANDARD_INPUT or path.endswith(".json"):
-        document: ProblemFile | Scenario = read_json(path, ProblemFile)
-    elif path.endswith(".toml"):
-        document = read_toml(path, Scenario)
-    else:
+        if run is not None:
+            raise InputError(f"--from belongs to a scenario (.toml), got {path}, which has its own constants")
+        return Question(problem=_raw_problem(path), constants="given")
+    if not path.endswith(".toml"):
         raise InputError(
             f"expected a scenario (.toml), a problem (.json) or - for standard input, got {path}"
         )
+    scenario, folder = read_toml(path, Scenario), Path(path).parent
+    given = None if run is None else readings_of(run)
     try:
-        if isinstance(document, ProblemFile):
-            return document.problem()
-        return problem_of(document, folder=Path(path).parent)
+        return _question_of(scenario, folder, given, name=path)
+    except InputError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _raw_problem(path: str) -> Problem:
+    document = read_json(path, ProblemFile)
+    try:
+        return document.problem()
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def problem_of(scenario: Scenario, *, folder: Path) -> Problem:
-    """The planning problem of a scenario; paths in it are relative to its folder."""
-    if scenario.constants is None:
-        raise InputError(
-            "[constants] is missing: a plan needs smoothness, initial_gap, variance_of and moment_of, "
-            "or rounds, noise and drift_of"
-        )
-    constants = scenario.constants.value()
-    if constants.needs_target and scenario.training.target is None:
-        raise InputError("training.target is missing: a plan needs the mean squared gradient ε to reach")
-    layers = layers_of(scenario.model, scenario.model_name, folder=folder)
+def _question_of(scenario: Scenario, folder: Path, readings: RunReadings | None, *, name: str) -> Question:
+    """The question of a scenario; paths in it are relative to its folder."""
+    readings = readings or named_run(scenario, folder=folder)
+    known = scenario.known_constants
+    _require_what_is_needed(scenario, readings)
     fleet = scenario.draw()
-    return Problem(
+    costs = costs_of(scenario, fleet, folder=folder)
+    if readings is not None:
+        constants, remarks = constants_for(scenario, costs.profile, readings)
+    elif known is not None:
+        constants, remarks = known, ()
+    else:
+        constants, remarks = _guess(scenario, costs.profile), _how_to_measure(scenario, name)
+    problem = Problem(
         fleet=fleet,
-        profile=Profile.of(layers, optimizer=scenario.training.optimizer),
+        profile=costs.profile,
         constants=constants,
         learning_rate=scenario.training.learning_rate,
         interval=scenario.training.interval,
-        target=scenario.training.target,
+        target=_target(scenario, readings, constants, costs.profile),
         max_batch=scenario.training.max_batch,
-        samples=scenario.training_samples(len(fleet)),
+        samples=costs.samples,
+    )
+    origin: Origin = "read" if readings is not None else "guessed" if known is None else "given"
+    return Question(problem=problem, constants=origin, remarks=remarks)
+
+
+def _require_what_is_needed(scenario: Scenario, readings: RunReadings | None) -> None:
+    """Refuse the paper's law without its constants or its target."""
+    if readings is not None:
+        return
+    known, target = scenario.known_constants, scenario.training.target
+    if known is None and scenario.settings().kind_of_constants == "paper":
+        raise InputError(
+            "[constants] is missing: the paper's law needs smoothness, initial_gap, variance_of and "
+            "moment_of; give them, or train, and then plan with --from and the run's folder"
+        )
+    if known is not None and known.needs_target and target is None:
+        raise InputError("training.target is missing: a plan needs the mean squared gradient ε to reach")
+
+
+def _guess(scenario: Scenario, profile: Profile) -> Constants:
+    """The constants that training begins with."""
+    return Belief.guessed(profile, conditions_of(scenario).devices, scenario.training.interval).constants()
+
+
+def _target(
+    scenario: Scenario, readings: RunReadings | None, constants: Constants, profile: Profile
+) -> float | None:
+    """ε as the scenario gives it; with the constants of a run, else as the run had it."""
+    asked = scenario.training.target
+    if asked is not None or readings is None or not constants.needs_target:
+        return asked
+    return readings.scenario.training.target or target_for_all(
+        constants,
+        profile,
+        devices=conditions_of(scenario).devices,
+        learning_rate=scenario.training.learning_rate,
+        interval=scenario.training.interval,
+    )
+
+
+def _how_to_measure(scenario: Scenario, name: str) -> tuple[str, ...]:
+    """What to know about guessed constants, and the two commands that replace them."""
+    other = "" if scenario.training.strategy == "hasfl" else " --strategy hasfl"
+    return (
+        "The constants are guessed, as in the first rounds of a training.",
+        "How many rounds training takes is unknown, so there is no training time.",
+        "These two commands measure the constants and plan with them:",
+        f"    hasfl train {name}{other} --run measured",
+        f"    hasfl plan {name} --from runs/measured",
     )
 
 
@@ -92,24 +190,3 @@ def _alternate(problem: Problem, time_limit: float) -> PlanReport:
     from hasfl.planning.paper.alternate import alternate  # brings SciPy, which takes half a second to import
 
     return alternate(problem, time_limit=time_limit)
-
-
-def layers_of(model: ModelSection, name: str, *, folder: Path) -> tuple[Layer, ...]:
-    """A model's layer table: from a file, shipped with hasfl, or counted now with torch."""
-    if model.profile is not None:
-        return read_json(str(folder / model.profile), ProfileFile).rows()
-    shipped = shipped_layers(name, classes=model.classes, norm=model.norm)
-    return shipped if shipped is not None and model.input is None else _count(model, name)
-
-
-def _count(model: ModelSection, name: str) -> tuple[Layer, ...]:
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtra(
-            f"counting the layers of {name!r} needs torch: pip install 'hasfl[train]', or set "
-            "model.profile to a file that `hasfl profile --json` wrote elsewhere"
-        )
-    from hasfl.networks import network
-    from hasfl.profiling.costs import count_layers
-
-    shape = tuple(model.input) if model.input is not None else None
-    return count_layers(network(name, classes=model.classes, norm=model.norm, input_shape=shape))

@@ -1,41 +1,50 @@
 """From a scenario file to a simulation that is ready to run."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from hasfl.arrays import IntN
-from hasfl.data import Dataset, load_dataset, partition
-from hasfl.documents.document import STANDARD_INPUT, read_toml
+from hasfl.callables import call, find
+from hasfl.data import Dataset, load_dataset, partition, shares_of
 from hasfl.documents.scenario import Scenario
 from hasfl.documents.trace_file import read_trace
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
-from hasfl.networks import LayeredModel, network
-from hasfl.networks.catalogue import ANY_SHAPE
+from hasfl.networks import LayeredModel
+from hasfl.networks.catalogue import chained, plain_network
+from hasfl.paths import expanded
+from hasfl.runner.run_readings import known_constants
 from hasfl.runner.simulation import Simulation, simulation
 from hasfl.seeds import Seeds
+from hasfl.settings import Settings
+from hasfl.state.own_optimizer import optimizer
+from hasfl.strategies.catalogue import strategy
 from hasfl.world import AlwaysThere, Fixed, RandomDropout, RandomWalk, Redrawn, Schedule, World
 from hasfl.world.absences import Absences
 from hasfl.world.rates import Rates
 
-
-def read_scenario(path: Path) -> Scenario:
-    """Read a scenario file."""
-    if str(path) == STANDARD_INPUT:
-        raise InputError(
-            "training needs a scenario in a file, since its run keeps a copy; got standard input"
-        )
-    return read_toml(str(path), Scenario)
+DEALING = ("partition", "alpha", "shards_per_device", "samples")  # keys of [data] that say who gets what
+TRAIN_AND_TEST = 2  # the torch datasets that a user's callable may return
 
 
-def simulation_of(scenario: Scenario, *, folder: Path) -> Simulation:
-    """The training that a scenario describes; paths in it are relative to its folder."""
+def simulation_of(
+    scenario: Scenario, *, folder: Path, tell: Callable[[str], None] = lambda step: None
+) -> Simulation:
+    """The training that a scenario describes; paths and callables in it are searched in its folder first.
+
+    `tell` is called before each step that may take a while, with a phrase such as "loading digits".
+    """
     fleet = scenario.draw()
-    data, shares = shared_data(scenario, len(fleet), folder=folder)
-    model = model_of(scenario, data)
-    settings = scenario.settings()
+    tell(f"loading {scenario.data_name}")
+    data, shares = shared_data(scenario, fleet.names, folder=folder)
+    tell(f"cutting {scenario.model_name}")
+    model = model_of(scenario, data, folder=folder)
+    settings = settings_of(scenario, folder=folder)
     if settings.known_constants is not None and len(settings.known_constants) != len(model):
         raise InputError(
             f"[constants] has {len(settings.known_constants)} layers but {scenario.model_name} has "
@@ -45,18 +54,47 @@ def simulation_of(scenario: Scenario, *, folder: Path) -> Simulation:
     return simulation(model, data, world, settings, shares=shares)
 
 
+def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
+    """How the scenario says to train, with the user's own objects in place of their names."""
+    named = scenario.training
+    return replace(
+        scenario.settings(),
+        strategy=strategy(named.strategy, folder),
+        known_constants=known_constants(scenario, folder=folder),
+        optimizer=optimizer(named.optimizer, folder),
+        loss=None if named.loss is None else own(named.loss, "loss", folder),
+        metric=None if named.metric is None else own(named.metric, "metric", folder),
+    )
+
+
 def load_data(scenario: Scenario, *, folder: Path) -> Dataset:
-    """The data of a scenario; a path in it is relative to its folder."""
-    place = None if scenario.data.folder is None else folder / Path(scenario.data.folder).expanduser()
-    return load_dataset(scenario.data_name, folder=place)
+    """The data of a scenario; files are searched in its folder first, then in the data folder."""
+    name, section = scenario.data_name, scenario.data
+    if ":" in name:
+        if section.columns is not None:
+            raise InputError(
+                f"data.columns has no effect on {name}, which returns finished data: leave it out"
+            )
+        return own_data(name, folder)
+    place = None if section.folder is None else folder / expanded(section.folder)
+    return load_dataset(name, folder=place, beside=folder, columns=section.columns)
 
 
-def shared_data(scenario: Scenario, devices: int, *, folder: Path) -> tuple[Dataset, tuple[IntN, ...]]:
-    """The data of a scenario, and which samples each device holds."""
+def shared_data(
+    scenario: Scenario, devices: Sequence[str], *, folder: Path
+) -> tuple[Dataset, tuple[IntN, ...]]:
+    """The data of a scenario, and which samples each of the devices holds."""
     data, section = load_data(scenario, folder=folder), scenario.data
+    if data.shares is not None:
+        if useless := [key for key in DEALING if key in section.model_fields_set]:
+            raise InputError(
+                f"data.{useless[0]} has no effect on {data.name}, whose samples belong to devices already: "
+                "leave it out"
+            )
+        return data, shares_of(data, devices)
     shares = partition(
         data.y_train.numpy(),
-        devices,
+        len(devices),
         Seeds(scenario.seed),
         kind=section.partition,
         shards_per_device=section.shards_per_device,
@@ -66,17 +104,57 @@ def shared_data(scenario: Scenario, devices: int, *, folder: Path) -> tuple[Data
     return data, shares
 
 
-def model_of(scenario: Scenario, data: Dataset) -> LayeredModel:
-    """The model of a scenario, for its data, with weights that depend on the seed alone."""
+def own_data(name: str, folder: Path) -> Dataset:
+    """The data that a user's callable returns: a Dataset, or torch's datasets for training and testing.
+
+    What the callable draws from torch's generator is the same in every run, whatever the seed.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        function = own(name, "data", folder)  # importing its module may draw random numbers too
+        torch.manual_seed(0)
+        made = call(function, name, "data", folder)
+    if isinstance(made, Dataset):
+        return made
+    if isinstance(made, tuple | list) and len(made) == TRAIN_AND_TEST:
+        return Dataset.of_torch(name, *made)
+    raise InputError(
+        f"{name} must return a hasfl.Dataset, or a pair of torch datasets for training and testing, got a "
+        f"{type(made).__name__}"
+    )
+
+
+def own(name: str, what: str, folder: Path) -> Callable[..., Any]:
+    """The callable of a user's own that a scenario names; `what` says in a message what it is for."""
+    if ":" not in name:
+        raise InputError(f"{what} of your own must be named package.module:callable, got {name!r}")
+    found = find(name, what, folder)
+    if not callable(found):
+        raise InputError(f"{what} {name!r} must be a function or a class, got {type(found).__name__}")
+    return found
+
+
+def model_of(scenario: Scenario, data: Dataset, *, folder: Path) -> LayeredModel:
+    """The model of a scenario, for its data, cut into layers; its weights depend on the seed alone."""
+    return chained(*module_of(scenario, data, folder=folder))
+
+
+def module_of(scenario: Scenario, data: Dataset, *, folder: Path) -> tuple[nn.Module, Tensor]:
+    """The model of a scenario before it is cut, and a batch of the samples that it takes."""
     section, name = scenario.model, scenario.model_name
     if section.profile is not None:
         raise InputError("model.profile gives a model's costs, but training needs the model: set model.name")
-    own = ":" in name
-    shape = tuple(section.input) if section.input else data.sample_shape if own or name in ANY_SHAPE else None
-    classes = section.classes if own else section.classes or data.classes
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(Seeds(scenario.seed).stream("weights").integers(2**63)))
-        return network(name, classes=classes, norm=section.norm, input_shape=shape)
+        return plain_network(
+            name,
+            classes=section.classes if ":" in name else section.classes or data.outputs,
+            norm=section.norm,
+            input_shape=None if section.input is None else tuple(section.input),
+            tokens=section.tokens,
+            samples=data.x_train[:1],
+            folder=folder,
+        )
 
 
 def world_of(scenario: Scenario, fleet: Fleet, *, folder: Path) -> World:
@@ -87,6 +165,7 @@ def world_of(scenario: Scenario, fleet: Fleet, *, folder: Path) -> World:
         interval=scenario.training.interval,
         rates=_rates(scenario, fleet, folder),
         absences=_absences(scenario, fleet),
+        participation=scenario.training.participation,
     )
 
 
@@ -98,7 +177,7 @@ def _rates(scenario: Scenario, fleet: Fleet, folder: Path) -> Rates:
         case "walk":
             return RandomWalk(section.step, section.bound)
         case "trace":
-            return read_trace(folder / Path(section.trace or "").expanduser(), fleet)
+            return read_trace(folder / expanded(section.trace or ""), fleet)
         case _:
             return Fixed()
 
@@ -113,6 +192,16 @@ def _absences(scenario: Scenario, fleet: Fleet) -> Absences:
     for absence in scenario.absence:
         if absence.device not in index:
             raise InputError(f"absence of device {absence.device!r}: the fleet has no device of that name")
-    return Schedule(
+    schedule = Schedule(
         tuple((index[each.device], each.first_round, each.last_round) for each in scenario.absence)
     )
+    _require_somebody(schedule, scenario, len(fleet))
+    return schedule
+
+
+def _require_somebody(schedule: Schedule, scenario: Scenario, devices: int) -> None:
+    """Refuse a schedule that leaves nobody in a round to come. It is enough to look where a device leaves."""
+    rounds = scenario.stop.rounds or 0
+    for absence in scenario.absence:
+        if absence.first_round <= rounds:
+            schedule.present(absence.first_round, devices, Seeds(scenario.seed), scenario.training.interval)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from hasfl.arrays import IntN
@@ -13,7 +12,6 @@ from hasfl.engines.local import LocalEngine
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.goal import Goal
-from hasfl.networks import LayeredModel, layered
 from hasfl.record import RoundRecord
 from hasfl.runner.assembly import assemble, settings_from
 from hasfl.settings import Settings
@@ -34,16 +32,12 @@ class Simulation:
         return self.training.rounds()
 
     def model(self) -> Weights:
-        """Weights and buffers of the served model, by the layers' names."""
-        return self.engine.model()
+        """Weights and buffers of the served model, under the names of the trained module's `state_dict`."""
+        return self.engine.job.model.state_names.state_dict(self.engine.model())
 
     def load_into(self, model: nn.Module) -> None:
-        """Copy the served model's weights into the model that training began with."""
-        chain = model if isinstance(model, LayeredModel) else layered(model, self.engine.job.test[0][:2])
-        own = dict(chain.layers.named_parameters()) | dict(chain.layers.named_buffers())
-        with torch.no_grad():
-            for name, tensor in self.model().items():
-                own[name].copy_(tensor)
+        """Copy the served model's weights into a module of the same kind as the one that was trained."""
+        model.load_state_dict(self.model())
 
     @property
     def looped_layers(self) -> Mapping[str, str]:
@@ -68,10 +62,12 @@ def simulate(
     A plain module is cut wherever one tensor crosses. Training copies the weights and leaves the model alone,
     until `load_into` is called. A `World` in place of a fleet lets rates change and devices come and go.
 
-    `shares` says which samples each device holds; None deals them out at random. `rounds` is short for
+    `shares` says which samples each device holds; with None, the data say it, or else the samples are dealt
+    out at random. `rounds` is short for
     `goal=Goal(rounds=…)`. All other keywords are the fields of `hasfl.Settings`: `strategy`, `learning_rate`,
-    `interval`, `optimizer`, `max_batch`, `evaluate_every`, `goal`, `seed`, `held_out`, `augment`,
-    `known_constants`, `sample_loss`, and the groups `planning`, `serving` and `machine`.
+    `interval`, `optimizer`, `participation`, `max_batch`, `evaluate_every`, `goal`, `seed`, `held_out`,
+    `augment`, `known_constants`, `loss`, `metric`, and the groups `descent`, `planning`, `serving` and
+    `machine`.
     """
     if rounds is not None:
         settings["goal"] = _with_rounds(settings.get("goal"), rounds)

@@ -9,11 +9,13 @@ from hasfl.errors import InputError, Interrupted
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
-from hasfl.profiling.costs import count_layers
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
-from hasfl.runs.run import RunRequest, Watcher, carry_out
-from hasfl.runner.scenarios import load_data, model_of, world_of
+from hasfl.runner.model_costs import costs_of
+from hasfl.runner.scenarios import world_of
+from hasfl.runs.request import RunRequest
+from hasfl.runs.resuming import require_same
+from hasfl.runs.run import Watcher, carry_out
 from hasfl.strategies.catalogue import strategy
 from hasfl.theory.latency import SplitTrainingLatency
 from hasfl.theory.paradigms import Paradigm
@@ -51,15 +53,14 @@ def last_plan(contest: Contest) -> ChosenPlan:
     scenario, folder = contest.scenario, contest.folder
     name, records = next(iter(contest.runs.items()))
     world, last = world_of(scenario, scenario.draw(), folder=folder), records[-1]
-    layers = count_layers(model_of(scenario, load_data(scenario, folder=folder)))
     return ChosenPlan(
         strategy=name,
         seed=contest.seed,
         round=last.round,
         plan=last.plan,
         fleet=world.fleet_at(last.round).only(last.devices),
-        profile=Profile.of(layers, optimizer=scenario.training.optimizer),
-        paradigm=strategy(name).paradigm,
+        profile=costs_of(scenario, world.fleet, folder=folder).profile,
+        paradigm=strategy(name, folder).paradigm,
     )
 
 
@@ -81,14 +82,18 @@ def compare(
     if len({request.path for request in requests}) < len(requests):
         asked = f"{', '.join(strategies)} with seeds {', '.join(map(str, seeds))}"
         raise InputError(f"every strategy and every seed must be given once, got {asked}")
+    for request in requests:  # all of them before the first one trains
+        if request.path.exists():
+            with RunFolder.open(request.path) as folder:
+                require_same(folder, request)
     try:
         for request in requests:
             carry_out(request, watcher, resume=True)
-    except Interrupted:
-        raise Interrupted("interrupted after a whole round; the same command continues from there") from None
+    except Interrupted as stop:
+        raise type(stop)("interrupted; the same command continues from there") from None
     return [_contest(seed, [request for request in requests if request.seed == seed]) for seed in seeds]
 
 
 def _contest(seed: int, requests: Sequence[RunRequest]) -> Contest:
     runs = {request.strategy: RunFolder.open(request.path).records() for request in requests}
-    return Contest(seed, runs, requests[0].scenario(), requests[0].scenario_file.parent)
+    return Contest(seed, runs, requests[0].scenario(), requests[0].folder)

@@ -1,35 +1,70 @@
 """How much memory a training would need, found without training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from hasfl.engines.memory import MemoryNeed, available_memory, predict_memory
-from hasfl.runs.run import RunRequest
+from hasfl.plan import Plan
 from hasfl.runner.scenarios import simulation_of
+from hasfl.runner.simulation import Simulation
+from hasfl.runs.request import RunRequest
 from hasfl.strategies.catalogue import strategy
+from hasfl.strategies.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundNeed:
+    """The memory of one round."""
+
+    samples: int
+    devices: int
+    depth: int  # private layers
+    need: MemoryNeed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The memory of the largest round that the strategy may choose."""
+    """The memory of the first round, and of the largest one that the strategy may choose later."""
 
-    samples: int
-    depth: int
-    need: MemoryNeed
+    first: RoundNeed
+    largest: RoundNeed
     available: int
 
-    @property
-    def fits(self) -> bool:
-        """Whether there is memory enough."""
-        return self.need.total - self.need.held <= self.available
+    def fits(self, round: RoundNeed) -> bool:
+        """Whether there is memory enough for a round."""
+        return round.need.total - round.need.held <= self.available
 
 
 def forecast(request: RunRequest) -> Forecast:
-    """Make the first plan and count; of random batch sizes and cuts, the largest are counted."""
-    simulation = simulation_of(request.scenario(), folder=request.scenario_file.parent)
-    training, job = simulation.training, simulation.engine.job
-    order, chosen = training.begin().order, strategy(request.strategy)
-    problem = training.observer.problem(1, order.devices)
-    samples = int((problem.largest_batch if chosen.draws_batches else order.batch_sizes).sum())
-    depth = len(problem.profile) if chosen.draws_cuts else training.clock.depth(order.plan)
-    need = predict_memory(job, depth=depth, devices=len(order.devices), samples=samples)
-    return Forecast(samples=samples, depth=depth, need=need, available=available_memory(job.data.x.device))
+    """Make the first plan and count; then count the largest batch sizes and cuts that may follow."""
+    simulation = simulation_of(request.scenario(), folder=request.folder)
+    order, depth = simulation.training.begin().order, simulation.training.clock.depth
+    now = _need(simulation, int(order.batch_sizes.sum()), len(order.devices), depth(order.plan))
+    later = _largest(simulation, strategy(request.strategy, request.folder))
+    return Forecast(
+        first=now,
+        largest=replace(later, need=replace(later.need, held=now.need.held)),
+        available=available_memory(simulation.engine.job.data.x.device),
+    )
+
+
+def _largest(simulation: Simulation, chosen: Strategy) -> RoundNeed:
+    """The round with all devices. Where plans may change, each has all layers and its largest batch."""
+    training = simulation.training
+    order = training.begin().order
+    everyone = np.arange(len(training.samples))
+    problem = training.observer.problem(1, everyone)
+    batches = problem.largest_batch
+    if not chosen.changes_batches:
+        batches = np.minimum(batches, order.batch_sizes.max())
+    whole = Plan.uniform(len(everyone), batch_size=1, cut=len(problem.profile))
+    depth = training.clock.depth(whole if chosen.changes_cuts else order.plan)
+    if chosen.paradigm.in_turns:
+        return _need(simulation, int(batches.max()), 1, depth)
+    return _need(simulation, int(batches.sum()), len(everyone), depth)
+
+
+def _need(simulation: Simulation, samples: int, devices: int, depth: int) -> RoundNeed:
+    need = predict_memory(simulation.engine.job, depth=depth, devices=devices, samples=samples)
+    return RoundNeed(samples=samples, devices=devices, depth=depth, need=need)

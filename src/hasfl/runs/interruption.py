@@ -1,38 +1,50 @@
-"""Ctrl-C stops a training between two rounds, not within one."""
+"""Ctrl-C and SIGTERM stop a training between two rounds, not within one."""
 
 import signal
 from types import FrameType, TracebackType
 from typing import Any
 
-from hasfl.errors import Interrupted
+from hasfl.errors import Interrupted, Terminated
+
+KINDS = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated}  # what each signal ends a training with
 
 
 class Interruption:
-    """While it is on, the first Ctrl-C stops after the round, the second one at once."""
+    """While it is on, the first signal stops after the round, the second one at once.
+
+    SIGINT is Ctrl-C. SIGTERM is what `kill` and the schedulers of clusters send before they kill.
+    """
 
     def __init__(self) -> None:
-        self.wanted = False
-        self._before: Any = None
+        self.heard: signal.Signals | None = None  # the last signal
+        self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody wants the training to stop."""
+        return self.heard is not None
 
     def __enter__(self) -> "Interruption":
         try:
-            self._before = signal.signal(signal.SIGINT, self._hear)
-        except ValueError:  # outside the main thread nobody presses keys
-            self._before = None
+            self._before = {number: signal.signal(number, self._hear) for number in KINDS}
+        except ValueError:  # outside the main thread no signal is heard
+            self._before = {}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if isinstance(error, KeyboardInterrupt) and self.heard is not None:
+            raise KINDS[self.heard]("stopped at once; --resume continues from the last checkpoint") from None
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.wanted:
+        again, self.heard = self.wanted, signal.Signals(number)
+        if again:
             raise KeyboardInterrupt
-        self.wanted = True
 
-    def act(self) -> None:
-        """Stop, if Ctrl-C was pressed."""
-        if self.wanted:
-            raise Interrupted("interrupted after a whole round; --resume continues from there")
+    def act(self, sentence: str) -> None:
+        """Stop with this sentence, if somebody wants it."""
+        if self.heard is not None:
+            raise KINDS[self.heard](sentence)

@@ -2,77 +2,36 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import torch
 
-from hasfl.documents.document import parse_toml, read_text
-from hasfl.documents.scenario import Scenario
 from hasfl.engines.memory import held_memory
-from hasfl.errors import InputError
 from hasfl.record import RoundRecord
+from hasfl.reporting.locked_folder import require_free
 from hasfl.reporting.metrics import Outcome, outcome
 from hasfl.reporting.store import RunFolder
-from hasfl.runs.environment import environment
-from hasfl.runs.interruption import Interruption
 from hasfl.runner.scenarios import simulation_of
 from hasfl.runner.simulation import Simulation
-from hasfl.strategies.catalogue import strategy
-from hasfl.training.checkpoint import restore, saved
+from hasfl.runs.environment import environment
+from hasfl.runs.interruption import Interruption
+from hasfl.runs.request import RunRequest
+from hasfl.runs.resuming import back_to_checkpoint, require_same
+from hasfl.training.checkpoint import saved
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """Which strategy and seed of a scenario to train, and the folder to keep the run in."""
-
-    scenario_file: Path
-    text: str  # of the scenario file when the request was made
-    path: Path  # of the run's folder
-    strategy: str
-    seed: int
-    device: str | None = None  # instead of the scenario's
-
-    @classmethod
-    def of(
-        cls,
-        scenario_file: Path,
-        runs: Path,
-        *,
-        strategy_name: str,
-        seed: int,
-        name: str | None = None,
-        device: str | None = None,
-    ) -> "RunRequest":
-        """A request for a folder under `runs`, named `name` or after scenario, strategy and seed."""
-        plain = strategy(strategy_name).name
-        own = f"{scenario_file.stem}-{plain}-seed{seed}".replace(":", "-").replace(",", "-")
-        return cls(
-            scenario_file=scenario_file,
-            text=read_text(str(scenario_file)),
-            path=runs / (name or own),
-            strategy=plain,
-            seed=seed,
-            device=device,
-        )
-
-    def scenario(self) -> Scenario:
-        """The scenario with this strategy and seed."""
-        scenario = parse_toml(self.text, Scenario, str(self.scenario_file))
-        chosen: dict[str, Any] = {"strategy": self.strategy}
-        if self.device is not None:
-            chosen["device"] = self.device
-        training = replace(scenario.training, **chosen)
-        return scenario.model_copy(update={"training": training, "seed": self.seed})
-
-    def settings(self) -> Mapping[str, Any]:
-        """The choices that are not in the scenario file."""
-        return {"strategy": self.strategy, "seed": self.seed, "device": self.device}
+STOPPED = "interrupted after a whole round; --resume continues from there"
+STOPPED_AT_THE_END = "interrupted in the last round; the run is finished"
 
 
 class Watcher(Protocol):
     """Is told about trainings while they run."""
+
+    def asked(self, request: RunRequest) -> None:
+        """It is this run's turn."""
+
+    def prepares(self, step: str) -> None:
+        """A step before the first round begins, such as "loading digits"."""
 
     def found(self, request: RunRequest) -> None:
         """The folder holds a finished training already."""
@@ -89,75 +48,76 @@ class Watcher(Protocol):
 
 def carry_out(request: RunRequest, watcher: Watcher, *, resume: bool) -> Outcome:
     """Train as requested. With `resume`, a run that the folder holds is continued."""
-    scenario = request.scenario()
-    if not (resume and request.path.exists()):
-        simulation = simulation_of(scenario, folder=request.scenario_file.parent)
-        simulation.training.begin()  # before the folder is made: a failing first plan leaves none behind
-        with RunFolder.create(
-            request.path,
-            scenario_text=request.text,
-            settings=request.settings(),
-            environment=environment(),
-        ) as folder:
-            watcher.started(request, simulation, None)
-            return _train(folder, request, scenario, simulation, watcher)
+    watcher.asked(request)
+    if resume and request.path.exists():
+        return _go_on(request, watcher)
+    require_free(request.path)  # before anything is computed
+    simulation = _prepared(request, watcher)
+    watcher.prepares("planning")
+    simulation.training.begin()  # before the folder is made: a failing first plan leaves none behind
+    with RunFolder.create(
+        request.path,
+        scenario_text=request.text,
+        settings=request.settings(),
+        environment=environment(),
+    ) as folder:
+        return _train(folder, request, simulation, watcher, None)
+
+
+def _go_on(request: RunRequest, watcher: Watcher) -> Outcome:
+    """Continue a run from its last checkpoint, unless it is finished and nothing else is asked for."""
     with RunFolder.open(request.path) as folder:
-        _require_same(folder, request)
-        if folder.finished:
+        other_goal = require_same(folder, request)
+        if folder.finished and not other_goal:
             watcher.found(request)
             return outcome(request.strategy, folder.records())
         folder.lock()
-        simulation = simulation_of(scenario, folder=request.scenario_file.parent)
-        watcher.started(request, simulation, _back_to_checkpoint(folder, simulation))
-        return _train(folder, request, scenario, simulation, watcher)
+        simulation = _prepared(request, watcher)
+        kept = back_to_checkpoint(folder, simulation, other_goal=other_goal)
+        simulation.training.begin()
+        folder.go_on_with(request.text, request.settings())
+        folder.rewind(len(kept))
+        return _train(folder, request, simulation, watcher, kept[-1] if kept else None)
 
 
-def _require_same(folder: RunFolder, request: RunRequest) -> None:
-    """Refuse to continue a run with another scenario, strategy or seed."""
-    if folder.scenario_text() != request.text or folder.settings() != request.settings():
-        raise InputError(
-            f"{folder.path} was begun with another scenario, strategy or seed than is asked for now: "
-            "restore the scenario file from its scenario.toml, or choose another place with --out"
-        )
-
-
-def _back_to_checkpoint(folder: RunFolder, simulation: Simulation) -> RoundRecord | None:
-    """Forget the rounds after the last checkpoint, which are trained again; returns the last round kept."""
-    checkpoint = folder.load_checkpoint()
-    if checkpoint is None:
-        folder.rewind(0)
-        return None
-    arrays, values = checkpoint
-    try:
-        records = folder.records()[: values["rounds"]]
-        restore(simulation.training, arrays, values, records)
-    except (InputError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"the checkpoint of {folder.path} is not one of this training ({error}): restore it from a copy, "
-            "or remove the run and begin it anew"
-        ) from None
-    folder.rewind(values["rounds"])
-    return records[-1] if records else None
+def _prepared(request: RunRequest, watcher: Watcher) -> Simulation:
+    return simulation_of(request.scenario(), folder=request.folder, tell=watcher.prepares)
 
 
 def _train(
-    folder: RunFolder, request: RunRequest, scenario: Scenario, simulation: Simulation, watcher: Watcher
+    folder: RunFolder,
+    request: RunRequest,
+    simulation: Simulation,
+    watcher: Watcher,
+    last: RoundRecord | None,
 ) -> Outcome:
-    training, began = simulation.training, time.monotonic()
-    last_checkpoint = began
+    """Train from a whole round on to the end.
+
+    There is always a checkpoint to go on from: the first one is from before the first round. None is saved
+    after the round that ends training. So a run that gets a higher budget trains that round again, as a run
+    does that had this budget from the beginning.
+    """
+    training, seconds = simulation.training, request.scenario().training.checkpoint_seconds
+    began = time.monotonic() - folder.elapsed_seconds()
     with Interruption() as interruption:
+        if last is None:
+            folder.save_checkpoint(*saved(training))
+        watcher.started(request, simulation, last)
+        last_checkpoint = time.monotonic()
         for record in training.rounds():
             folder.append(record)
             folder.append_timing(_timing(record, began))
             watcher.recorded(record)
             settled = training.progress is not None and record.round == training.progress.order.round - 1
-            late = time.monotonic() - last_checkpoint >= scenario.training.checkpoint_seconds
-            if settled and (interruption.wanted or (record.aggregated and late)):
+            late = time.monotonic() - last_checkpoint >= seconds
+            wanted = interruption.wanted or (record.aggregated and late)
+            if settled and wanted and training.goes_on:
                 folder.save_checkpoint(*saved(training))
                 last_checkpoint = time.monotonic()
-                interruption.act()
-    reached = _finish(folder, request, simulation)
-    watcher.finished(reached)
+                interruption.act(STOPPED)
+        reached = _finish(folder, request, simulation)
+        watcher.finished(reached)
+        interruption.act(STOPPED_AT_THE_END)
     return reached
 
 

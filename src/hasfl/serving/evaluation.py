@@ -1,11 +1,16 @@
 """The accuracy and the loss of a model."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from hasfl.arrays import FloatN, IntN
+from hasfl.data.scoring import Score
+from hasfl.errors import InputError
 from hasfl.networks import LayeredModel
 from hasfl.state.layer_state import LayerState, forward
 from hasfl.state.randomness import generators_kept
@@ -28,18 +33,48 @@ def at_rest(model: LayeredModel) -> Iterator[None]:
         model.train()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """How good a model is on each of some samples."""
+
+    metric: FloatN  # from 0 to 1, by sample
+    losses: FloatN  # by sample
+
+    def __post_init__(self) -> None:
+        if math.isfinite(self.loss) and not 0 <= self.accuracy <= 1:
+            raise InputError(
+                "the metric must give each sample a score from 0 to 1, but their mean in an evaluation is "
+                f"{self.accuracy:g}: correct the metric"
+            )
+
+    @property
+    def accuracy(self) -> float:
+        """The mean of the metric."""
+        return float(self.metric.mean())
+
+    @property
+    def loss(self) -> float:
+        """The mean of the losses."""
+        return float(self.losses.mean())
+
+    def accuracies_of(self, shares: Sequence[IntN]) -> list[float]:
+        """The accuracy on each share; a share holds positions of samples. Empty shares are left out."""
+        return [float(self.metric[share].mean()) for share in shares if len(share)]
+
+
 @torch.no_grad()
 def evaluate(
     model: LayeredModel,
     states: Sequence[LayerState],
-    test: tuple[Tensor, Tensor],
-    sample_loss: Callable[[Tensor, Tensor], Tensor],
-) -> tuple[float, float]:
-    """The accuracy and the mean loss on samples with labels of a model with these tensors."""
-    right, loss = torch.zeros((), device=test[0].device), torch.zeros((), device=test[0].device)
+    samples: tuple[Tensor, Tensor],
+    loss: Score,
+    metric: Score,
+) -> Scores:
+    """The scores of a model with these tensors on samples with labels."""
+    scores, losses = [], []
     with at_rest(model):
-        for x, y in zip(*(part.split(SAMPLES_AT_ONCE) for part in test), strict=True):
+        for x, y in zip(*(part.split(SAMPLES_AT_ONCE) for part in samples), strict=True):
             outputs = forward(model.layers.values(), states, x)
-            right += (outputs.argmax(dim=1) == y).sum()
-            loss += sample_loss(outputs, y).sum()
-    return float(right) / len(test[0]), float(loss) / len(test[0])
+            scores.append(metric(outputs, y).double())
+            losses.append(loss(outputs, y).double())
+    return Scores(torch.cat(scores).cpu().numpy(), torch.cat(losses).cpu().numpy())

@@ -1,17 +1,22 @@
-"""The step of each optimiser, in place. Steps are elementwise, so a stacked state steps all replicas at once.
+"""The step of each optimiser: how a gradient changes one weight, in place.
 
-A slot is a tensor that an optimiser keeps for a weight. Slots are aggregated and copied with their weight.
+A step is elementwise, so one call steps the replicas of all devices at once: weight, gradient and slots then
+have one more axis, the first, over devices. A slot is a tensor that an optimiser keeps for a weight. Slots
+are aggregated and copied with their weight. An optimiser of a user's own has a method `step`, and the other
+methods of `Optimizer` where it needs them:
+
+    class SignSgd:
+        def step(self, weight, gradient, slots, rate):
+            weight.sub_(rate * gradient.sign())
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from hasfl.errors import InputError
-from hasfl.state.layer_state import LayerState, Tensors
+from hasfl.state.layer_state import Tensors
 
 MOMENTUM = 0.9  # μ; the customary value
 ADAM_DECAY = (0.9, 0.999)  # β₁ and β₂, as Kingma and Ba 2015 propose
@@ -24,17 +29,20 @@ class Optimizer(Protocol):
     """How a gradient changes a weight."""
 
     @property
-    def learning_rate(self) -> float:
-        """γ."""
+    def decays_apart(self) -> bool:
+        """Whether weight decay shrinks the weight itself (AdamW), and is not added to the gradient."""
 
     def slots(self, weight: Tensor) -> Tensors:
-        """The slots of a weight before the first step."""
+        """The slots of a weight before the first step, each as large as the weight or one number.
 
-    def step(self, state: LayerState, gradients: Mapping[str, Tensor]) -> None:
-        """Take one step with the weights of a layer, in place. `gradients` has the names of the weights."""
+        One number has as many axes as the weight, all of length 1, so that it broadcasts.
+        """
 
-    def reach(self, state: LayerState, gradients: Mapping[str, Tensor]) -> Tensors:
-        """How far these gradients move the weights, in this step and through slots in all later steps.
+    def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
+        """Take one step in place. `rate` is γ, a tensor without axes; `gradient` must not be changed."""
+
+    def reach(self, gradient: Tensor, slots: Tensors, rate: Tensor) -> Tensor:
+        """How far a gradient moves the weight, in this step and through slots in all later steps.
 
         Changes nothing.
         """
@@ -44,45 +52,42 @@ class Optimizer(Protocol):
 class Sgd:
     """Plain SGD, the paper's optimiser: w ← w − γ g."""
 
-    learning_rate: float
+    decays_apart = False
 
     def slots(self, weight: Tensor) -> Tensors:
         """No slots."""
         return {}
 
-    @torch.no_grad()
-    def step(self, state: LayerState, gradients: Mapping[str, Tensor]) -> None:
+    def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
         """Take one step, in place."""
-        for name, gradient in gradients.items():
-            state.weights[name].sub_(gradient, alpha=self.learning_rate)
+        weight.addcmul_(gradient, rate, value=-1)
 
-    def reach(self, state: LayerState, gradients: Mapping[str, Tensor]) -> Tensors:
+    def reach(self, gradient: Tensor, slots: Tensors, rate: Tensor) -> Tensor:
         """γ g."""
-        return {name: self.learning_rate * gradient for name, gradient in gradients.items()}
+        return rate * gradient
 
 
 @dataclass(frozen=True, slots=True)
 class Momentum:
-    """SGD with momentum: m ← μ m + g, w ← w − γ m."""
+    """SGD with momentum: m ← μ m + g, w ← w − γ m. With `nesterov`, w ← w − γ (g + μ m)."""
 
-    learning_rate: float
     momentum: float = MOMENTUM
+    nesterov: bool = False
+    decays_apart = False
 
     def slots(self, weight: Tensor) -> Tensors:
         """One slot: m, the decaying sum of gradients."""
         return {"momentum": torch.zeros_like(weight)}
 
-    @torch.no_grad()
-    def step(self, state: LayerState, gradients: Mapping[str, Tensor]) -> None:
+    def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
         """Take one step, in place."""
-        for name, gradient in gradients.items():
-            decaying_sum = state.slots[name]["momentum"].mul_(self.momentum).add_(gradient)
-            state.weights[name].sub_(decaying_sum, alpha=self.learning_rate)
+        decaying_sum = slots["momentum"].mul_(self.momentum).add_(gradient)
+        ahead = gradient.add(decaying_sum, alpha=self.momentum) if self.nesterov else decaying_sum
+        weight.addcmul_(ahead, rate, value=-1)
 
-    def reach(self, state: LayerState, gradients: Mapping[str, Tensor]) -> Tensors:
-        """γ/(1 − μ) g: the gradient moves a weight by γ g now, γ μ g in the next step, γ μ² g after it, …."""
-        factor = self.learning_rate / (1 - self.momentum)
-        return {name: factor * gradient for name, gradient in gradients.items()}
+    def reach(self, gradient: Tensor, slots: Tensors, rate: Tensor) -> Tensor:
+        """γ/(1 − μ) g, with Nesterov too: γ g now, γ μ g in the next step, γ μ² g after it, …."""
+        return rate / (1 - self.momentum) * gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,57 +95,42 @@ class Adam:
     """Adam (Kingma and Ba 2015): w ← w − γ m̂/(√v̂ + ε).
 
     m and v are moving means of g and g². m̂ = m/(1 − β₁ᵗ) and v̂ = v/(1 − β₂ᵗ) correct their start at 0; t is
-    the number of steps.
+    the number of steps. AdamW (Loshchilov and Hutter 2019) is Adam with `decays_apart`.
     """
 
-    learning_rate: float
     decay: tuple[float, float] = ADAM_DECAY
     epsilon: float = ADAM_EPSILON
+    decays_apart: bool = False
 
     def slots(self, weight: Tensor) -> Tensors:
         """Three slots: the first moment m, the second moment v, and the number of steps t."""
         return {
             "first": torch.zeros_like(weight),
             "second": torch.zeros_like(weight),
-            "steps": weight.new_zeros(()),
+            "steps": weight.new_zeros((1,) * weight.dim()),
         }
 
-    @torch.no_grad()
-    def step(self, state: LayerState, gradients: Mapping[str, Tensor]) -> None:
+    def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
         """Take one step, in place."""
         first_decay, second_decay = self.decay
-        for name, gradient in gradients.items():
-            slots = state.slots[name]
-            first = slots["first"].lerp_(gradient, 1 - first_decay)
-            second = slots["second"].lerp_(gradient.square(), 1 - second_decay)
-            steps = _with_axes_of(gradient, slots["steps"].add_(1))
-            root = (second / (1 - second_decay**steps)).sqrt_().add_(self.epsilon)
-            state.weights[name].sub_(first / (1 - first_decay**steps) / root, alpha=self.learning_rate)
+        first = slots["first"].lerp_(gradient, 1 - first_decay)
+        second = slots["second"].lerp_(gradient.square(), 1 - second_decay)
+        steps = slots["steps"].add_(1)
+        root = (second / (1 - second_decay**steps)).sqrt_().add_(self.epsilon)
+        weight.addcmul_(first / (1 - first_decay**steps) / root, rate, value=-1)
 
-    def reach(self, state: LayerState, gradients: Mapping[str, Tensor]) -> Tensors:
+    def reach(self, gradient: Tensor, slots: Tensors, rate: Tensor) -> Tensor:
         """γ g/(√v̂ + ε) with the present v̂; before the first step, with v̂ = g²."""
-        return {name: self._reach(state.slots[name], gradient) for name, gradient in gradients.items()}
-
-    def _reach(self, slots: Tensors, gradient: Tensor) -> Tensor:
         correction = 1 - self.decay[1] ** slots["steps"]  # 0 before the first step
         corrected = slots["second"] / correction.clamp_min(UNUSED_DIVISOR)
         second = torch.where(correction > 0, corrected, gradient.square())
-        return self.learning_rate * gradient / (second.sqrt() + self.epsilon)
+        return rate * gradient / (second.sqrt() + self.epsilon)
 
 
-def _with_axes_of(weight: Tensor, counters: Tensor) -> Tensor:
-    """Counters with axes of length 1 appended, so that they broadcast against a weight.
-
-    There is one counter for a weight, or one for each replica of a stacked weight.
-    """
-    return counters.reshape(counters.shape + (1,) * (weight.dim() - counters.dim()))
-
-
-OPTIMIZERS: dict[str, Callable[[float], Optimizer]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam}
-
-
-def optimizer(name: str, learning_rate: float) -> Optimizer:
-    """The optimiser with this name."""
-    if name not in OPTIMIZERS:
-        raise InputError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {name!r}")
-    return OPTIMIZERS[name](learning_rate)
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": Sgd(),
+    "momentum": Momentum(),
+    "nesterov": Momentum(nesterov=True),
+    "adam": Adam(),
+    "adamw": Adam(decays_apart=True),
+}

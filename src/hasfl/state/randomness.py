@@ -19,13 +19,24 @@ def generators_kept() -> Iterator[list[int]]:
         yield cuda
 
 
+def layer_seed(seeds: Seeds, round: int, layer: int, device: int = EVERYBODY) -> int:
+    """The seed of the random numbers that a layer draws in a round for a device."""
+    return int(seeds.stream("layer", round, layer, device).integers(TORCH_SEEDS))
+
+
 @contextmanager
-def drawn_for(seeds: Seeds, round: int, layer: int, device: int = EVERYBODY) -> Iterator[None]:
-    """Seed torch's global generators from seed, round, layer and device; on leaving, restore them."""
-    seed = int(seeds.stream("layer", round, layer, device).integers(TORCH_SEEDS))
+def drawn_after(seed: int) -> Iterator[None]:
+    """Seed torch's global generators; on leaving, restore them."""
     with generators_kept() as cuda:
         # torch.manual_seed would also seed every other backend, which takes a millisecond.
         torch.default_generator.manual_seed(seed)
         if cuda:
             torch.cuda.manual_seed_all(seed)
+        yield
+
+
+@contextmanager
+def drawn_for(seeds: Seeds, round: int, layer: int, device: int = EVERYBODY) -> Iterator[None]:
+    """Seed torch's global generators from seed, round, layer and device; on leaving, restore them."""
+    with drawn_after(layer_seed(seeds, round, layer, device)):
         yield

@@ -19,7 +19,9 @@ from hasfl.arrays import IntN
 from hasfl.networks import LayeredModel
 from hasfl.state.layer_state import LayerState
 
-Weights = dict[str, Tensor]  # the weights and buffers of a whole model, under their names in its state_dict
+# The weights and buffers of a whole model. Engines name them by layer, as in "conv1.0.weight". A simulation
+# hands them out under their names in the model's `state_dict` (`networks/state_names.py`).
+Weights = dict[str, Tensor]
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ class TrainingData:
     minibatches: Minibatches
     augment: bool = False  # whether images are cropped and flipped at random
     held_out: Tensor | None = None  # indices of the held-out samples of all devices; None: there are none
+    held_out_shares: tuple[IntN, ...] = ()  # for each device, the positions of its own samples in `held_out`
 
     @classmethod
     def of(
@@ -40,11 +41,19 @@ class TrainingData:
         held_out: float = 0.0,
     ) -> "TrainingData":
         """Divide the samples among devices; each device holds out the fraction `held_out` of its share."""
-        training_shares, put_aside = _divided(shares, seeds, held_out)
+        training_shares, put_aside, held_out_shares = _divided(shares, seeds, held_out)
         sizes = np.array([len(share) for share in training_shares])
         index = torch.from_numpy(put_aside).to(x.device)
-        minibatches = Minibatches(seeds, sizes)
-        return cls(x, y, training_shares, seeds, minibatches, augment, index if len(index) else None)
+        return cls(
+            x,
+            y,
+            training_shares,
+            seeds,
+            Minibatches(seeds, sizes),
+            augment,
+            held_out=index if len(index) else None,
+            held_out_shares=held_out_shares,
+        )
 
     @property
     def sizes(self) -> IntN:
@@ -89,8 +98,13 @@ class TrainingData:
         return self.gather(torch.from_numpy(np.concatenate(self.draw(order), axis=1)).to(self.x.device))
 
 
-def _divided(shares: Sequence[IntN], seeds: Seeds, held_out: float) -> tuple[tuple[IntN, ...], IntN]:
-    """For each device the indices that it trains on, in their old order, and all indices that are held out.
+def _divided(
+    shares: Sequence[IntN], seeds: Seeds, held_out: float
+) -> tuple[tuple[IntN, ...], IntN, tuple[IntN, ...]]:
+    """Hold out samples of every device.
+
+    Returns for each device the indices that it trains on, in their old order; all indices that are held out,
+    in rising order; and for each device the positions of its own samples among those.
 
     Devices may hold the same sample. No device trains on a sample that another one holds out, and a sample
     that is held out already counts for every device that holds it.
@@ -105,4 +119,6 @@ def _divided(shares: Sequence[IntN], seeds: Seeds, held_out: float) -> tuple[tup
     training_shares = tuple(np.asarray(share)[~put_aside[share]] for share in shares)
     if any(len(share) and not len(rest) for share, rest in zip(shares, training_shares, strict=True)):
         raise InputError("other devices hold out all samples of one device: hold out less, or share less")
-    return training_shares, np.flatnonzero(put_aside)
+    position = put_aside.cumsum() - 1
+    own = tuple(position[np.asarray(share)[put_aside[share]]] for share in shares)
+    return training_shares, np.flatnonzero(put_aside), own

@@ -1,19 +1,21 @@
 """Rules for batch sizes, given the cuts: the best ones, random ones, the same for all devices."""
 
-from functools import cache
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hasfl.arrays import IntN
-from hasfl.errors import Infeasible
+from hasfl.errors import Infeasible, InputError
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_batches
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.problem import Problem
-from hasfl.strategies.situation import Rule, Situation
+from hasfl.strategies.situation import Situation
 from hasfl.theory.objective import memory_needed
+from hasfl.units import format_size
 
+DEFAULT_BATCH = 16  # of strategies whose name gives no batch size
 GAP = 1e-2  # of the search: rules are asked often, and rates are hardly known better than to 1 %
 
 
@@ -30,24 +32,49 @@ def random_batches(situation: Situation, cuts: IntN) -> IntN:
     return _clipped(situation, cuts, drawn)
 
 
-@cache
-def fixed_batch(batch_size: int) -> Rule:
-    """The rule that gives every device this batch size, clipped to what the device can take."""
+@dataclass(frozen=True, slots=True)
+class FixedBatch:
+    """The rule that gives every device the same batch size.
 
-    def fixed(situation: Situation, cuts: IntN) -> IntN:
-        return _clipped(situation, cuts, batch_size)
+    A batch size above max_batch is refused. A device whose memory or samples allow less gets the most that
+    they allow, and a device whose layers cannot train on so few samples gets the fewest that they can train
+    on; `note` says which devices these are. If no batch size is asked for, devices get DEFAULT_BATCH, or
+    max_batch where it is smaller.
+    """
 
-    return fixed
+    asked: int | None = None
+    on_devices: bool = True  # False: the edge server does the work alone, so devices' memory is no bound
 
+    def __call__(self, situation: Situation, cuts: IntN) -> IntN:
+        """The batch sizes of all devices."""
+        wanted = self._wanted(situation.problem)
+        if self.on_devices:
+            return _clipped(situation, cuts, wanted)
+        return np.minimum(situation.problem.largest_batch, wanted).astype(np.int64)
 
-@cache
-def server_batch(batch_size: int) -> Rule:
-    """The rule for centralised training: the edge server does the work, so devices' memory is no bound."""
+    def note(self, plan: Plan, problem: Problem) -> str | None:
+        """A sentence on the devices that get another batch size than asked for; None if there are none."""
+        wanted = self._wanted(problem)
+        (others,) = np.nonzero(plan.batch_sizes != wanted)
+        if not others.size:
+            return None
+        i = int(others[0])
+        name, given = problem.fleet.names[i], int(plan.batch_sizes[i])
+        why = "memory or samples allow no more" if given < wanted else "layers cannot train on fewer"
+        return (
+            f"batch sizes: {others.size} of {len(plan)} devices do not get {wanted} samples, because their "
+            f"{why}; device {name!r} gets {given}"
+        )
 
-    def fixed(situation: Situation, cuts: IntN) -> IntN:
-        return np.minimum(situation.problem.largest_batch, batch_size).astype(np.int64)
-
-    return fixed
+    def _wanted(self, problem: Problem) -> int:
+        if self.asked is None:
+            return min(DEFAULT_BATCH, problem.max_batch)
+        if self.asked > problem.max_batch:
+            raise InputError(
+                f"batch size {self.asked} of the strategy is above max_batch, which is {problem.max_batch}: "
+                "choose a smaller batch size, or raise training.max_batch"
+            )
+        return self.asked
 
 
 def largest_batches(situation: Situation, cuts: IntN) -> IntN:
@@ -71,8 +98,8 @@ def _why_stuck(problem: Problem, cuts: IntN, i: int, smallest: int) -> str:
         )
     needed = memory_needed(Plan(np.full_like(cuts, smallest), cuts), problem.profile)[i]
     return (
-        f"device {name!r} has {problem.fleet.memory[i]:.4g} bit of memory, but cut {cuts[i]} needs "
-        f"{needed:.4g} bit with {samples}: cut earlier, or leave the device out"
+        f"device {name!r} has {format_size(problem.fleet.memory[i])} of memory, but cut {cuts[i]} needs "
+        f"{format_size(needed)} with {samples}: cut earlier, or leave the device out"
     )
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
 
 from hasfl.callables import call, find
 from hasfl.errors import InputError
@@ -11,7 +12,7 @@ from hasfl.plan import Plan
 from hasfl.planning.exact.planner import GAP as FIRST_GAP
 from hasfl.planning.exact.planner import best_plan
 from hasfl.planning.paper.alternate import alternate
-from hasfl.strategies.batch_rules import GAP, fixed_batch, habs, random_batches, server_batch
+from hasfl.strategies.batch_rules import GAP, FixedBatch, habs, random_batches
 from hasfl.strategies.cut_rules import (
     fixed_cut,
     hams,
@@ -21,7 +22,7 @@ from hasfl.strategies.cut_rules import (
     whole_model,
 )
 from hasfl.strategies.situation import Rule, Situation
-from hasfl.strategies.strategy import DEFAULT_BATCH, OwnStrategy, Pair, Strategy
+from hasfl.strategies.strategy import OwnStrategy, Pair, Strategy
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL
 
 # A search ends after a number of boxes, not of seconds, so that every machine finds the same plan. One box of
@@ -54,10 +55,10 @@ STRATEGIES: dict[str, Pair] = {
         Pair(name="habs+rms", batch_rule=habs, cut_rule=random_cuts),
         Pair(name="rbs+rms", batch_rule=random_batches, cut_rule=random_cuts),
         Pair(name="rbs+rhams", batch_rule=random_batches, cut_rule=resource_aware_cuts),
-        Pair(name="fl", batch_rule=fixed_batch(DEFAULT_BATCH), cut_rule=whole_model, paradigm=FEDERATED),
-        Pair(name="sl", batch_rule=fixed_batch(DEFAULT_BATCH), cut_rule=quarter_cut, paradigm=SEQUENTIAL),
-        Pair(name="sfl", batch_rule=fixed_batch(DEFAULT_BATCH), cut_rule=quarter_cut),
-        Pair(name="cl", batch_rule=server_batch(DEFAULT_BATCH), cut_rule=whole_model, paradigm=CENTRALISED),
+        Pair(name="fl", batch_rule=FixedBatch(), cut_rule=whole_model, paradigm=FEDERATED),
+        Pair(name="sl", batch_rule=FixedBatch(), cut_rule=quarter_cut, paradigm=SEQUENTIAL),
+        Pair(name="sfl", batch_rule=FixedBatch(), cut_rule=quarter_cut),
+        Pair(name="cl", batch_rule=FixedBatch(on_devices=False), cut_rule=whole_model, paradigm=CENTRALISED),
     )
 }
 
@@ -66,13 +67,14 @@ CUT_RULES = {"hams": hams, "rms": random_cuts, "rhams": resource_aware_cuts}
 OPTIONS = {"fl": ("b",), "sl": ("b", "cut"), "sfl": ("b", "cut"), "cl": ("b",), "fixed": ("b", "cut")}
 
 
-def strategy(chosen: str | Strategy | Callable[[Situation], Plan]) -> Strategy:
+def strategy(chosen: str | Strategy | Callable[[Situation], Plan], folder: Path | None = None) -> Strategy:
     """The strategy of this name, or one of a user's own.
 
     A name is one of the table, a pair of rules, or a name with options. A pair is "<batch>+<cut>": batch
     is habs, rbs or b=16, and cut is hams, rms, rhams or cut=4. Options are as in "fl:b=16", "cl:b=16",
     "sfl:cut=4" and "sl:b=16,cut=4"; "fixed:b=16,cut=4" is the pair "b=16+cut=4". Any other name with a colon,
-    "package.module:callable", is a function or class of the user's own (`strategy.OwnStrategy`).
+    "package.module:callable", is a function or class of the user's own (`strategy.OwnStrategy`), which is
+    searched in `folder` first.
     """
     if isinstance(chosen, Pair | OwnStrategy):
         return chosen
@@ -85,16 +87,16 @@ def strategy(chosen: str | Strategy | Callable[[Situation], Plan]) -> Strategy:
     if colon and head in OPTIONS:
         return _with_options(head, _numbers(head, options))
     if colon and options.isidentifier():
-        return _own(find(chosen.strip(), "strategy"), chosen.strip())
+        return _own(find(chosen.strip(), "strategy", folder), chosen.strip(), folder)
     batch, _, cut = name.partition("+")
     if _is_rule(batch, BATCH_RULES, "b") and _is_rule(cut, CUT_RULES, "cut"):
         return _pair(batch, cut)
     raise InputError(f"strategy {chosen!r} is not known: {_what_is_known(name)}")
 
 
-def _own(own: object, name: str) -> Strategy:
+def _own(own: object, name: str, folder: Path | None = None) -> Strategy:
     """A user's function, object or class; a class is called without arguments."""
-    return OwnStrategy(call(own, name, "strategy") if isinstance(own, type) else own, name)
+    return OwnStrategy(call(own, name, "strategy", folder) if isinstance(own, type) else own, name)
 
 
 def _is_rule(text: str, rules: Mapping[str, object], option: str) -> bool:
@@ -104,7 +106,7 @@ def _is_rule(text: str, rules: Mapping[str, object], option: str) -> bool:
 def _pair(batch: str, cut: str) -> Pair:
     if (batch, cut) == ("habs", "hams"):
         return STRATEGIES["hasfl"]
-    batch_name, batch_rule = _named_rule(batch, BATCH_RULES, fixed_batch)
+    batch_name, batch_rule = _named_rule(batch, BATCH_RULES, FixedBatch)
     cut_name, cut_rule = _named_rule(cut, CUT_RULES, fixed_cut)
     return Pair(name=f"{batch_name}+{cut_name}", batch_rule=batch_rule, cut_rule=cut_rule)
 
@@ -123,8 +125,8 @@ def _with_options(head: str, numbers: Mapping[str, int]) -> Pair:
         return _pair(*written)
     row = replace(STRATEGIES[head], name=f"{head}:{','.join(written)}")
     if "b" in numbers:
-        batch = server_batch if row.paradigm is CENTRALISED else fixed_batch
-        row = replace(row, batch_rule=batch(numbers["b"]))
+        rule = FixedBatch(numbers["b"], on_devices=row.paradigm is not CENTRALISED)
+        row = replace(row, batch_rule=rule)
     return replace(row, cut_rule=fixed_cut(numbers["cut"])) if "cut" in numbers else row
 
 

@@ -12,8 +12,19 @@ from hasfl.plan import Decision, Plan
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
 from hasfl.strategies.batch_rules import largest_batches
+from hasfl.strategies.reasons import (
+    NEW_PLAN,
+    NO_GOOD_PLAN,
+    NO_PLAN,
+    first_plan,
+    new_plan,
+    plan_kept,
+    reads_anew,
+    renewed,
+    what_changed,
+)
 from hasfl.strategies.situation import Situation
-from hasfl.strategies.steadiness import worth_changing
+from hasfl.strategies.steadiness import saving
 from hasfl.strategies.strategy import Strategy
 from hasfl.theory.objective import margins
 
@@ -35,18 +46,17 @@ class StrategyDecider:
         the first cut and as many samples as fit, which has the least noise and drift of all plans.
         """
         situation = self._situation(problem, devices, round, previous)
-        if problem is not self.asked:
-            self.asked, self.answer = problem, None
+        before = self._ask_about(problem)
         try:
-            return Decision(self._best_or_kept(situation))
+            return self._decide(situation, before)
         except (Infeasible, TargetUnreachable) as error:
             if round == 1:
                 raise
             if previous is not None:
-                return Decision(previous, (f"the plan is kept: {error}",))
+                return Decision(previous, (f"{NO_PLAN}: {error}",))
             first_cut = np.ones(len(devices), dtype=np.int64)
             plan = Plan(largest_batches(situation, first_cut), first_cut)
-            return Decision(plan, (f"no good plan: {error}",))
+            return Decision(plan, (f"{NO_GOOD_PLAN}: {error}",))
 
     def rebatch(self, problem: Problem, devices: IntN, round: int, plan: Plan) -> Decision:
         """The plan of a round within an interval: the same cuts; other batch sizes if the problem changed.
@@ -55,14 +65,18 @@ class StrategyDecider:
         """
         if problem is self.asked and not self.strategy.draws_batches:
             return Decision(plan)
-        self.asked, self.answer = problem, None
+        before = self._ask_about(problem)
         situation = self._situation(problem, devices, round, plan)
         if self._too_late(plan, situation):
             return Decision(plan)
         try:
-            return Decision(self.strategy.rebatch(situation, plan))
+            rebatched = self.strategy.rebatch(situation, plan)
         except (Infeasible, TargetUnreachable) as error:
-            return Decision(plan, (f"the plan is kept: {error}",))
+            return Decision(plan, (f"{NO_PLAN}: {error}",))
+        notes = self._on_limits(rebatched, problem, before)
+        if before is not None and self.strategy.is_steady and rebatched != plan:
+            notes = (renewed(before, problem), *notes)
+        return Decision(rebatched, notes)
 
     def saved(self) -> Mapping[str, Any]:
         """The strategy's last answer, as plain values."""
@@ -74,26 +88,49 @@ class StrategyDecider:
         self.asked = problem
         self.answer = None if values["answer"] is None else Plan(*values["answer"])
 
-    def _best_or_kept(self, situation: Situation) -> Plan:
+    def _ask_about(self, problem: Problem) -> Problem | None:
+        """Remember the problem that the strategy is asked about; returns the one before."""
+        before = self.asked
+        if problem is not before:
+            self.asked, self.answer = problem, None
+        return before
+
+    def _decide(self, situation: Situation, before: Problem | None) -> Decision:
         """The strategy's plan, or the previous one where it is hardly worse or must stay."""
-        if not self.strategy.is_steady:
-            return self.strategy.plan(situation)
-        previous = situation.start
+        previous, problem = situation.start, situation.problem
         if previous is not None and self._too_late(previous, situation):
-            return previous
+            return Decision(previous)
+        if not self.strategy.is_steady:
+            plan = self.strategy.plan(situation)
+            drawn = self.strategy.draws_batches or self.strategy.draws_cuts
+            notes = self._on_limits(plan, problem, before)
+            if previous is not None and plan != previous and not drawn:
+                notes = (f"{NEW_PLAN}: the strategy chose another one", *notes)
+            return Decision(plan, notes)
         if self.answer is None:
             self.answer = self.strategy.plan(situation)
-        if previous is not None and not self._pays(previous, self.answer, situation):
-            return previous
-        return self.answer
+        if previous is not None:
+            return self._new_or_kept(previous, self.answer, situation, before)
+        reason = first_plan(problem) if before is None else (renewed(before, problem),)
+        return Decision(self.answer, (*reason, *self._on_limits(self.answer, problem, before)))
 
-    def _pays(self, old: Plan, new: Plan, situation: Situation) -> bool:
-        """Whether a change to the new plan pays.
+    def _new_or_kept(self, old: Plan, new: Plan, situation: Situation, before: Problem | None) -> Decision:
+        """The new plan if a change pays, else the old one; the note says why.
 
         Nobody knows how many rounds are to come, so as many are assumed as there have been.
         """
-        rounds = max(situation.round - 1, situation.problem.interval)
-        return worth_changing(old, new, situation.problem, rounds=rounds)
+        problem = situation.problem
+        found = saving(old, new, problem, rounds=max(situation.round - 1, problem.interval))
+        changed = "" if before is None else what_changed(before, problem)
+        if found.pays:
+            return Decision(new, (new_plan(changed, found), *self._on_limits(new, problem, before)))
+        told = before is not None and changed and (new != old or reads_anew(before, problem))
+        return Decision(old, (plan_kept(changed, found, is_best=new == old),) if told else ())
+
+    def _on_limits(self, plan: Plan, problem: Problem, before: Problem | None) -> tuple[str, ...]:
+        """What the strategy has to say of its plan, once for each problem."""
+        note = None if problem is before else self.strategy.note(plan, problem)
+        return () if note is None else (note,)
 
     def _too_late(self, plan: Plan, situation: Situation) -> bool:
         """Whether plans stay by now, and this one still fits."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
@@ -14,33 +14,42 @@ from hasfl.theory.traffic import Arrangement, aggregation_bits
 LEAST_SAVING = 1e-3  # share of a round: a plan is not changed for less
 
 
-def worth_changing(old: Plan, new: Plan, problem: Problem, *, rounds: int) -> bool:
-    """Whether `rounds` rounds end sooner under the new plan, the time to move layers included.
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What a change from an old plan to a new one saves, and whether the change pays."""
+
+    share: float  # of the old plan's time; infinite if the old plan cannot be used any more
+    error: float  # standard error of `share`
+    pays: bool
+
+
+def saving(old: Plan, new: Plan, problem: Problem, *, rounds: int) -> Saving:
+    """What the new plan saves. It pays if `rounds` rounds end sooner, the time to move layers included.
 
     The saving of a round must exceed its standard error. A constant contributes the part of the saving that
     is lost if the constant is off by its own error to the worse side. The constants err independently, so
     their parts are added in squares.
     """
-    saved = _saved_seconds(old, new, problem)
-    if math.isinf(saved):
-        return True
+    share = _saved_share(old, new, problem)
+    if math.isinf(share):
+        return Saving(share, 0.0, pays=True)
     errors = (
-        saved - min(saved, *(_saved_seconds(old, new, off) for off in both_sides))
+        share - min(share, *(_saved_share(old, new, off) for off in both_sides))
         for both_sides in _a_standard_error_off(problem)
     )
-    return rounds * (saved - math.hypot(*errors)) > _moving_seconds(old, new, problem)
+    error = math.hypot(*errors)
+    seconds = rounds * evaluate(old, problem).round_seconds
+    pays = seconds * (share - LEAST_SAVING - error) > _moving_seconds(old, new, problem)
+    return Saving(share, error, pays)
 
 
-def _saved_seconds(old: Plan, new: Plan, problem: Problem) -> float:
-    """Seconds that the work of one old round takes less under the new plan; infinite if the old one fails."""
+def _saved_share(old: Plan, new: Plan, problem: Problem) -> float:
+    """The share of the old plan's time that the new plan saves; infinite if the old plan fails."""
     try:
         before = evaluate(old, problem)
     except TargetUnreachable:
         return math.inf
-    if not before.feasible:
-        return math.inf
-    saved = 1 - evaluate(new, problem).objective / before.objective
-    return before.round_seconds * (saved - LEAST_SAVING)
+    return 1 - evaluate(new, problem).objective / before.objective if before.feasible else math.inf
 
 
 def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:

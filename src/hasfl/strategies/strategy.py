@@ -10,13 +10,12 @@ from hasfl.arrays import IntN
 from hasfl.callables import call
 from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
-from hasfl.strategies.batch_rules import fixed_batch, habs, largest_batches, random_batches
+from hasfl.problem import Problem
+from hasfl.strategies.batch_rules import FixedBatch, habs, largest_batches, random_batches
 from hasfl.strategies.cut_rules import hams, random_cuts, resource_aware_cuts
 from hasfl.strategies.situation import Rule, Situation
 from hasfl.theory.objective import margins
 from hasfl.theory.paradigms import SPLIT, Paradigm
-
-DEFAULT_BATCH = 16
 
 
 class Strategy(Protocol):
@@ -50,11 +49,22 @@ class Strategy(Protocol):
     def draws_cuts(self) -> bool:
         """Whether cuts are random."""
 
+    @property
+    def changes_batches(self) -> bool:
+        """Whether batch sizes may differ between two plans for the same devices."""
+
+    @property
+    def changes_cuts(self) -> bool:
+        """Whether cuts may differ between two plans for the same devices."""
+
     def plan(self, situation: Situation) -> Plan:
         """A plan for the rounds up to the next aggregation."""
 
     def rebatch(self, situation: Situation, plan: Plan) -> Plan:
         """The plan of a round between two aggregations: the same cuts."""
+
+    def note(self, plan: Plan, problem: Problem) -> str | None:
+        """What a person should know of one of its plans: where it differs from what was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +102,16 @@ class Pair:
         """Whether cuts are random."""
         return self.cut_rule is random_cuts
 
+    @property
+    def changes_batches(self) -> bool:
+        """Whether batch sizes are drawn, or found for a problem that may change."""
+        return not isinstance(self.batch_rule, FixedBatch)
+
+    @property
+    def changes_cuts(self) -> bool:
+        """Whether cuts are drawn, or found for a problem that may change."""
+        return self.cut_rule in (hams, random_cuts, resource_aware_cuts)
+
     def plan(self, situation: Situation) -> Plan:
         """A plan for the rounds up to the next aggregation.
 
@@ -100,7 +120,7 @@ class Pair:
         """
         if self.together is not None:
             return self.together(situation)
-        first = fixed_batch(DEFAULT_BATCH) if self.batch_rule is habs else self.batch_rule
+        first = FixedBatch() if self.batch_rule is habs else self.batch_rule
         shallowest = np.ones(len(situation.devices), dtype=np.int64)
         cuts = self._cuts(situation, first(situation, shallowest))
         return Plan(self._batches(situation, cuts), cuts)
@@ -108,6 +128,10 @@ class Pair:
     def rebatch(self, situation: Situation, plan: Plan) -> Plan:
         """The plan of a round between two aggregations: the same cuts, the batch rule asked again."""
         return Plan(self._batches(replace(situation, previous=plan), plan.cuts), plan.cuts)
+
+    def note(self, plan: Plan, problem: Problem) -> str | None:
+        """The devices that get another batch size than the strategy's name says."""
+        return self.batch_rule.note(plan, problem) if isinstance(self.batch_rule, FixedBatch) else None
 
     def _cuts(self, situation: Situation, batch_sizes: IntN) -> IntN:
         try:
@@ -136,6 +160,7 @@ class OwnStrategy:
     """
 
     is_steady = draws_cuts = of_the_paper = False
+    changes_batches = changes_cuts = True  # for all that is known
 
     def __init__(self, own: object, name: str) -> None:
         self.name = name
@@ -170,6 +195,10 @@ class OwnStrategy:
                 "return the cuts of the plan that rebatch was given"
             )
         return rebatched
+
+    def note(self, plan: Plan, problem: Problem) -> str | None:
+        """None: what does not fit is refused."""
+        return None
 
     def _checked(self, plan: object, situation: Situation) -> Plan:
         """Refuse what is not a plan for these devices, or does not fit them."""

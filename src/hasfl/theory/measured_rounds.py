@@ -28,6 +28,7 @@ from hasfl.constants import MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.problem import Problem
+from hasfl.profile import Profile
 from hasfl.theory.rounds import BatchNoise, Floats, Lines, RoundsLaw
 
 
@@ -52,15 +53,28 @@ class MeasuredRounds(RoundsLaw):
             raise InputError(
                 "expected constants measured in training (rounds, noise, drift_of), got the paper's constants"
             )
-        replicas_drift = 1.0 if problem.interval > 1 else 0.0
-        sampling = constants.noise / len(problem.fleet)
+        return cls.with_constants(
+            constants, problem.profile, devices=len(problem.fleet), interval=problem.interval
+        )
+
+    @classmethod
+    def with_constants(
+        cls, constants: MeasuredConstants, profile: Profile, *, devices: int, interval: int
+    ) -> Self:
+        """The law of any plan for so many devices; it needs no fleet."""
+        replicas_drift = 1.0 if interval > 1 else 0.0
+        sampling = constants.noise / devices
         return cls(
             endless=constants.rounds,
             fixed_upto=1 + replicas_drift * constants.skew_upto,
             per_noise_upto=sampling * (1 + replicas_drift * constants.drift_upto),
             sampling=sampling,
-            noise=BatchNoise.of(problem.profile, constants.single_noise),
+            noise=BatchNoise.of(profile, constants.single_noise),
         )
+
+    def progress(self, plan: Plan) -> float:
+        """1/B: how many of the R∞ rounds with infinitely large batches a round under this plan is worth."""
+        return self.endless / float(self.rounds(plan.batch_sizes, plan.deepest_cut))
 
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
         """R for S = Σ_i n(b_i), by (law); always finite."""

@@ -32,7 +32,8 @@ class _Captured:
 class RoundGraphs:
     """One CUDA graph for each key. All graphs share one memory pool, because only one runs at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.captured: OrderedDict[Hashable, _Captured] = OrderedDict()  # least recently used first
         self.seen: set[Hashable] = set()  # keys that have run at least once
         self.pool = torch.cuda.graph_pool_handle()
@@ -44,6 +45,10 @@ class RoundGraphs:
         round with a key runs without a graph: many keys never come again, and recording is slow. The second
         one records the graph, and every round from then on replays it.
         """
+        with torch.cuda.device(self.device):  # streams and graphs belong to the GPU that is current
+            return self._run(key, inputs, work)
+
+    def _run(self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], Tensor]) -> Tensor:
         if key not in self.seen:
             self.seen.add(key)
             return self._on_side_stream(lambda: work(inputs))

@@ -2,7 +2,7 @@
 
 The samples of all devices lie one after the other in one batch. A function without weights (an activation, a
 pooling) is applied to the whole batch. A call of a torch function that takes weights is intercepted and
-replaced by a function that uses each device's own weights (`rowwise.py`).
+replaced by a function that uses each device's own weights (`functions/rowwise.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from hasfl.together.row_norm import NormTensors, batch_norm_by_rows
+from hasfl.together.functions.row_norm import NormTensors, batch_norm_by_rows
+from hasfl.together.functions.rowwise import ROWWISE, NotRowwise, batch_norm
 from hasfl.together.rows import Rows
-from hasfl.together.rowwise import ROWWISE, NotRowwise, batch_norm
 
 NORM_CALL = signature(F.batch_norm)
 NO_MOMENTUM = 0.0  # for a batch norm without running statistics, which does not use its momentum
@@ -41,12 +41,20 @@ class Ragged(TorchFunctionMode):
         if not any(id(argument) in self.stacked for argument in (*args, *named.values())):
             return func(*args, **named)
         if func not in ROWWISE or not self._holds_all_samples(args):
-            raise NotRowwise(getattr(func, "__name__", repr(func)))
+            raise NotRowwise(_use_of_weights(func))
         return ROWWISE[func](self.rows, *args, **named)
 
     def _holds_all_samples(self, args: Sequence[Any]) -> bool:
         """Whether the first argument is the whole batch, or a stacked tensor (a batch norm's counter)."""
         return id(args[0]) in self.stacked or args[0].shape[0] == sum(self.rows.places)
+
+
+def _use_of_weights(func: Any) -> str:
+    """What a layer does that calls a function with its weights."""
+    name = getattr(func, "__name__", repr(func))
+    if name == "__get__":  # the function is the getter of an attribute
+        return f"it reads {func.__self__.__name__} of its weights"
+    return f"it gives its weights to {name}"
 
 
 class _NormByRows(TorchFunctionMode, ABC):

@@ -24,8 +24,11 @@ class Rows:
         self.equal = len(set(self.places)) == 1
         self.counts = torch.tensor(self.places, device=device)  # rows of each device that count
         self.device_of = torch.repeat_interleave(self.counts)  # for each row, the number of its device
-        first = (self.counts.cumsum(0) - self.counts)[self.device_of]
-        self.number = torch.arange(len(self.device_of), device=device) - first  # of each row in its place
+        first = self.counts.cumsum(0) - self.counts  # the first row of each place
+        self.number = torch.arange(len(self.device_of), device=device) - first[self.device_of]  # in its place
+        self.padded_at = self.device_of * max(self.places) + self.number  # of each row, in `padded`
+        numbers, last = torch.arange(max(self.places), device=device), self.counts.unsqueeze(1) - 1
+        self.filled_from = (first.unsqueeze(1) + torch.minimum(numbers, last)).flatten()  # rows of `filled`
         on_gpu = self.counts.is_cuda
         self.streams = [torch.cuda.Stream(self.counts.device) for _ in range(STREAMS)] if on_gpu else []
         self.used: Tensor | None = None  # for each row, whether it counts; None: all rows count
@@ -67,9 +70,17 @@ class Rows:
         """The batch as (devices, rows of the largest place, …). Shorter places are filled up with zeros."""
         if self.equal:
             return batch.reshape(len(self), self.places[0], *batch.shape[1:])
-        padded = batch.new_zeros(len(self), max(self.places), *batch.shape[1:])
-        return padded.index_put((self.device_of, self.number), batch)
+        padded = batch.new_zeros(len(self) * max(self.places), *batch.shape[1:])
+        return padded.index_copy(0, self.padded_at, batch).reshape(len(self), -1, *batch.shape[1:])
+
+    def filled(self, batch: Tensor) -> Tensor:
+        """The batch as (devices, rows of the largest place, …). Shorter places repeat their last row."""
+        if self.equal:
+            return self.padded(batch)
+        filled = batch.index_select(0, self.filled_from)
+        return filled.reshape(len(self), -1, *batch.shape[1:])
 
     def unpadded(self, padded: Tensor) -> Tensor:
-        """The inverse of `padded`."""
-        return padded.flatten(0, 1) if self.equal else padded[self.device_of, self.number]
+        """The rows of a batch that was `padded` or `filled`."""
+        flat = padded.flatten(0, 1)
+        return flat if self.equal else flat.index_select(0, self.padded_at)

@@ -22,6 +22,7 @@ def saved(training: Training) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         "devices": order.devices.tolist(),
         "batch_sizes": order.plan.batch_sizes.tolist(),
         "cuts": order.plan.cuts.tolist(),
+        "notes": list(order.notes),
         "drawn": progress.drawn.tolist(),
         "depth": progress.depth,
         "split": dict(split),
@@ -42,7 +43,8 @@ def restore(
     training.observer.restore(values["observed"])
     drawn, devices = _whole(values["drawn"]), _whole(values["devices"])
     plan = Plan(values["batch_sizes"], values["cuts"])
-    order = Order(round=values["rounds"] + 1, devices=devices, plan=plan, drawn=drawn[devices])
+    notes = tuple(values["notes"])
+    order = Order(round=values["rounds"] + 1, devices=devices, plan=plan, drawn=drawn[devices], notes=notes)
     training.decider.restore(values["decided"], training.observer.problem(order.round, devices))
     training.progress = Progress(
         drawn,

@@ -72,14 +72,19 @@ class Training:
         """Make the first plan, unless training goes on from a checkpoint."""
         if self.progress is None:
             devices = self.observer.participants(1)
-            plan, _ = self.decider.plan(self.observer.problem(1, devices), devices, 1, None)
+            plan, notes = self.decider.plan(self.observer.problem(1, devices), devices, 1, None)
             drawn = np.zeros_like(self.samples)
-            order = Order(round=1, devices=devices, plan=plan, drawn=drawn[devices])
+            order = Order(round=1, devices=devices, plan=plan, drawn=drawn[devices], notes=notes)
             self.progress = Progress(drawn, order)
             if not self._goes_on(self.progress):
                 used = int(order.batch_sizes.sum())
                 raise InputError(f"the budget allows no round: the first one uses {used} samples, give more")
         return self.progress
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another round is to come."""
+        return self.progress is None or self._goes_on(self.progress)
 
     def _goes_on(self, progress: Progress) -> bool:
         samples = int(progress.order.batch_sizes.sum())
@@ -103,13 +108,13 @@ class Training:
 
         aggregates = order.round % self.interval == 0
         constants = self.observer.learn(order, loss) if aggregates else None
-        progress.order, notes = self._next_order(progress)
+        progress.order = self._next_order(progress)
         if aggregates:
             self.engine.aggregate()  # b1 to b3
             cost += self.clock.aggregation(now, self._next_arrangement(progress.order))
 
         progress.last = replace(
-            _record(order, cost, progress.last), aggregated=aggregates, notes=notes, constants=constants
+            _record(order, cost, progress.last), aggregated=aggregates, constants=constants
         )
         if order.round % self.evaluate_every == 0 or not self._goes_on(progress):
             self._evaluate(progress)
@@ -122,11 +127,11 @@ class Training:
             return Cost({}, {})
         return self.clock.collection(now.fleet.only(new), self.samples[progress.order.devices[new]])
 
-    def _next_order(self, progress: Progress) -> tuple[Order, tuple[str, ...]]:
+    def _next_order(self, progress: Progress) -> Order:
         """Who takes part in the next round and what they do; after the last round nothing is decided."""
         before, t = progress.order, progress.order.round + 1
         if self.goal.rounds is not None and t > self.goal.rounds:
-            return replace(before, round=t), ()
+            return replace(before, round=t, notes=())
         devices = self.observer.participants(t)
         begins_interval = (t - 1) % self.interval == 0
         if begins_interval:
@@ -134,8 +139,13 @@ class Training:
         else:
             devices = np.intersect1d(before.devices, devices)  # devices may leave, but join with an interval
             decision = self._next_round(before, devices, t)
-        order = Order(round=t, devices=devices, plan=decision.plan, drawn=progress.drawn[devices])
-        return order, decision.notes
+        return Order(
+            round=t,
+            devices=devices,
+            plan=decision.plan,
+            drawn=progress.drawn[devices],
+            notes=decision.notes,
+        )
 
     def _next_interval(self, before: Order, devices: IntN, t: int) -> Decision:
         """A new plan."""
@@ -181,6 +191,7 @@ def _record(order: Order, cost: Cost, last: RoundRecord | None) -> RoundRecord:
         aggregated=False,
         phases=cost.phases,
         bits=cost.bits,
+        notes=order.notes,
     )
 
 

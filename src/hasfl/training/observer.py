@@ -7,13 +7,14 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.constants import Constants
+from hasfl.constants import Conditions, Constants
 from hasfl.fleet import Fleet
 from hasfl.plan import Order
 from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.readings.probe import Probe
 from hasfl.readings.sources import ConstantsSource
+from hasfl.schedule import RateSchedule
 from hasfl.theory.laws import target_for_all
 from hasfl.theory.paradigms import Paradigm
 from hasfl.world import World
@@ -28,17 +29,17 @@ class WorldObserver:
     paradigm: Paradigm
     profile: Profile
     samples: IntN  # |D_i|
-    learning_rate: float
+    rates: RateSchedule  # γ_t
     max_batch: int
     target: float | None  # ε, where the constants are the paper's
     source: ConstantsSource
-    _last: tuple[Fleet, IntN, Problem] | None = None  # the last problem, and what it was made from
+    _last: tuple[Fleet, float, IntN, Problem] | None = None  # the last problem, and what it was made from
 
     def participants(self, round: int) -> IntN:
-        """The devices that are present.
+        """The devices that are present, or the share of them that is sampled for the interval.
 
-        In turns: one device that is present for the whole interval. Where the server has collected the data,
-        all devices whose samples it has, present or not.
+        In turns: one of these devices that is there for the whole interval. Where the server has collected
+        the data, all devices that have taken part so far, because the server has their samples.
         """
         if self.paradigm.collects_data:
             return self.world.present_so_far(round)
@@ -53,12 +54,16 @@ class WorldObserver:
         return self.world.fleet_at(round).only(devices)
 
     def problem(self, round: int, devices: IntN) -> Problem:
-        """The planning problem of these devices: the same object until something changes."""
+        """The planning problem of these devices: the same object until something changes.
+
+        All rounds of an interval have the learning rate of its first round.
+        """
         fleet = self.world.fleet_at(round)
+        rate = self.rates.for_plans(round - (round - 1) % self.world.interval)
         last = self._last
-        if last is None or last[0] is not fleet or not np.array_equal(last[1], devices):
-            self._last = last = fleet, devices, self._problem(fleet, devices)
-        return last[2]
+        if last is None or last[0] is not fleet or last[1] != rate or not np.array_equal(last[2], devices):
+            self._last = last = fleet, rate, devices, self._problem(fleet, rate, devices)
+        return last[3]
 
     def learn(self, order: Order, loss: SupportsFloat) -> Mapping[str, Any] | None:
         """Renew the constants, if it is time; returns an entry for the records."""
@@ -75,20 +80,21 @@ class WorldObserver:
         """Take back what `saved` returned."""
         self.source.restore(values)
 
-    def _problem(self, fleet: Fleet, devices: IntN) -> Problem:
-        constants = self.source.constants()
+    def _problem(self, fleet: Fleet, rate: float, devices: IntN) -> Problem:
+        known = Conditions(self.rates.learning_rate, usual_participants(self.world, self.paradigm))
+        constants = self.source.constants().under(Conditions(rate, len(devices)), known)
         return Problem(
             fleet=fleet.only(devices),
             profile=self.profile,
             constants=constants,
-            learning_rate=self.learning_rate,
+            learning_rate=rate,
             interval=self.world.interval,
-            target=self._target(constants, devices),
+            target=self._target(constants, rate, devices),
             max_batch=self.max_batch,
             samples=self.samples[devices],
         )
 
-    def _target(self, constants: Constants, devices: IntN) -> float | None:
+    def _target(self, constants: Constants, rate: float, devices: IntN) -> float | None:
         """ε, where the law of rounds needs one; if none was given, a target that every plan reaches."""
         if self.target is not None:
             return self.target
@@ -96,6 +102,13 @@ class WorldObserver:
             constants,
             self.profile,
             devices=len(devices),
-            learning_rate=self.learning_rate,
+            learning_rate=rate,
             interval=self.world.interval,
         )
+
+
+def usual_participants(world: World, paradigm: Paradigm) -> int:
+    """The number of devices that a training's constants are kept for: those of a round with nobody absent."""
+    if paradigm.in_turns:
+        return 1
+    return len(world.fleet) if paradigm.collects_data else world.usual_participants

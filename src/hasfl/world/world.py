@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from hasfl.arrays import IntN, count
+from hasfl.arrays import IntN, count, share
 from hasfl.fleet import Fleet
 from hasfl.seeds import Seeds
 from hasfl.world.absences import Absences, AlwaysThere
@@ -24,9 +24,11 @@ class World:
     interval: int  # I, rounds between two aggregations
     rates: Rates = field(default_factory=Fixed)
     absences: Absences = field(default_factory=AlwaysThere)
+    participation: float = 1.0  # share of the devices there at an interval's beginning that takes part in it
 
     def __post_init__(self) -> None:
         count("interval", self.interval)
+        share("participation", self.participation)
 
     def fleet_at(self, round: int) -> Fleet:
         """The whole fleet in a round. All rounds of an interval get the same object."""
@@ -34,8 +36,35 @@ class World:
 
     def present(self, round: int) -> IntN:
         """The sorted indices of the devices that take part in a round; never empty."""
-        t = count("round", round)
+        there = self._there(count("round", round))
+        if self.participation == 1:
+            return there
+        return np.intersect1d(there, self._sampled((round - 1) // self.interval))
+
+    @property
+    def usual_participants(self) -> int:
+        """How many devices take part in an interval while every device is there."""
+        return self._share_of(len(self.fleet))
+
+    def _there(self, t: int) -> IntN:
+        """The devices that are not absent, whether or not they are sampled."""
         return self.absences.present(t, len(self.fleet), self.seeds, self.interval)
+
+    def _share_of(self, devices: int) -> int:
+        """The number of devices that take part when so many are there: their share, rounded, at least 1."""
+        return max(int(self.participation * devices + 0.5), 1)
+
+    def _sampled(self, k: int) -> IntN:
+        """The devices that may take part in interval k: a random share of those there when it begins.
+
+        At least one of them stays until the interval ends, so that a round always has a device.
+        """
+        ranks = self.seeds.stream("participation", k).permutation(len(self.fleet))
+        there, at_the_end = self._there(k * self.interval + 1), self._there((k + 1) * self.interval)
+        sampled: IntN = there[ranks[there].argsort()][: self._share_of(len(there))]
+        if not np.isin(sampled, at_the_end).any():
+            sampled[-1] = at_the_end[ranks[at_the_end].argmin()]
+        return sampled
 
     def present_so_far(self, round: int) -> IntN:
         """The sorted indices of the devices that have taken part in any round up to this one."""

@@ -9,17 +9,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hasfl.constants import MeasuredConstants
 from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.plan import PlanReport
 from hasfl.planning.exact.planner import best_plan
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
+from hasfl.units import format_share
 
 # Factors by which a constant is wrong: twice and ten times too small or too large. Chosen by hand, to cover a
 # constant that was measured (within a factor of two) and one that was guessed (within a factor of ten).
 BY_TWO, BY_TEN = (0.5, 2.0), (0.1, 10.0)
 FACTORS = (BY_TEN[0], *BY_TWO, BY_TEN[1])
-SMALL_SHARE = 0.1  # shares below this are printed with a digit after the point
+R_ENDLESS = MeasuredConstants.symbols["rounds"]
 NEVER, NO_PLAN = "never reaches the target", "no plan seems to reach the target"
 
 
@@ -42,6 +44,11 @@ def mistakes(best: PlanReport, problem: Problem, *, gap: float, time_limit: floa
         _mistake(best, problem, wrong, constant, factor, gap=gap, time_limit=time_limit)
         for constant, factor, wrong in wrong_problems(problem)
     ]
+
+
+def without_rounds(found: Sequence[Mistake]) -> list[Mistake]:
+    """The mistakes that can be made where R∞ is unknown: not in R∞, and without a forecast of seconds."""
+    return [replace(mistake, predicted_seconds=None) for mistake in found if mistake.constant != R_ENDLESS]
 
 
 def wrong_problems(problem: Problem) -> Iterator[tuple[str, float, Problem]]:
@@ -105,10 +112,5 @@ def _worst(mistakes: Sequence[Mistake]) -> str:
     troubles = {mistake.trouble for mistake in mistakes}
     if NEVER in troubles:
         return "the plan may never reach the target"
-    loses = f"the plan loses at most {percent(max(mistake.regret or 0.0 for mistake in mistakes))}"
+    loses = f"the plan loses at most {format_share(max(mistake.regret or 0.0 for mistake in mistakes))}"
     return f"{loses} or none seems to reach the target" if NO_PLAN in troubles else loses
-
-
-def percent(share: float) -> str:
-    """A share in per cent; with one digit after the point if it is below SMALL_SHARE."""
-    return f"{100 * share:.1f} %" if share < SMALL_SHARE else f"{100 * share:,.0f} %"

@@ -7,7 +7,7 @@ gap of the optimum, so the optimum itself falls by `saved_seconds` ± `error_sec
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -51,6 +51,16 @@ class Upgrade:
     def tells(self) -> bool:
         """True if the saving is larger than its error."""
         return self.saved_seconds > self.error_seconds
+
+    def as_json(self, objective: float, *, rounds_known: bool) -> dict[str, object]:
+        """The upgrade as plain values; as shares of the `objective` Θ if the rounds are unknown."""
+        if rounds_known:
+            return asdict(self)
+        return {
+            "resource": self.resource,
+            "saved_share": self.saved_seconds / objective,
+            "error_share": self.error_seconds / objective,
+        }
 
 
 @dataclass(frozen=True, slots=True)

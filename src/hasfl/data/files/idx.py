@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.data.dataset import Dataset
-from hasfl.data.published import Download, Published, broken_file, read_bytes
+from hasfl.data.files.published import Download, Published, broken_file, read_bytes
 
 UINT8 = 8  # the IDX code of unsigned bytes
 HEADER_BYTES = 4  # before the sizes

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hasfl.together.patches import convolve_patches
-from hasfl.together.row_norm import NormTensors, batch_norm_by_rows
+from hasfl.together.functions.patches import convolve_patches
+from hasfl.together.functions.row_norm import NormTensors, batch_norm_by_rows
 from hasfl.together.rows import Rows
 
 # Below this much work per device, the call of a function takes longer than its work. Then one call serves all
@@ -31,7 +31,7 @@ NORM_MOMENTUM, NORM_EPS = 0.1, 1e-5
 
 
 class NotRowwise(Exception):
-    """A layer gives its weights to a function that has no counterpart here. The message is its name."""
+    """A layer cannot run for many devices at once. The message says what the layer does."""
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def _layer_norm(
 def _count_up(rows: Rows, counter: Tensor, step: int) -> Tensor:
     """The counterpart of Tensor.add_ for a batch norm's counter of batches: every replica counts one."""
     if not isinstance(step, int):
-        raise NotRowwise("add_")
+        raise NotRowwise("it gives its weights to add_")
     return counter.add_(step)
 
 

@@ -57,7 +57,9 @@ class Published:
 
     def fetch(self, folder: Path) -> None:
         """Download the files into the folder. A file appears there only after its hash was checked."""
-        pooch = optional_module("pooch", package="pooch", extra="data", need=f"downloading {self.name}")
+        pooch = optional_module(
+            "pooch", package="pooch", install="hasfl[data]", need=f"downloading {self.name}"
+        )
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as staging:
@@ -115,11 +117,14 @@ def broken_file(path: Path, fault: str) -> InputError:
     return InputError(f"{path} {fault}: delete it and fetch it again")
 
 
-def optional_module(name: str, *, package: str, extra: str, need: str) -> Any:
-    """Import a module of an optional package. `need` is what needs the package, for the message."""
+def optional_module(name: str, *, package: str, install: str, need: str) -> Any:
+    """Import a module of an optional package.
+
+    For the message, `need` is what needs the package, and `install` is what pip shall install.
+    """
     try:
         return importlib.import_module(name)
     except ImportError:
         raise MissingExtra(
-            f"{need} needs {package}, which is not installed: pip install 'hasfl[{extra}]'"
+            f"{need} needs {package}, which is not installed: pip install '{install}'"
         ) from None

@@ -8,6 +8,7 @@ evaluation. docs/decisions/0005-cutting-any-model.md explains the choices.
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.fx.proxy import TraceError
 
 from hasfl.errors import ModelError
-from hasfl.networks.meta_values import MetaValues
+from hasfl.networks.cutting.meta_values import MetaValues
 
 # Modules of torch.nn that only call their children one after the other. Other torch modules become one node.
 CONTAINERS = (nn.Sequential, nn.TransformerEncoder)
@@ -92,9 +93,11 @@ class _Tracer(fx.Tracer):
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Trace a child. If the tracing fails, replace the nodes that it added by one node for the child."""
-        if self.evaluating:
+        if self.evaluating or not self._is_part_of_root(m):
             return forward(*args, **kwargs)
         nodes, stack = list(self.graph.nodes), self.module_stack.copy()
+        if isinstance(m, nn.TransformerEncoder):
+            forward = partial(_through_layers, m)
         try:
             return super().call_module(m, forward, args, kwargs)
         except UNTRACEABLE:
@@ -102,6 +105,14 @@ class _Tracer(fx.Tracer):
                 self.graph.erase_node(node)
             self.module_stack = stack
             return self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
+
+    def _is_part_of_root(self, m: nn.Module) -> bool:
+        """Whether a module has a path; a module that a forward creates, as in `nn.ReLU()(x)`, has none."""
+        return any(m is part for part in self.root.modules())
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """The placeholder for an attribute of a module; the attribute itself while a module runs."""
+        return attr_val if self.evaluating else super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """The placeholder for the value of a node."""
@@ -121,6 +132,19 @@ class _Tracer(fx.Tracer):
         if small != large:
             raise TraceError(f"{node} depends on the batch size")
         return small
+
+
+def _through_layers(
+    encoder: nn.TransformerEncoder,
+    src: Any,
+    mask: Any = None,
+    src_key_padding_mask: Any = None,
+    is_causal: bool | None = None,
+) -> Any:
+    """The forward of torch's encoder without its checks of masks, which need numbers instead of proxies."""
+    for layer in encoder.layers:
+        src = layer(src, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=bool(is_causal))
+    return src if encoder.norm is None else encoder.norm(src)
 
 
 def _only_int(value: Any) -> int:

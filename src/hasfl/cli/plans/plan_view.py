@@ -9,11 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from hasfl.arrays import FloatN, IntN
-from hasfl.cli.sensitivity_view import show_mistakes
+from hasfl.cli.plans.sensitivity_view import show_mistakes
 from hasfl.plan import PlanReport
 from hasfl.planning.advice.sensitivity import Mistake
 from hasfl.planning.advice.why import EDGE_SERVER, Upgrades, pace_setters
 from hasfl.problem import Problem
+from hasfl.runner.questions import Question
 from hasfl.theory.latency import (
     AggregationLatency,
     SplitTrainingLatency,
@@ -22,7 +23,7 @@ from hasfl.theory.latency import (
 )
 from hasfl.theory.laws import law_of
 from hasfl.theory.objective import memory_needed
-from hasfl.units import format_quantity, format_seconds
+from hasfl.units import format_quantity, format_seconds, format_share
 
 ROWS = 24  # devices shown; of a larger fleet, the slowest ones
 BAR = 16  # characters for the longest phase
@@ -38,17 +39,19 @@ COLUMNS = ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (
 
 
 def show_plan(
-    report: PlanReport, problem: Problem, upgrades: Upgrades | None, mistakes: Sequence[Mistake]
+    report: PlanReport, asked: Question, upgrades: Upgrades | None, mistakes: Sequence[Mistake]
 ) -> None:
     """Print the plan, the time of a round by step, the training time, and the advice that was asked for."""
-    console = Console()
+    console, problem = Console(), asked.problem
     split = split_training_latency(report.plan, problem.fleet, problem.profile)
     aggregation = aggregation_latency(report.plan, problem.fleet, problem.profile)
     console.print(_devices(report, problem, split, console.width))
     console.print(_phases(split, aggregation, problem.interval))
-    console.print(_worth(report, problem))
+    console.print(_worth(report, asked))
+    for remark in asked.remarks:
+        console.print(Text(f"  {remark}"), soft_wrap=True)  # commands are there to be copied
     if upgrades is not None:
-        console.print(_why(report, problem, upgrades))
+        console.print(_why(report, asked, upgrades))
     if mistakes:
         show_mistakes(mistakes)
 
@@ -131,42 +134,52 @@ def _phases(split: SplitTrainingLatency, aggregation: AggregationLatency, interv
     return table
 
 
-def _worth(report: PlanReport, problem: Problem) -> Text:
-    text = Text()
-    text.append(f"  {format_seconds(report.objective)} of training", style="bold green")
-    text.append(f" = {report.rounds:,.1f} rounds × {format_seconds(report.round_seconds)} a round\n")
+def _worth(report: PlanReport, asked: Question) -> Text:
+    problem, text, known = asked.problem, Text(), asked.rounds_known
+    if known:
+        text.append(f"  {format_seconds(report.objective)} of training", style="bold green")
+        text.append(f" = {report.rounds:,.1f} rounds × {format_seconds(report.round_seconds)} a round\n")
+    else:
+        text.append(f"  {format_seconds(report.round_seconds)} a round\n", style="bold green")
     text.append(f"  a round: {format_seconds(report.split_seconds)} of split training; an aggregation every ")
     text.append(f"{problem.interval}: {format_seconds(report.aggregation_seconds)}\n")
-    text.append(f"  {law_of(problem).explain(report.plan)}\n")
+    if known:
+        text.append(f"  {law_of(problem).explain(report.plan)}\n")
     if report.status != "evaluated":
-        text.append(f"  {_certificate(report)}\n  planned in {format_seconds(report.seconds)}\n")
+        certificate = _certificate(report, rounds_known=known)
+        text.append(f"  {certificate}\n  planned in {format_seconds(report.seconds)}\n")
     for line in _warnings(report, problem):
         text.append(f"  {line}\n", style="bold red")
     return text
 
 
-def _certificate(report: PlanReport) -> str:
+def _certificate(report: PlanReport, *, rounds_known: bool) -> str:
     """How good the plan is known to be."""
     if report.lower_bound is None or report.gap is None:
         return f"{report.status} after {report.iterations} iterations; a heuristic, nothing is proved"
-    bound, saved = format_seconds(report.lower_bound), f"{100 * report.gap:.3g} %"
-    proof = f"no plan takes less than {bound}, so at most {saved} could be saved"
+    proof = f"at most {100 * report.gap:.3g} % could be saved"
+    if rounds_known:
+        proof = f"no plan takes less than {format_seconds(report.lower_bound)}, so {proof}"
     if report.status == "limit":
         return f"stopped at the time limit: {proof} (a larger --time-limit goes on)"
     return f"{report.status}: {proof}"
 
 
-def _why(report: PlanReport, problem: Problem, upgrades: Upgrades) -> Text:
+def _why(report: PlanReport, asked: Question, upgrades: Upgrades) -> Text:
     """Who sets the pace, and which upgrades save most."""
+
+    def told(seconds: float) -> str:
+        return format_seconds(seconds) if asked.rounds_known else format_share(seconds / report.objective)
+
     text = Text("  Why not faster?\n", style="bold")
-    for part, who in pace_setters(report.plan, problem).items():
+    for part, who in pace_setters(report.plan, asked.problem).items():
         name = who if who == EDGE_SERVER else f"device {who}"
         text.append(f"  {name} sets {PARTS[part]}\n", style="not bold")
     valuable = [upgrade for upgrade in upgrades.found if upgrade.tells][:SHOWN_UPGRADES]
     if not valuable:
         text.append("  10 % more of any one resource would save too little to tell\n", style="not bold")
     for upgrade in valuable:
-        saved, error = format_seconds(upgrade.saved_seconds), format_seconds(upgrade.error_seconds)
+        saved, error = told(upgrade.saved_seconds), told(upgrade.error_seconds)
         text.append(f"  10 % more {upgrade.resource} would save {saved} (± {error})\n", style="not bold")
     if len(upgrades.found) < upgrades.resources:
         tried = f"{len(upgrades.found)} of {upgrades.resources}"

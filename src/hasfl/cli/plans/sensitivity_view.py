@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hasfl.planning.advice.sensitivity import Mistake, in_words, percent
-from hasfl.units import format_seconds
+from hasfl.planning.advice.sensitivity import Mistake, in_words
+from hasfl.units import format_seconds, format_share
 
 
 def show_mistakes(found: Sequence[Mistake]) -> None:
@@ -31,5 +31,5 @@ def _row(mistake: Mistake) -> tuple[str, ...]:
         "-" if mistake.median_batch is None else f"{mistake.median_batch:g}",
         "-" if mistake.cuts is None else "-".join(map(str, dict.fromkeys(mistake.cuts))),
         "-" if mistake.predicted_seconds is None else format_seconds(mistake.predicted_seconds),
-        mistake.trouble or percent(mistake.regret or 0.0),
+        mistake.trouble or format_share(mistake.regret or 0.0),
     )

@@ -21,9 +21,10 @@ def meta_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _without_storage(tensor: Tensor) -> Tensor:
-    # A module may use a counter, such as the number of batches of a batch norm, as a Python number.
+    # A module may use a counter, such as the number of batches of a batch norm, as a Python number. A counter
+    # that has no storage counts from 0.
     if tensor.dim() == 0 and not tensor.is_floating_point():
-        return tensor.clone()
+        return torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor.clone()
     return torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
 
 
@@ -58,7 +59,8 @@ class MetaValues:
         except Exception as error:  # a user's forward may raise anything
             reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
             raise ModelError(
-                f"{self._label(node)} cannot be worked out from shapes alone: {reason[0]}"
+                f"{self._label(node)} cannot be worked out from shapes alone, for samples of "
+                f"{in_words(self._inputs[0])}: {reason[0]}"
             ) from error
 
     def _label(self, node: fx.Node) -> str:
@@ -86,6 +88,12 @@ class MetaValues:
                 case _:
                     assert callable(node.target)
                     return node.target(*args, **kwargs)
+
+
+def in_words(batch: Tensor) -> str:
+    """The shape and the type of the samples of a batch, as in "3x32x32 in float32"."""
+    shape = "x".join(map(str, batch.shape[1:])) or "one number"
+    return f"{shape} in {str(batch.dtype).removeprefix('torch.')}"
 
 
 def attribute(root: nn.Module, path: str) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.data.dataset import Dataset
-from hasfl.data.published import Download, Published, broken_file, read_bytes
+from hasfl.data.files.published import Download, Published, broken_file, read_bytes
 from hasfl.errors import InputError
 
 AUTHORS = "https://www.cs.toronto.edu/~kriz"

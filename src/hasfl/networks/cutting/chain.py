@@ -5,17 +5,24 @@ need exactly one of the tensors computed so far. That tensor is a crossing tenso
 neighbouring crossing tensors form a layer. docs/decisions/0005-cutting-any-model.md explains the choices.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from hasfl.errors import ModelError
-from hasfl.networks.layered_model import LayeredModel
-from hasfl.networks.meta_values import MetaValues, attribute
-from hasfl.networks.tracing import BODY, SingleInput, trace_both_modes, works_in_place
+from hasfl.networks.cutting.meta_values import MetaValues, attribute
+from hasfl.networks.cutting.shape_values import ShapeValues
+from hasfl.networks.cutting.shared_weights import shared_weights
+from hasfl.networks.cutting.tracing import BODY, SingleInput, trace_both_modes, works_in_place
+from hasfl.networks.layered_model import CutModule, LayeredModel
+from hasfl.networks.requirements import require_one_input, require_trainable
 
-FEWEST_LAYERS = 2  # a chain of one layer has no place to cut
+# fx writes tuples, lists and dictionaries that a module returns as types of its own.
+_KINDS = {immutable_list: "list", immutable_dict: "dict", type(None): "nothing"}
+# A chain of one layer has no place to cut. If a module shares weights, layers without weights do not count.
+FEWEST_LAYERS = 2
 
 
 def layered(module: nn.Module, example_input: Tensor) -> LayeredModel:
@@ -24,17 +31,20 @@ def layered(module: nn.Module, example_input: Tensor) -> LayeredModel:
     The chain computes the same function as `module` and shares its weights. `example_input` is a batch of any
     size. The chain accepts any batch size, but only samples of the shape of `example_input`'s samples.
     """
+    require_trainable(module)
+    require_one_input(module)
     root = SingleInput(module)
     values = MetaValues(root, example_input)
     graph = trace_both_modes(root, values)
     tensors = _Crossings(graph, root, values).crossing_tensors()
-    if len(tensors) < FEWEST_LAYERS:
-        raise ModelError(_cannot_be_cut(module, graph))
     layers: dict[str, nn.Module] = {}
     for before, after in zip([None, *tensors], tensors, strict=False):
-        segment = _Segment(graph, before, after, values)
-        layers[_unused(segment.name(root), layers)] = segment.module(root)
-    return LayeredModel(layers, example_input)
+        segment = _Segment(graph, before, after, root, values)
+        layers[_unused(segment.name(), layers)] = segment.module()
+    with_weights = [layer for layer in layers.values() if any(True for _ in layer.parameters())]
+    if len(with_weights if shared_weights(module) else layers) < FEWEST_LAYERS:
+        raise ModelError(_cannot_be_cut(module, graph))
+    return CutModule(module, layers, example_input)
 
 
 class _Crossings:
@@ -48,15 +58,12 @@ class _Crossings:
         self.root, self.values = root, values
         self.order = {node: k for k, node in enumerate(graph.nodes)}
         self.output = next(node for node in graph.nodes if node.op == "output").args[0]
+        self.receivers: dict[fx.Node, ShapeValues] = {}
         self.within_shared_weights = self._nodes_between_uses_of_a_weight()
 
     def crossing_tensors(self) -> list[fx.Node]:
         """The crossing tensors, first to last; the last one is the module's result."""
-        if not isinstance(self.output, fx.Node) or not isinstance(self.values.of(self.output)[0], Tensor):
-            kind = type(self.output).__name__
-            raise ModelError(
-                f"a model must return one tensor, {type(self.root.body).__name__} returns {kind}"
-            )
+        self._require_one_tensor()
         crossing: dict[fx.Node, None] = {}  # a dictionary, as a set that keeps its order
         for node in self.nodes:
             tensor = self._crossing_after(node)
@@ -64,20 +71,36 @@ class _Crossings:
                 crossing[tensor] = None
         return [*crossing, self.output]
 
+    def _require_one_tensor(self) -> None:
+        traced = isinstance(self.output, fx.Node)
+        result = self.values.of(self.output)[0] if traced else self.output
+        if not traced or not isinstance(result, Tensor):
+            raise ModelError(
+                f"a model must return one tensor, but {type(self.root.body).__name__} returns "
+                f"{_KINDS.get(type(result), type(result).__name__)}: wrap it in a module that returns the "
+                "tensor to train"
+            )
+
     def _crossing_after(self, node: fx.Node) -> fx.Node | None:
         """The tensor that crosses after a node, or None if the module cannot be cut there."""
         if node in self.within_shared_weights:
             return None
         alive = self._alive_after(node)
-        tensors = [other for other in alive if isinstance(self.values.of(other)[0], Tensor)]
-        if len(tensors) != 1 or tensors[0].op == "placeholder":
-            return None
-        (tensor,) = tensors
-        if not self.values.of(tensor)[0].is_floating_point() or self._overwritten(tensor):
-            return None
-        sizes = (other for other in alive if other is not tensor)
-        all_known = all(size_in(tensor, other, self.values) is not None for other in sizes)
-        return tensor if all_known else None
+        for tensor in alive:
+            if self._can_cross(tensor) and all(self._follows(other, tensor) for other in alive):
+                return tensor
+        return None
+
+    def _can_cross(self, node: fx.Node) -> bool:
+        value = self.values.of(node)[0]
+        computed = isinstance(value, Tensor) and node.op != "placeholder"
+        return computed and value.is_floating_point() and not self._overwritten(node)
+
+    def _follows(self, other: fx.Node, tensor: fx.Node) -> bool:
+        """Whether the receiver of `tensor` has or can compute the value of the node `other`."""
+        if tensor not in self.receivers:
+            self.receivers[tensor] = ShapeValues(tensor, self.root, self.values)
+        return other is tensor or self.receivers[tensor].follows(other)
 
     def _alive_after(self, node: fx.Node) -> list[fx.Node]:
         """The values that are alive after `node`, except weights and constants: every layer holds its own."""
@@ -113,34 +136,24 @@ class _Crossings:
         return []
 
 
-def size_in(tensor: fx.Node, size: fx.Node, values: MetaValues) -> Callable[[fx.Node], Any] | None:
-    """A function that adds a node for the whole number `size` to a graph that receives `tensor`.
-
-    A number that is equal for both batch sizes of `values` is a constant. A number that differs must equal a
-    dimension of `tensor`, and is read from there. Otherwise the result is None.
-    """
-    small, large = values.of(size)
-    if type(small) is not int or type(large) is not int:
-        return None
-    if small == large:
-        return lambda received: small
-    shapes = zip(*(value.shape for value in values.of(tensor)), strict=True)
-    for dimension, pair in enumerate(shapes):
-        if pair == (small, large):
-            return lambda received: received.graph.call_method("size", (received, dimension))
-    return None
-
-
 class _Segment:
     """The nodes that compute the crossing tensor `after` from the crossing tensor `before`: one layer.
 
     Without `before`, the segment begins at the module's input.
     """
 
-    def __init__(self, source: fx.Graph, before: fx.Node | None, after: fx.Node, values: MetaValues) -> None:
+    def __init__(
+        self,
+        source: fx.Graph,
+        before: fx.Node | None,
+        after: fx.Node,
+        root: nn.Module,
+        values: MetaValues,
+    ) -> None:
         nodes = list(source.nodes)
         self.before = before if before is not None else next(n for n in nodes if n.op == "placeholder")
-        self.after, self.values = after, values
+        self.after, self.root = after, root
+        self.receiver = ShapeValues(self.before, root, values)
         self.nodes = self._needed(nodes)
 
     def _needed(self, nodes: list[fx.Node]) -> list[fx.Node]:
@@ -155,24 +168,22 @@ class _Segment:
         return [node for node in nodes if node in needed]
 
     def _received(self, node: fx.Node) -> bool:
-        """Whether the value of a node is `before` itself, or a number that `size_in` can supply."""
-        if node is self.before:
-            return True
-        return size_in(self.before, node, self.values) is not None
+        """Whether the value of a node is `before` itself, or is given by its shape."""
+        return node is self.before or self.receiver.is_given(node)
 
-    def name(self, root: nn.Module) -> str:
+    def name(self) -> str:
         """The name of the last module with weights, else of the last module, else of the last node."""
         modules = [str(node.target) for node in self.nodes if node.op == "call_module"]
-        weighted = [path for path in modules if any(True for _ in root.get_submodule(path).parameters())]
+        weighted = [path for path in modules if any(True for _ in self.root.get_submodule(path).parameters())]
         path = weighted[-1] if weighted else modules[-1] if modules else self.nodes[-1].name
         return _short(path).replace(".", "_")
 
-    def module(self, root: nn.Module) -> fx.GraphModule:
-        """The segment as a module that shares its weights with `root`."""
+    def module(self) -> fx.GraphModule:
+        """The segment as a module that shares its weights with `self.root`."""
         attributes = {
-            str(node.target): root.get_submodule(str(node.target))
+            str(node.target): self.root.get_submodule(str(node.target))
             if node.op == "call_module"
-            else attribute(root, str(node.target))
+            else attribute(self.root, str(node.target))
             for node in self.nodes
             if node.op in ("call_module", "get_attr")
         }
@@ -186,9 +197,7 @@ class _Segment:
 
         def argument(node: fx.Node) -> Any:
             if node not in copies:
-                add_size = size_in(self.before, node, self.values)
-                assert add_size is not None, node
-                copies[node] = add_size(received)
+                copies[node] = self.receiver.given(node, received)
             return copies[node]
 
         for node in self.nodes:
@@ -212,10 +221,16 @@ def _unused(name: str, taken: Mapping[str, object]) -> str:
 
 
 def _cannot_be_cut(module: nn.Module, graph: fx.Graph) -> str:
+    kind, shared = type(module).__name__, shared_weights(module)
     untraced = any(node.op == "call_module" and node.target == BODY for node in graph.nodes)
-    reason = (
-        "its forward cannot be traced, because it depends on data or is a single step"
-        if untraced
-        else "no place was found where exactly one tensor crosses between parts that share no weight"
-    )
-    return f"{type(module).__name__} cannot be cut anywhere: {reason}"
+    if untraced:
+        reason = "its forward cannot be traced, because it depends on data or is a single step"
+    elif shared:
+        reason = (
+            f"{' and '.join(shared[0])} are one weight, and one party must hold all places that use it. "
+            "Either give every place a weight of its own with hasfl.untie(module), which trains them as "
+            f"separate weights, or keep {kind} whole with hasfl.LayeredModel({{'whole': module}}, samples)"
+        )
+    else:
+        reason = "no place was found where exactly one tensor crosses between parts that share no weight"
+    return f"{kind} cannot be cut anywhere: {reason}"

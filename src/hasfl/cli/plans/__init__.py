@@ -1,0 +1,1 @@
+"""The command `plan`, and how plans are told to people."""

@@ -1,0 +1,149 @@
+"""The command `plan`."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from hasfl.arrays import MOST, IntN
+from hasfl.cli.training import AsJson
+from hasfl.errors import InputError
+
+if TYPE_CHECKING:
+    from hasfl.plan import Plan, PlanReport
+    from hasfl.planning.advice.sensitivity import Mistake
+    from hasfl.planning.advice.why import Upgrades
+    from hasfl.problem import Problem
+    from hasfl.runner.questions import Question
+
+
+def plan(
+    question: Annotated[
+        str | None,
+        typer.Argument(
+            help="A scenario (.toml), a problem in raw numbers (.json), or - for a problem on stdin. With "
+            "--from it may be left out; then the scenario is that of the run.",
+            metavar="[FILE]",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option("--from", help="Plan with the constants that this run has read.", metavar="RUN"),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(help="Fix the batch sizes: one number for all devices, or one per device, as 8,16,4."),
+    ] = None,
+    cut: Annotated[
+        str | None,
+        typer.Option(
+            help="Fix the cuts. A cut is the number of layers that a device holds. Give one number for all "
+            "devices, or one per device, as 4,2,4."
+        ),
+    ] = None,
+    solver: Annotated[
+        str, typer.Option(help="exact for the exact planner, or bcd for the paper's Algorithm 2.")
+    ] = "exact",
+    gap: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Stop when it is proved that no plan saves more than this share of the training time.",
+        ),
+    ] = 1e-3,
+    time_limit: Annotated[
+        float, typer.Option(min=0.0, help="Stop after this many seconds with the best plan so far.")
+    ] = 60.0,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="Show which devices set the pace, and which upgrades would save most."),
+    ] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Show how much time a wrong constant would cost.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the best batch size and cut of every device.
+
+    The output also says how long training takes, if the scenario has [constants] or --from names a run. With
+    --batch, only the cuts are chosen. With --cut, only the batch sizes are chosen. With both, nothing is
+    chosen, and the plan is only evaluated.
+    """
+    from hasfl.runner.questions import read_question, solve
+
+    if sensitivity and (batch is not None or cut is not None or solver != "exact"):
+        raise InputError("--sensitivity compares the best plans: leave out --batch, --cut and --solver")
+    asked = read_question(question, run=run)
+    problem, devices = asked.problem, len(asked.problem.fleet)
+    ask = partial(
+        solve,
+        batch_sizes=None if batch is None else _per_device("--batch", batch, devices),
+        cuts=None if cut is None else _per_device("--cut", cut, devices),
+    )
+    report = ask(problem, solver=solver, gap=gap, time_limit=time_limit)
+    saved = _upgrades(report, problem, ask, time_limit) if why else None
+    lost = _mistakes(report, asked, gap, time_limit) if sensitivity else None
+    if as_json:
+        typer.echo(json.dumps(_as_json(report, asked, saved, lost)))
+    else:
+        from hasfl.cli.plans.plan_view import show_plan
+
+        show_plan(report, asked, saved, lost or [])
+
+
+def _as_json(
+    report: "PlanReport", asked: "Question", saved: "Upgrades | None", lost: "list[Mistake] | None"
+) -> dict[str, object]:
+    """The plan and the advice that was asked for."""
+    from hasfl.planning.advice.why import pace_setters
+
+    known = asked.rounds_known
+    printed = {"constants": asked.constants} | report.as_json(rounds_known=known)
+    if saved is not None:
+        printed["set_by"] = pace_setters(report.plan, asked.problem)
+        printed["upgrades"] = [each.as_json(report.objective, rounds_known=known) for each in saved.found]
+    if lost is not None:
+        printed["sensitivity"] = [asdict(mistake) for mistake in lost]
+    return printed
+
+
+def _upgrades(
+    report: "PlanReport", problem: "Problem", solve: "Callable[..., PlanReport]", seconds: float
+) -> "Upgrades":
+    from hasfl.planning.advice.why import GAP, TIME_LIMIT, upgrades
+
+    def ask(upgraded: "Problem", start: "Plan") -> "PlanReport":
+        return solve(upgraded, gap=GAP, time_limit=min(TIME_LIMIT, seconds), start=start)
+
+    return upgrades(report.plan, problem, ask, seconds=seconds)
+
+
+def _mistakes(report: "PlanReport", asked: "Question", gap: float, time_limit: float) -> "list[Mistake]":
+    from hasfl.planning.advice.sensitivity import mistakes, without_rounds
+
+    found = mistakes(report, asked.problem, gap=gap, time_limit=time_limit)
+    return found if asked.rounds_known else without_rounds(found)
+
+
+def _per_device(option: str, text: str, devices: int) -> IntN:
+    """One whole number for every device, from "16" or "8,16,4"."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f"{option} must be a whole number, or one per device like 8,16,4; got {text!r}"
+        ) from None
+    if len(values) not in (1, devices):
+        raise InputError(
+            f"{option} has {len(values)} entries for {devices} devices: give one, or one per device"
+        )
+    if wrong := [value for value in values if not 1 <= value <= MOST]:
+        raise InputError(f"{option} must be from 1 to {MOST:,}, got {str(wrong[0])[:20]}")
+    return np.broadcast_to(values, devices)

@@ -1,0 +1,95 @@
+"""Tells which plan a training has, and why, when it begins and whenever the plan changes."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.fleet import kinds
+from hasfl.plan import Plan
+from hasfl.record import RoundRecord
+from hasfl.reporting.store import ROUNDS
+from hasfl.strategies.reasons import FIRST_PLAN, NEW_PLAN, OTHER_DEVICES, PLAN_KEPT
+from hasfl.theory.traffic import Arrangement
+from hasfl.units import format_seconds
+
+if TYPE_CHECKING:
+    from hasfl.runner.simulation import Simulation
+
+MOST_KINDS = 6  # of devices that are told apart; chosen by hand, by what fits into a line or two
+MOST_CHANGES = 10  # of the plan that are told; chosen by hand
+
+
+def in_words(plan: Plan, names: Sequence[str]) -> str:
+    """A plan, kind by kind: "pi (8 devices) b = 2, cut 1; laptop (6) b = 4–6, cut 2".
+
+    Where all devices do the same, or have too many kinds, they are told as one.
+    """
+    groups = kinds(names)
+    alike = np.ptp(plan.batch_sizes) == 0 and np.ptp(plan.cuts) == 0
+    if len(groups) > MOST_KINDS or (alike and len(groups) > 1):
+        groups = {"": list(range(len(names)))}
+    parts, word = [], " devices"
+    for kind, devices in groups.items():
+        number = f"{len(devices)}{word if len(devices) > 1 or not word else ' device'}"
+        who = f"{kind} ({number})" if kind else number
+        parts.append(f"{who} b = {_span(plan.batch_sizes[devices])}, cut {_span(plan.cuts[devices])}")
+        word = ""
+    return "; ".join(parts)
+
+
+def _span(values: IntN) -> str:
+    low, high = int(np.min(values)), int(np.max(values))
+    return str(low) if low == high else f"{low}–{high}"
+
+
+class PlanStory:
+    """The story of the plans of one training, in lines. A short story is told at the beginning only."""
+
+    def __init__(self, simulation: "Simulation", *, short: bool) -> None:
+        self.training = simulation.training
+        self.short = short
+        self.order = self.training.begin().order  # of the round that the story begins with
+        self.changes = 0  # that were told
+        self.noted: set[str] = set()  # kinds of notes that were told
+
+    def beginning(self) -> list[str]:
+        """The plan that training begins or goes on with."""
+        order = self.order
+        of = "plan" if order.round == 1 else f"plan of round {order.round}"
+        lines = [f"{of}: {self._words(order.round, order.devices, order.plan)}"]
+        return [*lines, *(note for note in order.notes if self._is_told(note))]
+
+    def after(self, record: RoundRecord) -> list[str]:
+        """What is to be told after a round."""
+        if record.round == self.order.round:
+            return []
+        lines = [f"round {record.round}: {note}" for note in record.notes if self._is_told(note)]
+        if not any(line.partition(": ")[2].startswith(NEW_PLAN) for line in lines):
+            return lines
+        self.changes += 1
+        if self.changes == MOST_CHANGES:
+            return [*lines, f"more plans may follow; {ROUNDS} in the run's folder has all of them"]
+        return [*lines, f"plan: {self._words(record.round, record.devices, record.plan)}"]
+
+    def _is_told(self, note: str) -> bool:
+        """New plans are told until there were many of them, every other kind of note once."""
+        kind, _, reason = note.partition(": ")
+        if self.short and kind in (FIRST_PLAN, NEW_PLAN, PLAN_KEPT):
+            return False
+        if kind == NEW_PLAN and reason != OTHER_DEVICES:
+            return self.changes < MOST_CHANGES
+        if kind in self.noted:
+            return False
+        self.noted.add(kind)
+        return True
+
+    def _words(self, round: int, devices: IntN, plan: Plan) -> str:
+        """A plan in words, and the mean time of a round under it."""
+        training = self.training
+        fleet = training.observer.fleet(round, devices)
+        now = Arrangement(plan, fleet, training.clock.depth(plan))
+        aggregation = training.clock.aggregation(now, now).seconds
+        seconds = training.clock.round(now).seconds + aggregation / training.interval
+        return f"{in_words(plan, fleet.names)} · a round takes {format_seconds(seconds)}"

@@ -1,0 +1,219 @@
+"""The constants that a run has read, as known constants for a plan or another training. This needs no torch.
+
+While a run trains, R∞ is unknown, and its records have R∞ = 1. Afterwards R∞ follows from the plans of all
+rounds. By the measured law, training with plan p needs R∞ B(p) rounds, so a round under p is worth 1/B(p) of
+the R∞ rounds with infinitely large batches. A run that reached its goal with the plans p_1, p_2, … has
+
+    R∞ = Σ_t 1/B(p_t)
+
+with the constants that were read last.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from hasfl.constants import BoundConstants, Conditions, Constants, MeasuredConstants
+from hasfl.documents.scenario import Scenario
+from hasfl.errors import InputError
+from hasfl.goal import Goal
+from hasfl.paths import expanded
+from hasfl.profile import Profile
+from hasfl.record import RoundRecord
+from hasfl.reporting.store import RunFolder
+from hasfl.runs.overview import find_run
+from hasfl.runs.request import scenario_folder, stored_scenario
+from hasfl.seeds import Seeds
+from hasfl.settings import Descent, Recipe
+from hasfl.theory.measured_rounds import MeasuredRounds
+from hasfl.world import World
+
+OF_THE_PLAN = ("strategy", "max_batch", "participation", "evaluate_every", "metric")  # settings of no weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunReadings:
+    """A run, and the constants that it read last."""
+
+    path: Path
+    scenario: Scenario  # as it was trained
+    folder: Path  # that paths in the scenario are relative to
+    records: Sequence[RoundRecord]
+    constants: Constants  # measured ones have R∞ = 1
+    read_in: int  # the round of the last reading
+
+    @property
+    def conditions(self) -> Conditions:
+        """What the constants were read for."""
+        return conditions_of(self.scenario)
+
+    def goal_round(self, goal: Goal) -> RoundRecord | None:
+        """The first round after which the goal was reached; None if it was not reached."""
+        accuracies: list[float] = []
+        losses: list[float] = []
+        for record in self.records:
+            if record.held_out_accuracy is not None and record.held_out_loss is not None:
+                accuracies.append(record.held_out_accuracy)
+                losses.append(record.held_out_loss)
+                if goal.reached(accuracies, losses):
+                    return record
+        return None
+
+    def endless_rounds(self, profile: Profile, upto: int) -> float:
+        """R∞ for coming as far as the run came in round `upto`; the constants must be measured ones."""
+        laws: dict[int, MeasuredRounds] = {}
+        return sum(self._law(laws, each, profile).progress(each.plan) for each in self.records[:upto])
+
+    def _law(self, laws: dict[int, MeasuredRounds], record: RoundRecord, profile: Profile) -> MeasuredRounds:
+        """The law for the devices that took part in a round; `laws` keeps those that were made before."""
+        devices = len(record.devices)
+        if devices not in laws:
+            known = self.conditions
+            constants = self.constants.under(replace(known, devices=devices), known)
+            assert isinstance(constants, MeasuredConstants)
+            laws[devices] = MeasuredRounds.with_constants(
+                constants, profile, devices=devices, interval=self.scenario.training.interval
+            )
+        return laws[devices]
+
+
+def conditions_of(scenario: Scenario) -> Conditions:
+    """The learning rate of a scenario, and the number of devices that take part while nobody is absent."""
+    training = scenario.training
+    world = World(
+        fleet=scenario.draw(),
+        seeds=Seeds(scenario.seed),
+        interval=training.interval,
+        participation=training.participation,
+    )
+    return Conditions(training.learning_rate, world.usual_participants)
+
+
+def readings_of(written: Path) -> RunReadings:
+    """The constants that the run in this folder read last."""
+    path = find_run(written)
+    with RunFolder.open(path) as folder:
+        scenario, records = stored_scenario(folder), folder.records()
+        read = [record for record in records if record.constants is not None]
+        if not read:
+            raise InputError(_why_unread(path, scenario, len(records)))
+        return RunReadings(
+            path=path,
+            scenario=scenario,
+            folder=scenario_folder(folder),
+            records=records,
+            constants=_constants(read[-1].constants or {}, path),
+            read_in=read[-1].round,
+        )
+
+
+def named_run(scenario: Scenario, *, folder: Path) -> RunReadings | None:
+    """The run that a scenario takes its constants from, if it names one."""
+    section = scenario.constants
+    return None if section is None or section.run is None else readings_of(_run_beside(section.run, folder))
+
+
+def known_constants(scenario: Scenario, *, folder: Path) -> Constants | None:
+    """The constants that a scenario gives to its training: their numbers, or those that a run has read."""
+    readings = named_run(scenario, folder=folder)
+    if readings is None:
+        return scenario.known_constants
+    return readings.constants.under(conditions_of(scenario), readings.conditions)
+
+
+def _run_beside(written: str, folder: Path) -> Path:
+    """The folder of a run that a scenario names, searched in its folder, then in the working folder."""
+    path = expanded(written)
+    return folder / path if (folder / path).exists() else path
+
+
+def constants_for(
+    scenario: Scenario, profile: Profile, readings: RunReadings
+) -> tuple[Constants, tuple[str, ...]]:
+    """The constants of a run for a scenario, and what a person should know about them.
+
+    Noise and drift are scaled to the scenario's learning rate and number of devices. R∞ is that of the
+    scenario's goal, if the run reached it, else that of coming as far as the run came.
+    """
+    known = readings.constants
+    if len(known) != len(profile):
+        raise InputError(
+            f"{readings.path} trained a model of {len(known)} layers, but {scenario.model_name} has "
+            f"{len(profile)}: choose a run of this model"
+        )
+    remarks = [f"The constants are those that {readings.path} read in round {readings.read_in}."]
+    constants = known.under(conditions_of(scenario), readings.conditions)
+    if isinstance(constants, MeasuredConstants):
+        reached = readings.goal_round(scenario.stop.goal())
+        upto = len(readings.records) if reached is None else reached.round
+        constants = replace(constants, rounds=readings.endless_rounds(profile, upto))
+        remarks.append(_how_far(readings, reached))
+    if differences := _differences(readings.scenario, scenario):
+        remarks.append(
+            f"The run had {' and '.join(differences)}: the rounds are a forecast only as far as this makes "
+            "no difference."
+        )
+    return constants, tuple(remarks)
+
+
+def _how_far(readings: RunReadings, reached: RoundRecord | None) -> str:
+    """What the training time is the time to."""
+    if reached is not None:
+        return f"The training time is that to the goal, which the run reached in round {reached.round}."
+    last = readings.records[-1].round
+    accuracy = next((each.accuracy for each in reversed(readings.records) if each.accuracy is not None), None)
+    came = "" if accuracy is None else f", to {100 * accuracy:.2f} % on the test set"
+    return f"The training time is that to where the run came in its {last} rounds{came}."
+
+
+def _differences(run: Scenario, now: Scenario) -> list[str]:
+    """What the run had otherwise than the scenario, and R∞ depends on."""
+    before, after = _recipe(run), _recipe(now)
+    return [
+        f"{name} {before[name]!r} instead of {after[name]!r}"
+        for name in before
+        if before[name] != after[name]
+    ]
+
+
+def _recipe(scenario: Scenario) -> dict[str, Any]:
+    """Everything that the number of rounds depends on, apart from the plan."""
+    training = {
+        f"training.{field.name}": getattr(scenario.training, field.name)
+        for group in (Recipe, Descent)
+        for field in fields(group)
+        if field.name not in OF_THE_PLAN
+    }
+    data = {f"data.{name}": value for name, value in scenario.data if name not in ("folder", "held_out")}
+    devices = {"devices": conditions_of(scenario).devices}
+    return {"model": scenario.model_name} | training | data | {"data.name": scenario.data_name} | devices
+
+
+def _constants(entry: Mapping[str, Any], path: Path) -> Constants:
+    """The constants of an entry of the records, which holds more than constants."""
+    kind = MeasuredConstants if "noise" in entry else BoundConstants
+    try:
+        return kind(**{field.name: entry[field.name] for field in fields(kind) if field.name in entry})
+    except (InputError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} must hold the constants that it read, but they cannot be used ({error}): restore its "
+            "rounds.jsonl from a copy, or train anew"
+        ) from None
+
+
+def _why_unread(path: Path, scenario: Scenario, rounds: int) -> str:
+    """Why a run has read no constants, and what to do."""
+    if scenario.constants is not None:
+        return f"{path} read no constants, because its scenario gives them: plan with that scenario"
+    interval = scenario.training.interval
+    if rounds < interval:
+        return (
+            f"{path} has {rounds} rounds, and constants are read at the end of an interval of {interval} "
+            "rounds at the earliest: train longer"
+        )
+    return (
+        f"{path} read no constants in its {rounds} rounds: its strategy is {scenario.training.strategy}, and "
+        "only strategies that look for the best plan read them, in round 15 at the earliest; train with "
+        "--strategy hasfl, or longer"
+    )

@@ -1,0 +1,140 @@
+"""Optimisers of a user's own: found by name, tried on a small weight, and asked for their slots."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasfl.callables import call, find
+from hasfl.errors import HasflError, InputError
+from hasfl.state.layer_state import Tensors
+from hasfl.state.optimizers import OPTIMIZERS, Adam, Momentum, Optimizer, Sgd
+
+TRIED_SHAPE, TRIED_REPLICAS, TRIED_STEPS = (2, 3), 3, 2  # of the weight that an optimiser is tried on
+TOLERANCE = 1e-9  # of float64 numbers around 1 after a few steps
+
+
+def optimizer(given: Any, folder: Path | None = None) -> Optimizer:
+    """The optimiser that a setting asks for: hasfl's own by name, or a user's, tried and checked.
+
+    A user's optimiser is an object with a method `step`, or a class or function that makes one when it is
+    called without arguments. `package.module:callable` names one; `folder` is where the module is searched
+    first.
+    """
+    if isinstance(given, str) and given in OPTIMIZERS:
+        return OPTIMIZERS[given]
+    if isinstance(given, Sgd | Momentum | Adam | OwnOptimizer):
+        return given
+    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    own = find(given, "optimizer", folder) if isinstance(given, str) else given
+    if isinstance(own, type) or (callable(own) and not hasattr(own, "step")):
+        own = call(own, name, "optimizer", folder)
+    made = OwnOptimizer(own, name)
+    _try(made)
+    return made
+
+
+def slots_per_weight(optimizer: Optimizer) -> float:
+    """How many numbers an optimiser keeps for each number of a weight; single numbers do not count."""
+    weight = torch.zeros(TRIED_SHAPE)
+    slots = [slot for slot in optimizer.slots(weight).values() if slot.shape == weight.shape]
+    return sum(slot.element_size() / weight.element_size() for slot in slots)
+
+
+class OwnOptimizer:
+    """A user's object with `step(weight, gradient, slots, rate)`.
+
+    It may have `slots(weight)`, if it keeps any; `reach(gradient, slots, rate)`, which is rate · gradient
+    otherwise; and `decays_apart = True`. Every exception that it raises becomes one sentence.
+    """
+
+    def __init__(self, own: Any, name: str) -> None:
+        self.own, self.name = own, name
+        if not callable(getattr(own, "step", None)):
+            raise InputError(
+                f"optimizer {name} must have a method step(weight, gradient, slots, rate), but "
+                f"{type(own).__name__} has none"
+            )
+        self.decays_apart = bool(getattr(own, "decays_apart", False))
+
+    def slots(self, weight: Tensor) -> Tensors:
+        """The user's slots, checked; none where there is no such method."""
+        if not hasattr(self.own, "slots"):
+            return {}
+        with self._in_one_sentence("slots"):
+            slots = self.own.slots(weight)
+        if not isinstance(slots, dict) or not all(isinstance(slot, Tensor) for slot in slots.values()):
+            raise InputError(f"slots of optimizer {self.name} must return tensors by name, got {slots!r:.60}")
+        for slot, tensor in slots.items():
+            if tensor.shape not in (weight.shape, (1,) * weight.dim()):
+                raise InputError(
+                    f"slot {slot!r} of optimizer {self.name} must have the shape of its weight, "
+                    f"{tuple(weight.shape)}, or be one number of shape {(1,) * weight.dim()}, got "
+                    f"{tuple(tensor.shape)}"
+                )
+        return slots
+
+    def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
+        """The user's step."""
+        with self._in_one_sentence("step"):
+            self.own.step(weight, gradient, slots, rate)
+
+    def reach(self, gradient: Tensor, slots: Tensors, rate: Tensor) -> Tensor:
+        """The user's reach; γ g where there is no such method."""
+        if not hasattr(self.own, "reach"):
+            return rate * gradient
+        with self._in_one_sentence("reach"):
+            reach: Tensor = self.own.reach(gradient, slots, rate)
+        if not isinstance(reach, Tensor) or reach.shape != gradient.shape:
+            raise InputError(
+                f"reach of optimizer {self.name} must return a tensor of the gradient's shape, "
+                f"{tuple(gradient.shape)}, got {getattr(reach, 'shape', reach)!r:.60}"
+            )
+        return reach
+
+    @contextmanager
+    def _in_one_sentence(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except HasflError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise InputError(f"{method} of optimizer {self.name} failed: {reason}") from error
+
+
+@torch.no_grad()
+def _try(own: OwnOptimizer) -> None:
+    """Step replicas one by one and stacked. Both must come to the same finite weights."""
+    draw = torch.Generator().manual_seed(0)
+    shape = (TRIED_STEPS, TRIED_REPLICAS, *TRIED_SHAPE)
+    gradients = torch.randn(shape, generator=draw, dtype=torch.float64)
+    start = torch.randn(TRIED_SHAPE, generator=draw, dtype=torch.float64)
+    alone = [_stepped(own, start, own.slots(start), gradients[:, i]) for i in range(TRIED_REPLICAS)]
+    slots = {
+        name: slot.expand(TRIED_REPLICAS, *slot.shape).clone() for name, slot in own.slots(start).items()
+    }
+    together = _stepped(own, start.expand(TRIED_REPLICAS, *TRIED_SHAPE), slots, gradients)
+    if torch.equal(alone[0], start):
+        raise InputError(
+            f"step of optimizer {own.name} must change the weight in place, but left it as it was"
+        )
+    if not together.isfinite().all():
+        raise InputError(f"step of optimizer {own.name} must keep weights finite, but a small trial did not")
+    if not torch.allclose(together, torch.stack(alone), rtol=TOLERANCE, atol=TOLERANCE):
+        raise InputError(
+            f"step of optimizer {own.name} must treat every number of a weight alone, but it steps the "
+            "replicas of several devices at once otherwise than each by itself: leave out norms, means and "
+            "random numbers, and remember nothing outside slots"
+        )
+    own.reach(gradients[0, 0], own.slots(start), torch.tensor(0.1, dtype=torch.float64))
+
+
+def _stepped(own: OwnOptimizer, start: Tensor, slots: Tensors, gradients: Tensor) -> Tensor:
+    weight = start.clone()
+    for gradient in gradients:
+        own.step(weight, gradient.clone(), slots, torch.tensor(0.1, dtype=torch.float64))
+    return weight
