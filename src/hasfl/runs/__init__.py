@@ -1,0 +1,1 @@
+"""Trainings that are kept in folders: started, interrupted, resumed, compared, listed."""

@@ -1,0 +1,121 @@
+"""What is known about runs from their folders, without training. Nothing here needs torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from hasfl.documents.scenario import Scenario
+from hasfl.errors import InputError
+from hasfl.record import RoundRecord
+from hasfl.reporting.store import ENVIRONMENT, ROUNDS, SETTINGS, RunFolder
+from hasfl.runs.request import stored_scenario, stored_settings
+
+RUNS = Path("runs")  # the folder that holds the folders of all runs, where no other is given
+MARKS = (SETTINGS, ENVIRONMENT, ROUNDS)  # files that the folder of a run has, and that others rarely have
+NAMED = 10  # runs that a message names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run in one line. Where it is broken, `fault` says why, and nothing else is known."""
+
+    run: str  # the name of its folder
+    state: Literal["running", "stopped", "finished", "broken"]
+    strategy: str | None = None
+    seed: int | None = None
+    rounds: int = 0
+    accuracy: float | None = None  # of the last evaluation on the test set; of a finished run, its model's
+    seconds: float = 0.0  # of virtual time
+    elapsed_seconds: float = 0.0  # of wall time
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDetails:
+    """All that a run's folder says about it."""
+
+    path: Path
+    summary: RunSummary
+    scenario: Scenario
+    scenario_file: Path  # that the run was begun or last continued with
+    last: RoundRecord | None  # the last round
+    result: Mapping[str, Any] | None  # of a finished run
+    files: Mapping[str, int]  # bytes of each file
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is that of a run, perhaps of a broken one."""
+    return any((path / mark).is_file() for mark in MARKS)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folders of all runs in a folder, sorted by name; a folder that is a run itself is the only one."""
+    if not folder.is_dir():
+        fault = "is a file" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} must be a folder with runs, but {fault}: check its name")
+    if is_run(folder):
+        return [folder]
+    return [path for path in sorted(folder.iterdir()) if path.name[0] != "." and is_run(path)]
+
+
+def find_run(written: Path) -> Path:
+    """The folder of a run, as a path, or by its name in the folder `runs`."""
+    by_name = RUNS / written
+    if not written.exists() and is_run(by_name):
+        return by_name
+    if not is_run(written):
+        fault = "has none of a run's files" if written.is_dir() else "is not there"
+        beside = RUNS if RUNS.is_dir() and written.name == str(written) else written.parent
+        raise InputError(f"{written} must be the folder of a run, but {fault}: {known_runs(beside)}")
+    return written
+
+
+def known_runs(folder: Path) -> str:
+    """Which runs a folder has, as the advice at the end of a message."""
+    names = [path.name for path in runs_in(folder)] if folder.is_dir() else []
+    if not names:
+        return f"there are no runs in {folder}"
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{folder} has {', '.join(islice(names, NAMED))}{more}"
+
+
+def summary(path: Path) -> RunSummary:
+    """A run in one line."""
+    try:
+        with RunFolder.open(path) as folder:
+            return _summary(folder)
+    except InputError as error:
+        return RunSummary(run=path.name, state="broken", fault=str(error))
+
+
+def details(path: Path) -> RunDetails:
+    """All that is known of one run; InputError if it is broken."""
+    with RunFolder.open(path) as folder:
+        settings = stored_settings(folder)
+        return RunDetails(
+            path=path,
+            summary=_summary(folder),
+            scenario=stored_scenario(folder),
+            scenario_file=Path(settings["folder"]) / settings["scenario"],
+            last=next(folder.newest_records(), None),
+            result=folder.result() if folder.finished else None,
+            files={file.name: file.stat().st_size for file in sorted(path.iterdir()) if file.is_file()},
+        )
+
+
+def _summary(folder: RunFolder) -> RunSummary:
+    settings, last = stored_settings(folder), next(folder.newest_records(), None)
+    evaluated = (record.accuracy for record in folder.newest_records() if record.accuracy is not None)
+    finished = folder.finished
+    return RunSummary(
+        run=folder.path.name,
+        state="finished" if finished else "running" if folder.in_use else "stopped",
+        strategy=settings["strategy"],
+        seed=settings["seed"],
+        rounds=0 if last is None else last.round,
+        accuracy=folder.result().get("accuracy") if finished else next(evaluated, None),
+        seconds=0.0 if last is None else last.clock,
+        elapsed_seconds=folder.elapsed_seconds(),
+    )

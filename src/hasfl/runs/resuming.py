@@ -1,0 +1,138 @@
+"""How a run goes on: what may differ from its beginning, and the round that it goes on from.
+
+Where it computes, how often it saves, and the budgets of [stop] may differ. A higher budget lets a finished
+run go on. Everything else decides what is trained, so a run with another value of it would be another run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hasfl.documents.scenario import Scenario
+from hasfl.errors import InputError
+from hasfl.goal import Goal
+from hasfl.record import RoundRecord
+from hasfl.reporting.store import CHECKPOINT, RunFolder
+from hasfl.runner.simulation import Simulation
+from hasfl.runs.request import RunRequest, stored_scenario
+from hasfl.training.checkpoint import restore
+
+MAY_DIFFER = {"training.device", "training.report_every", "training.checkpoint_seconds"}
+SHOWN = 3  # differences that a message names
+LONGEST = 40  # characters of a value that a message shows
+
+
+def require_same(folder: RunFolder, request: RunRequest) -> bool:
+    """Refuse to go on with another training than the folder holds; returns whether the goal is another."""
+    before, now = stored_scenario(folder), request.scenario()
+    if found := differences(before, now):
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        raise InputError(
+            f"{folder.path} was begun with other settings ({'; '.join(found[:SHOWN])}{more}): restore them, "
+            "or choose another place with --out"
+        )
+    return before.stop.goal() != now.stop.goal()
+
+
+def differences(before: Scenario, now: Scenario) -> list[str]:
+    """What is trained otherwise, one phrase for each value, as "training.interval was 15, now 10"."""
+    old, new = resolved(before), resolved(now)
+    return [
+        f"{key} was {_shown(old.get(key))}, now {_shown(new.get(key))}"
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+    ]
+
+
+def resolved(scenario: Scenario) -> Mapping[str, Any]:
+    """Every value that decides what is trained, by its key; what was left out has the value that is used."""
+    settings, training = scenario.settings(), scenario.training
+    every = training.evaluate_every
+    values = dict(_flat("", scenario.model_dump(exclude={"stop"})))
+    values |= {
+        "model.name": scenario.model_name,
+        "data.name": scenario.data_name,
+        "data.held_out": settings.held_out_share,
+        "training.evaluate_every": None if every == training.interval else every,
+        "training.calibrate": settings.serving.calibrates,
+        "training.constants": settings.kind_of_constants,
+    }
+    if training.schedule == "cosine":
+        values["training.schedule_rounds"] = settings.rates.length
+    return {key: value for key, value in values.items() if key not in MAY_DIFFER}
+
+
+def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """The values of nested tables and lists of tables, each with its key, as device[0].flops."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _flat(f"{name}.{key}".removeprefix("."), each)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for index, each in enumerate(value):
+            yield from _flat(f"{name}[{index}]", each)
+    else:
+        yield name, value
+
+
+def _shown(value: object) -> str:
+    text = "left out" if value is None or value == [] else repr(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def back_to_checkpoint(
+    folder: RunFolder, simulation: Simulation, *, other_goal: bool
+) -> Sequence[RoundRecord]:
+    """Restore the last checkpoint, and return the records of the rounds before it.
+
+    The rounds after it are trained again. The folder is not changed. Without any record there need be no
+    checkpoint: training begins.
+    """
+    records, checkpoint = folder.records(), folder.load_checkpoint()
+    if checkpoint is None:
+        _require_no(records, folder)
+        return []
+    arrays, values = checkpoint
+    if other_goal:
+        _require_allows(simulation.training.goal, records)
+    try:
+        kept = records[: values["rounds"]]
+        restore(simulation.training, arrays, values, kept)
+    except (InputError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the checkpoint of {folder.path} is not one of this training ({error}): restore it from a copy, "
+            "or remove the run and begin it anew"
+        ) from None
+    folder.require_rounds(values["rounds"])
+    if not simulation.training.goes_on:
+        raise InputError(
+            f"{folder.path} is trained for {len(kept)} rounds, and [stop] allows no further round: raise the "
+            "budget to go on"
+        )
+    return kept
+
+
+def _require_no(records: Sequence[RoundRecord], folder: RunFolder) -> None:
+    """Refuse to begin anew where rounds are recorded, because they would be lost."""
+    if records:
+        raise InputError(
+            f"{folder.path} has the records of {len(records)} rounds, but no {CHECKPOINT} to go on from: "
+            "restore it from a copy, or train in another place with --out"
+        )
+
+
+def _require_allows(goal: Goal, records: Sequence[RoundRecord]) -> None:
+    """Refuse a goal that would have ended training earlier than it went, because rounds would be lost."""
+    accuracies: list[float] = []
+    losses: list[float] = []
+    last, reached = None, False
+    for record in records:
+        samples = record.samples - (last.samples if last else 0)
+        if reached or not goal.allows(samples, last):
+            raise InputError(
+                f"[stop] would have ended this training after round {record.round - 1}, but {len(records)} "
+                "rounds are trained: raise it to go on, or train in another place with --out"
+            )
+        if record.held_out_accuracy is not None and record.held_out_loss is not None:
+            accuracies.append(record.held_out_accuracy)
+            losses.append(record.held_out_loss)
+            reached = goal.reached(accuracies, losses)
+        last = record

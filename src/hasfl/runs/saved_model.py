@@ -1,0 +1,137 @@
+"""The trained model of a run: rebuilt with its weights, and written in formats that other programs read."""
+
+import importlib.util
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from hasfl.errors import HasflError, InputError, MissingExtra, ModelError
+from hasfl.reporting.replacing import replace_file
+from hasfl.reporting.store import MODEL, RunFolder
+from hasfl.runner.scenarios import load_data, module_of
+from hasfl.runs.request import scenario_folder, stored_scenario
+
+ONNX_PACKAGES = ("onnx", "onnxscript")  # which torch needs to write the format
+# A batch of one sample would be taken for a model that knows no other batch size.
+EXAMPLE_BATCH = 2
+
+
+def export_model(run: Path, form: str, file: Path | None = None) -> Path:
+    """Write the model of a finished run in one of `FORMATS`. Returns the file that was written.
+
+    The written model takes batches of any size. `file` is by default a file in the run's folder.
+    """
+    if form not in FORMATS:
+        raise InputError(f"--to must be one of {', '.join(FORMATS)}, got {form!r}")
+    suffix, write = FORMATS[form]
+    folder = RunFolder.open(run)
+    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
+    if form == "onnx" and missing:
+        raise MissingExtra(f"writing ONNX needs {' and '.join(missing)}: pip install 'hasfl[export]'")
+    target = file or run / f"model{suffix}"
+    weights = saved_weights(folder)
+    replace_file(target, lambda path: write(folder, weights, path), advice="the run itself is unchanged")
+    return target
+
+
+def saved_weights(run: RunFolder) -> dict[str, Tensor]:
+    """The weights and buffers of a finished run, under the names of the model's own `state_dict`."""
+    path = run.path / MODEL
+    if not path.exists():
+        raise InputError(
+            f"{run.path} must be a finished run, but has no {MODEL} yet: continue it with --resume"
+        )
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            f"{path} must hold the weights of a model, but cannot be read ({error}): restore it from a copy"
+        ) from None
+
+
+def trained_module(run: RunFolder, weights: dict[str, Tensor]) -> tuple[nn.Module, Tensor]:
+    """The model of a run in evaluation mode with these weights, and a batch of the samples that it takes."""
+    scenario, folder = stored_scenario(run), scenario_folder(run)
+    module, example = module_of(scenario, load_data(scenario, folder=folder), folder=folder)
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"the weights of {run.path} must fit model {scenario.model_name!r}, but do not ({reason}): "
+            "restore the model as it was when it was trained"
+        ) from None
+    shape = (EXAMPLE_BATCH, *example.shape[1:])
+    return module.cpu().eval(), torch.zeros(shape, dtype=example.dtype)
+
+
+def _write_state_dict(run: RunFolder, weights: dict[str, Tensor], path: Path) -> None:
+    torch.save(weights, path)
+
+
+def _write_torch_export(run: RunFolder, weights: dict[str, Tensor], path: Path) -> None:
+    module, example = trained_module(run, weights)
+    program = _exported(module, lambda: torch.export.export(module, (example,), dynamic_shapes=ANY_BATCH))
+    torch.export.save(program, path)
+
+
+def _write_onnx(run: RunFolder, weights: dict[str, Tensor], path: Path) -> None:
+    module, example = trained_module(run, weights)
+    program = _exported(
+        module,
+        lambda: torch.onnx.export(
+            module,
+            (example,),
+            dynamic_shapes=ANY_BATCH,
+            input_names=["samples"],
+            output_names=["outputs"],
+            verbose=False,
+        ),
+    )
+    program.save(path, external_data=False)
+
+
+def _exported(module: nn.Module, export: Callable[[], Any]) -> Any:
+    """What an exporter of torch makes of a module; a failure becomes one sentence."""
+    try:
+        with _without_remarks():
+            return export()
+    except HasflError:
+        raise
+    except Exception as error:  # an exporter runs the user's forward, which may raise anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(
+            f"torch cannot export {type(module).__name__} for all batch sizes ({reason}): take its weights "
+            "with --to state-dict"
+        ) from error
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Silence what torch's exporters print about their own parts, such as packages that they could use."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+# How torch's exporters are told that the first dimension of the input is the batch and may have any size.
+ANY_BATCH = ({0: torch.export.Dim("batch")},)
+FORMATS = {
+    "state-dict": (".pt", _write_state_dict),
+    "onnx": (".onnx", _write_onnx),
+    "torch-export": (".pt2", _write_torch_export),
+}
