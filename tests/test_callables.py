@@ -26,7 +26,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No module of a test stays for another one, and no cached bytes hide a change of a file."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield
-    for name in ("thing_of_mine", "strategy_of_project", "sizes_of_project"):
+    for name in ("thing_of_mine", "thing_of_mine.inner", "strategy_of_project", "sizes_of_project"):
         sys.modules.pop(name, None)
 
 
@@ -50,6 +50,19 @@ def test_the_folder_of_the_scenario_comes_first(tmp_path: Path, monkeypatch: pyt
     (second / "thing_of_mine.py").unlink()
     sys.modules.pop("thing_of_mine")
     assert find("thing_of_mine:NAME", "thing", second) == "working"
+
+
+def test_modules_of_one_name_in_folders_without_init(tmp_path: Path) -> None:
+    """Python takes such folders of one name for parts of one package, and would keep the first module."""
+    for name in ("first", "second"):
+        (tmp_path / name / "thing_of_mine").mkdir(parents=True)
+        (tmp_path / name / "thing_of_mine" / "inner.py").write_text(f"NAME = {name!r}\n")
+    names = ("first", "second", "first")
+    found = [find("thing_of_mine.inner:NAME", "thing", tmp_path / name) for name in names]
+    assert found == list(names)
+    again = sys.modules["thing_of_mine.inner"]
+    assert find("thing_of_mine.inner:NAME", "thing", tmp_path / "first") == "first"
+    assert sys.modules["thing_of_mine.inner"] is again
 
 
 def test_a_relative_folder_and_the_same_object_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,10 +37,11 @@ def test_code(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def copy_examples(folder: Path, rounds: int) -> None:
-    """Copy the examples; their trainings end after so many rounds."""
+    """Copy the examples; their trainings end after so many rounds, and are warm after the first one."""
     shutil.copytree(ROOT / "examples", folder / "examples")
     for scenario in (folder / "examples").glob("*.toml"):
-        scenario.write_text(re.sub(r"^rounds = \d+", f"rounds = {rounds}", scenario.read_text(), flags=re.M))
+        text = re.sub(r"^rounds = \d+", f"rounds = {rounds}", scenario.read_text(), flags=re.M)
+        scenario.write_text(re.sub(r"^warm_up = \d+", "warm_up = 1", text, flags=re.M))
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in IN_ORDER])
@@ -53,7 +54,8 @@ def test_command(
     command, _, standard_input = command.partition("<")
     if standard_input:
         monkeypatch.setattr(sys, "stdin", io.StringIO((ROOT / standard_input.strip()).read_text()))
-    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    few_seconds = ["--time-limit", "2"] if "--why" in command else []  # of the many upgrades, try some
+    monkeypatch.setattr(sys, "argv", [*shlex.split(command), *few_seconds])
     with pytest.raises(SystemExit) as stop:
         main()
     assert not stop.value.code

@@ -35,7 +35,7 @@ def find(name: str, what: str, folder: Path | None = None) -> object:
     module, _, attribute = name.partition(":")
     try:
         with _searched_first(folder):
-            _forget_another_of_its_name(module.partition(".")[0], folder)
+            _forget_another_of_its_name(module.partition(".")[0])
             found: object = importlib.import_module(module)
             for step in attribute.split("."):
                 found = getattr(found, step)
@@ -58,11 +58,14 @@ def call(function: Callable[[], Result], name: str, what: str, folder: Path | No
         raise InputError(f"calling {what} {name!r} failed: {type(error).__name__}: {error}") from error
 
 
-def _forget_another_of_its_name(package: str, folder: Path | None) -> None:
-    """Drop a module that was imported from elsewhere, if `folder` has one of the same name."""
-    loaded = getattr(sys.modules.get(package), "__spec__", None)
-    own = None if folder is None else PathFinder.find_spec(package, [str(folder.resolve())])
-    if loaded is None or own is None or own.origin == loaded.origin:
+def _forget_another_of_its_name(package: str) -> None:
+    """Drop a module or a package that was imported from elsewhere than where it is found now."""
+    own = PathFinder.find_spec(package)
+    if own is None:
         return
-    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
-        del sys.modules[name]
+    places = own.submodule_search_locations or [own.origin or ""]
+    loaded = [name for name in sys.modules if name == package or name.startswith(f"{package}.")]
+    origins = [getattr(getattr(sys.modules[name], "__spec__", None), "origin", None) for name in loaded]
+    if any(origin and not any(Path(origin).is_relative_to(place) for place in places) for origin in origins):
+        for name in loaded:
+            del sys.modules[name]

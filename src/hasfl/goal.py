@@ -64,6 +64,18 @@ class Goal:
         low_loss = self.loss is not None and losses[-1] <= self.loss
         return accurate or low_loss or (self.converged and plateau(accuracies) is not None)
 
+    def met_by(self, records: Sequence[RoundRecord]) -> RoundRecord | None:
+        """The first round after which `reached` was true; None if there is none."""
+        accuracies: list[float] = []
+        losses: list[float] = []
+        for record in records:
+            if record.held_out_accuracy is not None and record.held_out_loss is not None:
+                accuracies.append(record.held_out_accuracy)
+                losses.append(record.held_out_loss)
+                if self.reached(accuracies, losses):
+                    return record
+        return None
+
 
 ROUNDED = 1 - 1e-12  # so that 0.07 of 100 samples are 7, although 0.07 * 100 is a little more
 UNTIL_CONVERGED = Goal(converged=True)

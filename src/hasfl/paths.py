@@ -11,3 +11,11 @@ def expanded(path: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         raise InputError(f"{path} begins with the home folder of nobody here: write the whole path") from None
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file or folder; a path that is too long for one is not there."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # ValueError: a null character
+        return False

@@ -229,6 +229,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "no such option": ("train {s} --sed 1", "No such option"),
     "a slash": ("train {s} --out {o} --run a/b", "--run must be a folder's name without slashes, got 'a/b'"),
     "the folder above": ("train {s} --out {o} --run ..", "--run must be a folder's name"),
+    "a hidden folder": ("train {s} --out {o} --run .a", "without a dot at its beginning, got '.a'"),
     "an empty name": ("train {s} --out {o} --run=", "--run must be the name of a folder, got an empty name"),
     "a name of two lines": ("train {s} --out {o} --run a\nb", "without control characters, got 'a\\nb'"),
     "a bell in a name": ("train {s} --out {o} --run a\x07", "without control characters, got 'a\\x07'"),

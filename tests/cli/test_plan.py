@@ -405,9 +405,9 @@ def test_without_constants_the_plan_rests_on_guesses_and_says_so(hasfl: Hasfl) -
 
 
 def test_another_strategy_is_told_to_measure_with_hasfl(hasfl: Hasfl, tmp_path: Path) -> None:
-    path = tmp_path / "fl.toml"
+    path = tmp_path / "f l.toml"
     path.write_text('data.name = "digits"\ntraining.strategy = "fl"\n')
-    assert f"hasfl train {path} --strategy hasfl --run measured" in hasfl("plan", path).out
+    assert f"hasfl train '{path}' --strategy hasfl --run measured" in hasfl("plan", path).out
 
 
 def test_advice_on_guesses_is_in_shares(hasfl: Hasfl, tmp_path: Path) -> None:

@@ -116,12 +116,18 @@ def test_folders_without_runs(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.
     assert "must be a folder with runs, but is a file" in sentence(hasfl("runs", tmp_path / "file"))
     monkeypatch.chdir(tmp_path)
     assert "runs must be a folder with runs" in sentence(hasfl("runs"))
+    too_long = "x" * 300  # for any file system
+    assert "must be a folder with runs, but does not exist" in sentence(hasfl("runs", too_long))
+    assert "must be the folder of a run, but is not there" in sentence(hasfl("show", too_long))
 
 
 def test_one_run(hasfl: Hasfl, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained)
     by_path, by_name = hasfl("show", "runs/small-sfl-seed0"), hasfl("show", "small-sfl-seed0")
     assert (by_path.code, by_path.out) == (0, by_name.out)
+    (trained / "small-sfl-seed0").mkdir()  # a folder of this name that is no run
+    assert hasfl("show", "small-sfl-seed0").out == by_name.out
+    (trained / "small-sfl-seed0").rmdir()
     for what in (
         "sfl with seed 0: small-cnn on digits, 3 devices, sgd with learning rate 0.05",
         "used up its budget after 4 rounds",
@@ -169,3 +175,12 @@ def test_only_the_end_of_the_records_is_read(tmp_path: Path, monkeypatch: pytest
     for block in (1, 7, 100, 10**6):
         monkeypatch.setattr("hasfl.reporting.journal.BLOCK", block)
         assert list(journal.newest_rows()) == expected
+
+
+def test_records_that_cannot_be_read_break_one_run_only(hasfl: Hasfl, runs: Path) -> None:
+    (runs / "stopped" / "rounds.jsonl").unlink()
+    (runs / "stopped" / "rounds.jsonl").mkdir()
+    shown = hasfl("runs", runs, "--json")
+    states = {run["run"]: (run["state"], run["fault"]) for run in json.loads(shown.out)["runs"]}
+    assert states["finished"] == ("finished", None)
+    assert states["stopped"] == ("broken", f"cannot read {runs / 'stopped' / 'rounds.jsonl'}: Is a directory")

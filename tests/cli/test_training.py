@@ -309,6 +309,11 @@ def test_a_dry_run_says_what_it_takes_and_trains_nothing(hasfl: Hasfl, tmp_path:
     found = json.loads(printed.out)
     assert found["first"]["need"]["activations"] > 0
     assert found["largest"]["samples"] == 32 >= found["first"]["samples"]  # 4 devices, max_batch 8
+    some = write(tmp_path, {"training.participation": "0.5"})
+    largest = json.loads(hasfl("train", some, "--dry-run", "--json").out)["largest"]
+    assert (largest["devices"], largest["samples"]) == (2, 16)  # that many take part at a time
+    largest = json.loads(hasfl("train", some, "--dry-run", "--json", "--strategy", "sl").out)["largest"]
+    assert (largest["devices"], largest["samples"]) == (1, 8)  # in turns
     assert not (tmp_path / "runs").exists()
 
 

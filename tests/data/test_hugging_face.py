@@ -68,6 +68,9 @@ def test_images_and_names_of_classes(datasets: Any, tmp_path: Path) -> None:
     saved(datasets, tmp_path / "arrays", {"x": pixels, "y": Y}, arrays)
     found = load_dataset("arrays", folder=tmp_path)
     assert torch.equal(found.x_train, expected.x_train)
+    saved(datasets, tmp_path / "lists", {"x": pixels, "y": Y})  # without features: lists of lists of bytes
+    found = load_dataset("lists", folder=tmp_path)
+    assert torch.equal(found.x_train, expected.x_train)
 
 
 def test_numbers(datasets: Any, tmp_path: Path) -> None:

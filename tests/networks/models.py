@@ -100,6 +100,12 @@ def plain() -> nn.Module:
     )
 
 
+def half_buffer() -> nn.Module:
+    module = plain()
+    module.register_buffer("scale", torch.ones(3, dtype=torch.bfloat16))
+    return module
+
+
 class Dropping(nn.Module):
     """Dropout as a function, which behaves otherwise in evaluation."""
 

@@ -148,7 +148,10 @@ def test_whole_numbers_may_come_in(make: Callable[[], nn.Module], layers: int) -
         (models.Chained(), "Chained cannot be cut anywhere: no place was found where exactly one tensor"),
         (nn.Linear(4, 4), "Linear cannot be cut anywhere: its forward cannot be traced"),
         (models.Noisy.Looping(), "Looping cannot be cut anywhere: its forward cannot be traced"),
-        (models.Picky(), "Picky cannot be worked out from shapes alone"),
+        (
+            models.Picky(),
+            "Picky cannot be worked out from shapes alone, .* decides by the numbers of a sample",
+        ),
         (models.TwoResults(), "a model must return one tensor, but TwoResults returns tuple: wrap it"),
         (
             models.Answers(lambda y: {"logits": y}),
@@ -158,6 +161,7 @@ def test_whole_numbers_may_come_in(make: Callable[[], nn.Module], layers: int) -
         (models.Answers(lambda y: y.shape[1]), "must return one tensor, but Answers returns int: wrap it"),
         (models.Positions(), "one tensor, but the forward of Positions needs 2 inputs .x, positions.: wrap"),
         (models.plain().half(), "in float32 or float64, but 0.weight of Sequential is in float16: convert"),
+        (models.half_buffer(), "in float32 or float64, but scale of Sequential is in bfloat16: convert"),
         (
             nn.Sequential(nn.LazyLinear(3), nn.ReLU()),
             "Sequential has lazy layers, .* shape of 0.weight .*call",
@@ -168,7 +172,7 @@ def test_whole_numbers_may_come_in(make: Callable[[], nn.Module], layers: int) -
         ),
         (models.plain().requires_grad_(False), "Sequential has no weights to train: at least one parameter"),
         (nn.Sequential(nn.Linear(5, 4), nn.ReLU()), "Linear cannot .* for samples of 4 in float32: "),
-        (models.ModeSwitch(), "ModeSwitch cannot be cut: its forward runs other operations in"),
+        (models.ModeSwitch(), "ModeSwitch cannot be cut: its forward runs other operations when it"),
     ],
 )
 def test_what_cannot_be_cut_says_why(module: nn.Module, message: str) -> None:
@@ -189,3 +193,44 @@ def test_a_layered_model_runs_its_layers_in_turn() -> None:
         by_hand = model.layers[name](by_hand)
     torch.testing.assert_close(model.eval()(x), model.part(2, 5)(model.part(0, 2)(x)))
     assert by_hand.shape == (3, 10)
+
+
+class Halves(nn.Module):
+    """Doubles the first half of its batch, whose size follows from the batch size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        half = x.shape[0] // 2
+        x = self.first(x)
+        return self.last(torch.cat((2 * x[:half], x[half:])))
+
+
+@pytest.mark.parametrize("batch", [2, 3, 8, 13])
+def test_a_number_that_follows_from_the_batch_size_is_no_constant(batch: int) -> None:
+    module, x = Halves(), sample(VECTOR, batch)
+    torch.testing.assert_close(layered(module, x)(x), module(x))
+
+
+class LongResidual(nn.Module):
+    """Hundreds of steps that are functions and not modules."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for _ in range(self.steps):
+            x = x + torch.tanh(x)
+        return self.last(x)
+
+
+def test_a_long_module_is_cut_after_every_step() -> None:
+    module, x = LongResidual(steps=300), sample(VECTOR, 3)
+    chain = layered(module, x)
+    assert len(chain) == 302
+    torch.testing.assert_close(chain(x), module(x))

@@ -37,7 +37,7 @@ def oracle(seed: int) -> tuple[Plan, float] | None:
     return best_of_all(tiny(seed))
 
 
-@pytest.mark.parametrize("hundred", quick_then_slow(range(4), quick=2))
+@pytest.mark.parametrize("hundred", quick_then_slow(range(4)))
 def test_equals_enumeration(hundred: int) -> None:
     feasible = 0
     for seed in TINY[hundred * 100 : (hundred + 1) * 100]:
@@ -144,7 +144,7 @@ def test_batches_alone_and_cuts_alone_equal_enumeration(keep: str, solve: object
     assert solved >= 60
 
 
-@pytest.mark.parametrize("part", quick_then_slow(range(4)))
+@pytest.mark.parametrize("part", quick_then_slow([1, 0, 2, 3]))  # the quickest one first
 def test_no_heuristic_beats_the_bound_of_a_larger_fleet(part: int) -> None:
     compared = 0
     for seed in range(3000 + part * 30, 3030 + part * 30):
@@ -169,7 +169,7 @@ def test_no_heuristic_beats_the_bound_of_a_larger_fleet(part: int) -> None:
     assert compared >= 8
 
 
-@pytest.mark.parametrize("edges", quick_then_slow([8, 256, 4, 32], quick=2))
+@pytest.mark.parametrize("edges", quick_then_slow([256, 8, 4, 32]))
 def test_batches_on_a_grid_of_any_size_agree_with_the_search(
     edges: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +225,7 @@ def test_the_same_question_gets_the_same_answer() -> None:
 
 def test_a_warm_start_helps_and_does_not_change_the_promise() -> None:
     cold = warm = 0
-    for seed in range(3000, 3030):
+    for seed in range(3000, 3010):
         problem = random_problem(seed, devices=(20, 40), layers=(4, 8), max_batch=32)
         rng = np.random.default_rng(seed)
         drifted = replace(

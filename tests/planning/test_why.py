@@ -54,7 +54,7 @@ def test_every_resource_has_words() -> None:
     assert set(SERVER_RESOURCES) == set(PER_SERVER)
 
 
-@pytest.mark.parametrize("part", quick_then_slow(range(10)))
+@pytest.mark.parametrize("part", quick_then_slow([1, 0, *range(2, 10)]))  # a quick one first
 def test_the_optimum_falls_by_what_is_said_within_its_error(part: int) -> None:
     tried = 0
     for seed in range(part * 20, part * 20 + 20):

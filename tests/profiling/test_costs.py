@@ -151,3 +151,22 @@ def test_batch_norms_and_smallest_batches_are_found_from_shapes() -> None:
 def test_other_norms_are_no_batch_norms(norm: str) -> None:
     layers = count_layers(network("vgg16", norm=norm))
     assert not any(layer.batch_norm or layer.smallest_batch > 1 for layer in layers)
+
+
+def test_buffers_that_a_module_does_not_save_are_not_sent() -> None:
+    """Cut or not, only the saved one counts."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+            self.register_buffer("scale", torch.ones(4))
+            self.register_buffer("mask", torch.ones(4, 4).tril(), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x) * self.scale
+            return self.last(x @ self.mask)
+
+    whole = LayeredModel({"whole": Masked()}, torch.empty(1, 4))
+    for model in (whole, layered(Masked(), torch.empty(1, 4))):
+        assert sum(layer.buffer_bits for layer in count_layers(model)) == 4 * 32

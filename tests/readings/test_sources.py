@@ -241,8 +241,10 @@ def test_the_papers_constants_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_given_constants_stay() -> None:
     made = FixedConstants(CONSTANTS[0])
     assert made.learn(probe_of(engine()), order(), 1, 1.0) is None
-    made.restore(made.saved())
     assert made.constants() is CONSTANTS[0]
+    other = FixedConstants(CONSTANTS[1])
+    other.restore(json.loads(json.dumps(made.saved())))
+    assert other.saved() == made.saved() != FixedConstants(CONSTANTS[1]).saved()
 
 
 def samples_read(batch: int, devices: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:

@@ -41,12 +41,17 @@ def run(
     ("changes", "kind"),
     [
         ({}, "measured"),
-        ({"training.constants": '"measured"', "training.strategy": '"habs+cut=2"'}, "measured"),
         ({"training.constants": '"paper"'}, "paper"),
-        ({"training.strategy": '"hasfl-bcd"'}, "paper"),
-        ({"training.target": "1000.0"}, "paper"),
         ({"training.strategy": '"sfl"'}, "none"),
-        ({"training.strategy": '"rbs+rhams"'}, "none"),
+        *(
+            pytest.param(changes, kind, marks=pytest.mark.slow)
+            for changes, kind in (
+                ({"training.constants": '"measured"', "training.strategy": '"habs+cut=2"'}, "measured"),
+                ({"training.strategy": '"hasfl-bcd"'}, "paper"),
+                ({"training.target": "1000.0"}, "paper"),
+                ({"training.strategy": '"rbs+rhams"'}, "none"),
+            )
+        ),
     ],
     ids=str,
 )

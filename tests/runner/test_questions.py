@@ -58,9 +58,10 @@ SCENARIOS: dict[str, dict[str, str]] = {
     "images": IMAGES,
     "images in shards, some held out": IMAGES | SHARDS | {"data.held_out": "0.2"},
     "own model": IMAGES | {"model.name": '"mine:small"'},
-    "own model with its example": IMAGES | {"model.name": '"mine:with_example"'},
+    "own model, no data named": {"data.name": "", "model.name": '"mine:other"'},
     "own optimiser": {"training.optimizer": '"mine:Slotted"'},
     "some participate": {"training.participation": "0.5"},
+    "own model with its example": IMAGES | {"model.name": '"mine:with_example"'},
     "few samples": {"data.samples": "5", "training.max_batch": "64"},
     "momentum": {"training.optimizer": '"momentum"'},
     "without norms": {"model.norm": '"none"'},
@@ -238,7 +239,7 @@ def test_the_constants_of_a_run_are_those_that_it_read_last(trained: Path) -> No
     assert isinstance(planned, MeasuredConstants)
     assert (known.rounds, known.noise) == (1.0, planned.noise)
     assert np.array_equal(known.drift_of, planned.drift_of)
-    reached = run.goal_round(run.scenario.stop.goal())
+    reached = run.scenario.stop.goal().met_by(run.records)
     assert reached is not None
     assert planned.rounds == run.endless_rounds(asked.problem.profile, reached.round)
     assert f"which the run reached in round {reached.round}" in " ".join(asked.remarks)
@@ -298,6 +299,30 @@ def test_a_scenario_may_name_the_run(
     begins = training.observer.problem(1, np.arange(4)).constants
     assert equal(replace(asked.problem.constants, rounds=1.0), begins)
     assert solve(asked.problem).plan == training.begin().order.plan
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_the_constants_that_it_was_begun_with(hasfl: Hasfl, trained: Path) -> None:
+    """Also if the run that they are from has read others since."""
+    source = trained / "runs" / "source"
+    shutil.copytree(trained / "runs" / "read", source)
+
+    def train(name: str, rounds: int, *options: str) -> bytes:
+        changes = {"training.interval": "1", "world.rates": '"walk"', "stop.rounds": str(rounds)}
+        path = write(trained, changes, '[constants]\nfrom = "runs/source"\n', name="from")
+        done = hasfl("train", path, "--out", trained / "runs", "--run", name, *options)
+        assert done.code == 0, done.err
+        return (trained / "runs" / name / "rounds.jsonl").read_bytes()
+
+    whole = train("whole", 5)
+    train("begun", 3)
+    rows = [json.loads(line) for line in (source / "rounds.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["constants"] is not None:
+            row["constants"]["noise"] *= 1000  # asks for larger batches
+    (source / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert train("begun", 5, "--resume") == whole
+    assert train("other", 5) != whole
 
 
 BEYOND = {"training.interval": "15", "training.constants": '"paper"'}

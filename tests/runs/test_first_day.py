@@ -1,7 +1,7 @@
 """A new user's first day: models and data of their own, from a file to predictions of the plain module.
 
-Each case does what a person would type, in a folder of its own: profile, plan, train for a few rounds, raise the
-budget and resume, plan with what the run read, load the weights into the plain module, predict. The plain
+Each case does what a person would type, in a folder of its own: profile, plan, train for a few rounds, raise
+the budget and resume, plan with what the run read, load the weights into the plain module, predict. The plain
 module must have the accuracy that the run reports.
 """
 
@@ -100,6 +100,7 @@ class Case:
     model: str
     data: str
     optimizer: str
+    shape: tuple[str, ...]  # of a sample, for `hasfl profile`
     right: Callable[[Tensor, Tensor], Tensor]
 
 
@@ -114,8 +115,10 @@ def right_tokens(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 CASES = {
-    "residual CNN on an .npz file": Case("Cnn", "blobs.npz", "momentum", right_classes),
-    "GPT on a torch Dataset": Case("Gpt", "{module}:rows", "adam", right_tokens),
+    "residual CNN on an .npz file": Case("Cnn", "blobs.npz", "momentum", ("--input", "1x6x6"), right_classes),
+    "GPT on a torch Dataset": Case(
+        "Gpt", "{module}:rows", "adam", ("--input", "5", "--tokens"), right_tokens
+    ),
 }
 
 
@@ -149,7 +152,6 @@ def test_from_a_file_to_predictions(
     elsewhere, project = tmp_path / "elsewhere", tmp_path / "project"
     elsewhere.mkdir()
     project.mkdir()
-    monkeypatch.chdir(elsewhere)  # models and data are found from the scenario's folder
     (project / f"{module_name}.py").write_text(OWN_CODE)
     write_blobs(project / "blobs.npz")
 
@@ -166,9 +168,13 @@ def test_from_a_file_to_predictions(
         assert (done.code, "Traceback" in done.err) == (0, False), done
         return done.out
 
+    monkeypatch.chdir(project)  # without a scenario, the model is found from the working folder
+    layers = json.loads(ok("profile", f"{module_name}:{case.model}", *case.shape, "--json"))["layers"]
+    monkeypatch.chdir(elsewhere)  # with one, model and data are found from the scenario's folder
     guessed = json.loads(ok("plan", scenario(6), "--json"))
     assert guessed["constants"] == "guessed"
     assert len(guessed["cuts"]) == 4
+    assert max(guessed["cuts"]) <= len(layers)
     ok("train", scenario(6), "--out", "runs", "--run", "mine")
     ok("train", scenario(15), "--out", "runs", "--run", "mine", "--resume")
     result = json.loads((elsewhere / "runs/mine/result.json").read_text())

@@ -192,6 +192,8 @@ def test_the_same_scenario_written_otherwise_is_no_difference() -> None:
     other = parsed('[[device]]\nflops = 2e9\nname = "a"\nup_rate = "1 MB/s"\ndown_rate = "1 Mbps"\n')
     assert differences(first, again) == []
     assert differences(first, other) == ["device[0].flops was 1000000000.0, now 2000000000.0"]
+    one, two = (parsed(f'constants.from = "{run}"') for run in ("one", "two"))
+    assert differences(one, two) == ["constants.from was 'one', now 'two'"]
 
 
 def test_a_run_that_is_not_there(hasfl: Hasfl, train: Train, tmp_path: Path) -> None:

@@ -147,6 +147,18 @@ def test_ties_go_to_the_lower_loss_and_then_to_the_first(evaluations: list[tuple
     assert int(best.states[0].weights["w"]) == ranked[0]
 
 
+def test_a_model_that_has_diverged_is_never_the_best() -> None:
+    """Its outputs are NaN, and still the first class counts as its answer."""
+    best = BestModel()
+    model = [LayerState({"w": torch.tensor(1.0)}, {}, {})]
+    assert not best.take(model, 0.9, float("nan"))
+    assert not best.take(model, 0.9, float("inf"))
+    assert not best.states
+    assert best.take(model, 0.1, 3.0)
+    assert not best.take(model, 0.9, float("nan"))
+    assert best.accuracy == 0.1
+
+
 def test_samples_are_held_out_for_it() -> None:
     rounds = Goal(rounds=5)
     assert Settings(goal=rounds).held_out_share == 0

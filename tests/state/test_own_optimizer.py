@@ -96,6 +96,10 @@ BAD = {
         ("def slots(self, weight): return {'m': torch.zeros(7)}", f"{STEP} pass"),
         "slot 'm' of optimizer own_bad:Own must have the shape of its weight, (2, 3), or be one number",
     ),
+    "slots that no checkpoint can save": (
+        ("def slots(self, weight): return {'m': weight.bfloat16()}", f"{STEP} pass"),
+        "slot 'm' of optimizer own_bad:Own must have a type that a checkpoint can save",
+    ),
     "slots that are no tensors": (
         ("def slots(self, weight): return [1]", f"{STEP} pass"),
         "slots of optimizer own_bad:Own must return tensors by name, got [1]",
@@ -144,3 +148,24 @@ def test_a_step_that_fails_only_later_is_one_sentence_too() -> None:
 
     with pytest.raises(InputError, match=r"^step of optimizer Late failed: RuntimeError: not$"):
         list(simulation("sfl", optimizer=Late(), rounds=3))
+
+
+def test_slots_may_begin_as_the_weight_itself() -> None:
+    """They get memory of their own, so it is the same as a copy."""
+
+    class Slow:
+        def __init__(self, *, copies: bool) -> None:
+            self.copies = copies
+
+        def slots(self, weight: Tensor) -> dict[str, Tensor]:
+            return {"slow": weight.clone() if self.copies else weight}
+
+        def step(self, weight: Tensor, gradient: Tensor, slots: dict[str, Tensor], rate: Tensor) -> None:
+            slots["slow"].lerp_(weight.sub_(rate * gradient), 0.5)
+            weight.copy_(slots["slow"])
+
+    copied, itself = (
+        [record.loss for record in simulation("sfl", optimizer=Slow(copies=copies), rounds=5)]
+        for copies in (True, False)
+    )
+    assert copied == itself

@@ -148,6 +148,11 @@ WAYS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Way]] = {
         (FEATURES,),
         MAPPED,
     ),
+    "dropout and the largest number of all samples": (
+        lambda: nn.Sequential(nn.PReLU(FEATURES), nn.Dropout(0.2), Applied(lambda x: x / x.abs().amax())),
+        (FEATURES,),
+        LOOPED,
+    ),
     "noise": (lambda: Applied(lambda x: x + 0.1 * torch.randn_like(x)), (FEATURES,), RAGGED),
     "one random number for each sample": (RandomDepth, (FEATURES,), LOOPED),
 }

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hasfl.cli.tables import titled
 from hasfl.plan import Plan
 from hasfl.reporting.metrics import Spread, outcome, speed_ups
 from hasfl.reporting.time_to_goal import Finish, finish
@@ -101,7 +101,7 @@ def convergence_rows(contests: Sequence[Contest]) -> list[ConvergenceRow]:
 def show_race(rows: Sequence[RaceRow], goal: float, plan: ChosenPlan, picture: Path) -> None:
     """Print who reached the goal when, the last plan of the first strategy, and the winner."""
     first = rows[0].strategy
-    table = _titled(f"Who has {100 * goal:g} % of the held-out samples right first")
+    table = titled(f"Who has {100 * goal:g} % of the held-out samples right first")
     table.add_column("strategy", no_wrap=True)
     columns = ("virtual time", f"times as long\nas {escape(first)}", "rounds", "test accuracy\nat that time")
     for column in columns:
@@ -130,7 +130,7 @@ def show_convergence(rows: Sequence[ConvergenceRow], seeds: Sequence[int], pictu
     """
     first, common = rows[0].strategy, rows[0].common_accuracy
     some = any(row.converged for row in rows)
-    table = _titled("Who learns more, and sooner")
+    table = titled("Who learns more, and sooner")
     table.add_column("strategy", no_wrap=True)
     for column in (
         "converged\naccuracy" if some else "best\naccuracy",
@@ -185,7 +185,7 @@ def _plan_table(plan: ChosenPlan) -> Table:
     """The batch size and the cut of every group of devices, and how long a round's two halves take them."""
     latency = plan.latency(plan.plan)
     when = f"round {plan.round}, seed {plan.seed}"
-    table = _titled(f"What {escape(plan.strategy)} gave each device ({when})")
+    table = titled(f"What {escape(plan.strategy)} gave each device ({when})")
     table.add_column("devices", no_wrap=True)
     for column in ("compute", "uplink", "batch", "cut", "before the\nserver", "after the\nserver"):
         table.add_column(column, justify="right")
@@ -245,10 +245,6 @@ def _why(plan: ChosenPlan) -> str:
 
 def _show_picture(console: Console, picture: Path, which: str = "") -> None:
     console.print(f"accuracy against time{which}: {escape(str(picture))}", highlight=False, soft_wrap=True)
-
-
-def _titled(title: str) -> Table:
-    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
 
 
 def _time_or_failure(row: RaceRow) -> str:

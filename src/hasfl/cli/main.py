@@ -48,7 +48,7 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        _fail(f"cannot write: {error.strerror}", 1)
+        _fail(f"cannot write: {error.strerror or error}", 1)
     except Exception as error:
         if not hasattr(error, "format_message"):  # the parser's own errors have it, whatever their class
             raise

@@ -1,10 +1,9 @@
 """A model's layer table for people."""
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from hasfl.cli.tables import titled
 from hasfl.documents.profile_file import LayerRow, ProfileFile
 from hasfl.units import format_quantity
 
@@ -15,12 +14,7 @@ COLUMNS = ("cut", "layer", "output", "forward", "backward", "activations", "para
 def show_profile(table: ProfileFile) -> None:
     """Print one row per layer and the sums."""
     console = Console()
-    shown = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"{escape(table.model)}, one sample",
-        title_justify="left",
-        title_style="bold",
-    )
+    shown = titled(f"{escape(table.model)}, one sample")
     columns = [
         name for name in COLUMNS if console.width >= WIDE or name not in ("backward", "sub-model so far")
     ]

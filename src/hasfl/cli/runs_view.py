@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from hasfl.cli.plans.story import in_words
+from hasfl.cli.tables import titled
 from hasfl.cli.training_view import ending
 from hasfl.reporting.metrics import Outcome
 from hasfl.reporting.store import CHECKPOINT, ENVIRONMENT, MODEL, RESULT, ROUNDS, SCENARIO, SETTINGS, TIMING
@@ -37,13 +37,7 @@ def show_runs(runs: Sequence[RunSummary], folder: Path) -> None:
     if not runs:
         console.print(f"there are no runs in {escape(str(folder))}", highlight=False, soft_wrap=True)
         return
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"Runs in {escape(str(folder))}",
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-    )
+    table = titled(f"Runs in {escape(str(folder))}", padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold", min_width=LEAST_WIDTH)
     table.add_column("state", no_wrap=True)
     table.add_column("strategy", overflow="fold")
@@ -116,7 +110,7 @@ def _how_it_stands(run: RunDetails) -> str:
 
 
 def _files(run: RunDetails) -> Table:
-    table = _titled(f"Files in {escape(str(run.path))}")
+    table = titled(f"Files in {escape(str(run.path))}")
     for file, size in run.files.items():
         if file in MEANING or file.startswith("model."):
             table.add_row(
@@ -135,7 +129,3 @@ def commands(run: RunDetails) -> Mapping[str, str]:
         export = ["hasfl", "export", str(run.path), "--to", "onnx"]
         return {"export": shlex.join(export), "train longer, after raising [stop]": shlex.join(resume)}
     return {} if run.summary.state == "running" else {"resume": shlex.join(resume)}
-
-
-def _titled(title: str) -> Table:
-    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")

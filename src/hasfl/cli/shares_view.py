@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
+
+from hasfl.cli.tables import titled
 
 DEVICES_SHOWN = 40
 CLASSES_SHOWN = 10
@@ -56,14 +57,7 @@ def _table(
     padding: int = 1,
 ) -> Table:
     """A row for each device: its name, its samples, and a number for each column."""
-    title = f"Who holds what of {escape(name)}"
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, padding),
-    )
+    table = titled(f"Who holds what of {escape(name)}", padding=(0, padding))
     table.add_column("device", no_wrap=True)
     table.add_column("samples", justify="right", no_wrap=True)
     for column in columns:

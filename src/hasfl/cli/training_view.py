@@ -6,14 +6,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from hasfl.cli.plans.story import PlanStory
+from hasfl.cli.tables import titled
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import Outcome
@@ -195,7 +194,7 @@ def _many(number: int, thing: str) -> str:
 
 def show_forecast(found: "Forecast") -> None:
     """Print what a training would hold in memory, by what it is for."""
-    table = Table(box=box.SIMPLE_HEAD, title="Memory of a round", title_justify="left", title_style="bold")
+    table = titled("Memory of a round")
     table.add_column("")
     rounds = {"the first round": found.first, "the largest that may follow": found.largest}
     for name in rounds:

@@ -150,7 +150,7 @@ def _check_alike(x_train: Tensor, x_test: Tensor) -> None:
 
 def _as_tensor(field: str, numbers: Given) -> Tensor:
     """The numbers as a tensor of uint8, float32 or int64, which shares memory with `numbers` if possible."""
-    x = numbers.detach() if isinstance(numbers, Tensor) else _shared(_as_array(field, numbers))
+    x = numbers.detach().cpu() if isinstance(numbers, Tensor) else _shared(_as_array(field, numbers))
     if x.dtype == torch.bool or x.is_complex():
         raise InputError(f"{field} must hold numbers, got {x.dtype}: convert it to float32 or int64")
     if x.dtype == torch.uint8:

@@ -15,7 +15,7 @@ from hasfl.data.files.idx import FASHION_MNIST
 from hasfl.data.files.npz import read_npz
 from hasfl.data.files.published import Published, optional_module
 from hasfl.errors import InputError
-from hasfl.paths import expanded
+from hasfl.paths import expanded, is_there
 
 PUBLISHED: dict[str, Published] = {source.name: source for source in (FASHION_MNIST, CIFAR10, CIFAR100)}
 DATASETS: tuple[str, ...] = ("digits", *PUBLISHED)
@@ -40,7 +40,7 @@ def load_dataset(
     The data folder is `folder`, by default `default_folder()`. Missing files of a published data set are
     downloaded into the default folder, but never into a `folder` that the caller chose.
     """
-    if folder is not None and not folder.is_dir():
+    if folder is not None and not (is_there(folder) and folder.is_dir()):
         raise InputError(f"the data folder {folder} does not exist: create it, or leave it out to download")
     data_folder = default_folder() if folder is None else folder
     if columns is not None and name in DATASETS:
@@ -68,11 +68,7 @@ def default_folder() -> Path:
 def _found(name: str, *places: Path) -> Path:
     """The first of the places that has a file or folder of this name."""
     paths = list(dict.fromkeys(place / expanded(name) for place in places))
-    try:
-        present = [path for path in paths if name and path.exists()]
-    except (OSError, ValueError):  # the name is too long, or has a null character
-        present = []
-    if present:
+    if name and (present := [path for path in paths if is_there(path)]):
         return present[0]
     near = get_close_matches(name, DATASETS, n=1)
     hint = (

@@ -46,7 +46,7 @@ class SimulatedEngine(LocalEngine):
         graphed = job.data.x.is_cuda and Way.LOOPED not in self.ways and not any(self.draws)
         self.graphs = RoundGraphs(job.data.x.device) if graphed else None
         self.layouts = Layouts(reuse=graphed)
-        self.rows: dict[tuple[int, ...], Rows] = {}  # by the sizes of the places
+        self.rows: dict[Layout, tuple[Rows, Rows]] = {}  # of private and of common layers
 
     @property
     def looped_layers(self) -> Mapping[str, str]:
@@ -104,9 +104,9 @@ class SimulatedEngine(LocalEngine):
         layout: Layout,
     ) -> None:
         """Step private layers with the gradient of their device, and common layers with the mean gradient."""
-        for state, by_place, gradient in zip(self.state.private, private, gradients, strict=False):
+        replicas, devices, updates = self.state.private, len(layout.places), self.job.updates
+        for state, by_place, gradient in zip(replicas, private, gradients, strict=False):
             _order_by_replica(state, by_place, gradient, inputs, layout)
-        devices, updates = len(layout.places), self.job.updates
         own = gradients[: len(private)]
         means = [
             {name: tensor / devices for name, tensor in gradient.items()}
@@ -114,22 +114,22 @@ class SimulatedEngine(LocalEngine):
         ]
         if updates.clip is not None:
             own, means = updates.clipped(own, means, inputs.rate.new_zeros(devices))
-        for state, gradient in zip([*self.state.private, *common], [*own, *means], strict=True):
+        for state, gradient in zip([*replicas, *common], [*own, *means], strict=True):
             updates.step(state, gradient, inputs.rate)
 
     def _rows(self, inputs: RoundInputs, layout: Layout) -> tuple[Rows, Rows]:
-        """The rows of the batch in private layers (one place per device) and in common layers (one place)."""
-        rows, together = self._rows_of(layout.places), self._rows_of((layout.total,))
+        """The rows of the batch in private layers (one place per device) and in common layers (one place).
+
+        With CUDA graphs, those of every layout are kept, because graphs read them; else those of the last.
+        """
+        if layout not in self.rows:
+            device = self.job.data.x.device
+            self.rows = self.rows if self.layouts.reuse else {}
+            self.rows[layout] = Rows(layout.places, device), Rows((layout.total,), device)
+        rows, together = self.rows[layout]
         if layout.exact:
             return rows, together
         return rows.counting(inputs.counts), together.counting(inputs.counts.sum().unsqueeze(0))
-
-    def _rows_of(self, places: tuple[int, ...]) -> Rows:
-        """The rows of a batch with these places. With CUDA graphs they are kept, because graphs read them."""
-        if places not in self.rows:
-            self.rows = self.rows if self.layouts.reuse else {}
-            self.rows[places] = Rows(places, self.job.data.x.device)
-        return self.rows[places]
 
     def _private(self, x: Tensor, j: int, state: LayerState, rows: Rows, order: Order) -> Tensor:
         """The outputs of a private layer, each device with its replica."""

@@ -12,7 +12,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def require_trainable(module: nn.Module) -> None:
-    """Refuse a module with lazy layers, with weights in half precision, or without weights to train."""
+    """Refuse a module with lazy layers, with tensors in half precision, or without weights to train."""
     kind = type(module).__name__
     tensors = [*module.named_parameters(), *module.named_buffers()]
     if lazy := [name for name, tensor in tensors if is_lazy(tensor)]:
@@ -20,13 +20,11 @@ def require_trainable(module: nn.Module) -> None:
             f"{kind} has lazy layers, so the shape of {lazy[0]} is not known yet: call the module once on a "
             "batch of samples, which gives every layer its shape"
         )
-    if half := [
-        (name, parameter) for name, parameter in module.named_parameters() if parameter.dtype in HALF
-    ]:
-        name, parameter = half[0]
+    if half := [(name, tensor.dtype) for name, tensor in tensors if tensor.dtype in HALF]:
+        name, dtype = half[0]
         raise ModelError(
-            f"weights must be in float32 or float64, but {name} of {kind} is in "
-            f"{str(parameter.dtype).removeprefix('torch.')}: convert the module with .float(), and set the "
+            f"weights and buffers must be in float32 or float64, but {name} of {kind} is in "
+            f"{str(dtype).removeprefix('torch.')}: convert the module with .float(), and set the "
             'precision to "bfloat16" if layers shall compute in half precision'
         )
     if not any(parameter.requires_grad for parameter in module.parameters()):

@@ -33,17 +33,19 @@ def count_layers(model: LayeredModel) -> tuple[Layer, ...]:
     require_trainable(model)
     shape, dtype = model.example_input.shape[1:], model.example_input.dtype
     x = torch.empty((SAMPLES, *shape), dtype=dtype, device="meta")
+    saved = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
     layers = []
     for name, layer in model.layers.items():
-        costs, x = _count_layer(name, layer, x)
+        costs, x = _count_layer(name, layer, x, saved)
         layers.append(costs)
     return tuple(layers)
 
 
-def _count_layer(name: str, layer: nn.Module, x: Tensor) -> tuple[Layer, Tensor]:
+def _count_layer(name: str, layer: nn.Module, x: Tensor, saved: set[int]) -> tuple[Layer, Tensor]:
     """The costs of one layer on input `x`, and its output, the input of the next layer.
 
-    The output requires a gradient if this layer or an earlier one has weights.
+    The output requires a gradient if this layer or an earlier one has weights. `saved` holds the identities
+    of all tensors in the model's `state_dict`.
     """
     state = meta_state(layer)
     forward_flops, y = _count(lambda: functional_call(layer, state, (x,)))
@@ -62,7 +64,7 @@ def _count_layer(name: str, layer: nn.Module, x: Tensor) -> tuple[Layer, Tensor]
         gradient_bits=_bits([y]) / SAMPLES,
         parameters=sum(parameter.numel() for parameter in layer.parameters()),
         param_bits=_bits(layer.parameters()),
-        buffer_bits=_bits(_travelling_buffers(layer)),
+        buffer_bits=_bits(_travelling_buffers(layer, saved)),
         batch_norm=any(isinstance(module, _BatchNorm) for module in layer.modules()),
         smallest_batch=1 if _takes_one_sample(layer, state, x, y) else SAMPLES,
     )
@@ -86,10 +88,9 @@ def _count(work: Callable[[], Any]) -> tuple[float, Any]:
     return float(counter.get_total_flops()), result
 
 
-def _travelling_buffers(layer: nn.Module) -> list[Tensor]:
+def _travelling_buffers(layer: nn.Module, saved: set[int]) -> list[Tensor]:
     """The buffers that devices send with the weights: all saved buffers except counters of batches."""
-    saved = layer.state_dict()
-    return [buffer for name, buffer in layer.named_buffers() if name in saved and buffer.is_floating_point()]
+    return [buffer for buffer in layer.buffers() if id(buffer) in saved and buffer.is_floating_point()]
 
 
 def _bits(tensors: Iterable[Tensor]) -> float:

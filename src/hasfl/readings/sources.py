@@ -64,11 +64,12 @@ class FixedConstants:
         return None
 
     def saved(self) -> Mapping[str, Any]:
-        """An empty mapping."""
-        return {}
+        """The constants, because the run that they are from may have read others when training goes on."""
+        return _plain(self.known)
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Do nothing."""
+        """Take back what `saved` returned."""
+        self.known = type(self.known)(**values)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hasfl.errors import InputError
 from hasfl.reporting.replacing import READ_WRITE, RECORDED, json_text, writing
@@ -94,18 +94,22 @@ class Journal:
             os.ftruncate(file, size)
         self.close()
 
-    def _complete_lines(self) -> list[bytes]:
+    def _opened_to_read(self) -> IO[bytes]:
+        """The file; one that does not exist yet is empty."""
         try:
-            with self.path.open("rb") as file:
-                content = file.read(os.fstat(file.fileno()).st_size)
+            return self.path.open("rb")
         except FileNotFoundError:
-            return []
+            return Path(os.devnull).open("rb")
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror}") from None
+
+    def _complete_lines(self) -> list[bytes]:
+        with self._opened_to_read() as file:
+            content = file.read(os.fstat(file.fileno()).st_size)  # a device such as /dev/full has no end
         return [line + b"\n" for line in content.split(b"\n")[:-1]]
 
     def _complete_lines_backwards(self) -> Iterator[bytes]:
-        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+        with self._opened_to_read() as file:
             start, beginning = file.seek(0, os.SEEK_END), b""
             is_complete = False  # what stands after the last line break is not
             while start > 0:

@@ -33,28 +33,37 @@ def costs_of(scenario: Scenario, fleet: Fleet, *, folder: Path) -> ModelCosts:
     if _must_read_data(scenario):
         layers, samples = _count_for_data(scenario, fleet, folder)
         return ModelCosts(Profile.of(layers, optimizer=slots), samples)
-    layers = layers_of(_for_known_data(scenario), scenario.model_name, folder=folder)
+    known = KNOWN_DATA.get(scenario.data_name)
+    layers = layers_of(
+        _for_known_data(scenario),
+        scenario.model_name,
+        folder=folder,
+        sample_shape=None if known is None else known.shape,
+    )
     return ModelCosts(Profile.of(layers, optimizer=slots), scenario.training_samples(len(fleet)))
 
 
-def layers_of(model: ModelSection, name: str, *, folder: Path) -> tuple[Layer, ...]:
-    """A model's layer table: from a file, shipped with hasfl, or counted now with torch."""
+def layers_of(
+    model: ModelSection, name: str, *, folder: Path, sample_shape: tuple[int, ...] | None = None
+) -> tuple[Layer, ...]:
+    """A model's layer table: from a file, shipped with hasfl, or counted now with torch.
+
+    `sample_shape` is that of the data, for a model of the user's own that does not say its own.
+    """
     if model.profile is not None:
         return read_json(str(folder / expanded(model.profile)), ProfileFile).rows()
     shape = tuple(model.input) if model.input is not None else None
     shipped = shipped_layers(name, classes=model.classes, norm=model.norm, shape=shape)
-    return _count(model, name, folder) if shipped is None or model.tokens else shipped
+    return _count(model, name, folder, sample_shape) if shipped is None or model.tokens else shipped
 
 
 def _must_read_data(scenario: Scenario) -> bool:
     """Whether the layers depend on data that hasfl does not know by name."""
-    model, data = scenario.model, scenario.data
-    if model.profile is not None or data.name is None:
+    model, name = scenario.model, scenario.model_name
+    if model.profile is not None or scenario.data_name in KNOWN_DATA:
         return False
-    if ":" in scenario.model_name:
-        return True
-    needs_shape = scenario.model_name in SHAPES and model.input is None
-    return data.name not in KNOWN_DATA and (needs_shape or model.classes is None)
+    needs_shape = name in SHAPES and model.input is None
+    return ":" in name or needs_shape or model.classes is None
 
 
 def _for_known_data(scenario: Scenario) -> ModelSection:
@@ -82,19 +91,23 @@ def _count_for_data(scenario: Scenario, fleet: Fleet, folder: Path) -> tuple[tup
     return count_layers(model_of(scenario, data, folder=folder)), samples
 
 
-def _count(model: ModelSection, name: str, folder: Path) -> tuple[Layer, ...]:
+def _count(
+    model: ModelSection, name: str, folder: Path, sample_shape: tuple[int, ...] | None
+) -> tuple[Layer, ...]:
     _require_torch(name)
+    import torch
+
     from hasfl.networks import network
     from hasfl.profiling.costs import count_layers
 
-    shape = tuple(model.input) if model.input is not None else None
     return count_layers(
         network(
             name,
             classes=model.classes,
             norm=model.norm,
-            input_shape=shape,
+            input_shape=None if model.input is None else tuple(model.input),
             tokens=model.tokens,
+            samples=None if sample_shape is None else torch.empty(1, *sample_shape, device="meta"),
             folder=folder,
         )
     )

@@ -1,5 +1,6 @@
 """From a file or a run to a planning problem, and from a problem to a plan."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -147,13 +148,13 @@ def _target(
 
 def _how_to_measure(scenario: Scenario, name: str) -> tuple[str, ...]:
     """What to know about guessed constants, and the two commands that replace them."""
-    other = "" if scenario.training.strategy == "hasfl" else " --strategy hasfl"
+    file, other = shlex.quote(name), "" if scenario.training.strategy == "hasfl" else " --strategy hasfl"
     return (
         "The constants are guessed, as in the first rounds of a training.",
         "How many rounds training takes is unknown, so there is no training time.",
         "These two commands measure the constants and plan with them:",
-        f"    hasfl train {name}{other} --run measured",
-        f"    hasfl plan {name} --from runs/measured",
+        f"    hasfl train {file}{other} --run measured",
+        f"    hasfl plan {file} --from runs/measured",
     )
 
 

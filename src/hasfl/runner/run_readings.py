@@ -17,8 +17,7 @@ from typing import Any
 from hasfl.constants import BoundConstants, Conditions, Constants, MeasuredConstants
 from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
-from hasfl.goal import Goal
-from hasfl.paths import expanded
+from hasfl.paths import expanded, is_there
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
@@ -47,18 +46,6 @@ class RunReadings:
     def conditions(self) -> Conditions:
         """What the constants were read for."""
         return conditions_of(self.scenario)
-
-    def goal_round(self, goal: Goal) -> RoundRecord | None:
-        """The first round after which the goal was reached; None if it was not reached."""
-        accuracies: list[float] = []
-        losses: list[float] = []
-        for record in self.records:
-            if record.held_out_accuracy is not None and record.held_out_loss is not None:
-                accuracies.append(record.held_out_accuracy)
-                losses.append(record.held_out_loss)
-                if goal.reached(accuracies, losses):
-                    return record
-        return None
 
     def endless_rounds(self, profile: Profile, upto: int) -> float:
         """R∞ for coming as far as the run came in round `upto`; the constants must be measured ones."""
@@ -125,7 +112,7 @@ def known_constants(scenario: Scenario, *, folder: Path) -> Constants | None:
 def _run_beside(written: str, folder: Path) -> Path:
     """The folder of a run that a scenario names, searched in its folder, then in the working folder."""
     path = expanded(written)
-    return folder / path if (folder / path).exists() else path
+    return folder / path if is_there(folder / path) else path
 
 
 def constants_for(
@@ -145,7 +132,7 @@ def constants_for(
     remarks = [f"The constants are those that {readings.path} read in round {readings.read_in}."]
     constants = known.under(conditions_of(scenario), readings.conditions)
     if isinstance(constants, MeasuredConstants):
-        reached = readings.goal_round(scenario.stop.goal())
+        reached = scenario.stop.goal().met_by(readings.records)
         upto = len(readings.records) if reached is None else reached.round
         constants = replace(constants, rounds=readings.endless_rounds(profile, upto))
         remarks.append(_how_far(readings, reached))

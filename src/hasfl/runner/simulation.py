@@ -32,11 +32,11 @@ class Simulation:
         return self.training.rounds()
 
     def model(self) -> Weights:
-        """Weights and buffers of the served model, under the names of the trained module's `state_dict`."""
+        """Weights and buffers of the model that is handed out, as the module's `state_dict` names them."""
         return self.engine.job.model.state_names.state_dict(self.engine.model())
 
     def load_into(self, model: nn.Module) -> None:
-        """Copy the served model's weights into a module of the same kind as the one that was trained."""
+        """Copy the weights of the model that is handed out into a module of the same kind."""
         model.load_state_dict(self.model())
 
     @property

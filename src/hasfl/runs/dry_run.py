@@ -6,11 +6,12 @@ import numpy as np
 
 from hasfl.engines.memory import MemoryNeed, available_memory, predict_memory
 from hasfl.plan import Plan
-from hasfl.runner.scenarios import simulation_of
+from hasfl.runner.scenarios import simulation_of, world_of
 from hasfl.runner.simulation import Simulation
 from hasfl.runs.request import RunRequest
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.strategy import Strategy
+from hasfl.training.observer import usual_participants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +39,12 @@ class Forecast:
 
 def forecast(request: RunRequest) -> Forecast:
     """Make the first plan and count; then count the largest batch sizes and cuts that may follow."""
-    simulation = simulation_of(request.scenario(), folder=request.folder)
+    scenario, folder = request.scenario(), request.folder
+    simulation, chosen = simulation_of(scenario, folder=folder), strategy(request.strategy, folder)
+    world = world_of(scenario, scenario.draw(), folder=folder)
     order, depth = simulation.training.begin().order, simulation.training.clock.depth
     now = _need(simulation, int(order.batch_sizes.sum()), len(order.devices), depth(order.plan))
-    later = _largest(simulation, strategy(request.strategy, request.folder))
+    later = _largest(simulation, chosen, usual_participants(world, chosen.paradigm))
     return Forecast(
         first=now,
         largest=replace(later, need=replace(later.need, held=now.need.held)),
@@ -49,20 +52,20 @@ def forecast(request: RunRequest) -> Forecast:
     )
 
 
-def _largest(simulation: Simulation, chosen: Strategy) -> RoundNeed:
-    """The round with all devices. Where plans may change, each has all layers and its largest batch."""
+def _largest(simulation: Simulation, chosen: Strategy, devices: int) -> RoundNeed:
+    """A round of so many devices, those with the largest batches.
+
+    Where plans may change, each device has all layers and the largest batch that it may get.
+    """
     training = simulation.training
     order = training.begin().order
-    everyone = np.arange(len(training.samples))
-    problem = training.observer.problem(1, everyone)
-    batches = problem.largest_batch
+    problem = training.observer.problem(1, np.arange(len(training.samples)))
+    batches = np.sort(problem.largest_batch)[-devices:]
     if not chosen.changes_batches:
         batches = np.minimum(batches, order.batch_sizes.max())
-    whole = Plan.uniform(len(everyone), batch_size=1, cut=len(problem.profile))
+    whole = Plan.uniform(devices, batch_size=1, cut=len(problem.profile))
     depth = training.clock.depth(whole if chosen.changes_cuts else order.plan)
-    if chosen.paradigm.in_turns:
-        return _need(simulation, int(batches.max()), 1, depth)
-    return _need(simulation, int(batches.sum()), len(everyone), depth)
+    return _need(simulation, int(batches.sum()), devices, depth)
 
 
 def _need(simulation: Simulation, samples: int, devices: int, depth: int) -> RoundNeed:

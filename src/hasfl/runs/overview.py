@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
+from hasfl.paths import is_there
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import ENVIRONMENT, ROUNDS, SETTINGS, RunFolder
 from hasfl.runs.request import stored_scenario, stored_settings
@@ -47,14 +48,15 @@ class RunDetails:
 
 def is_run(path: Path) -> bool:
     """Whether a folder is that of a run, perhaps of a broken one."""
-    return any((path / mark).is_file() for mark in MARKS)
+    return is_there(path) and any((path / mark).is_file() for mark in MARKS)
 
 
 def runs_in(folder: Path) -> list[Path]:
     """The folders of all runs in a folder, sorted by name; a folder that is a run itself is the only one."""
+    if not is_there(folder):
+        raise InputError(f"{folder} must be a folder with runs, but does not exist: check its name")
     if not folder.is_dir():
-        fault = "is a file" if folder.exists() else "does not exist"
-        raise InputError(f"{folder} must be a folder with runs, but {fault}: check its name")
+        raise InputError(f"{folder} must be a folder with runs, but is a file: check its name")
     if is_run(folder):
         return [folder]
     return [path for path in sorted(folder.iterdir()) if path.name[0] != "." and is_run(path)]
@@ -62,14 +64,12 @@ def runs_in(folder: Path) -> list[Path]:
 
 def find_run(written: Path) -> Path:
     """The folder of a run, as a path, or by its name in the folder `runs`."""
-    by_name = RUNS / written
-    if not written.exists() and is_run(by_name):
-        return by_name
-    if not is_run(written):
-        fault = "has none of a run's files" if written.is_dir() else "is not there"
-        beside = RUNS if RUNS.is_dir() and written.name == str(written) else written.parent
-        raise InputError(f"{written} must be the folder of a run, but {fault}: {known_runs(beside)}")
-    return written
+    for path in (written, RUNS / written):
+        if is_run(path):
+            return path
+    fault = "has none of a run's files" if is_there(written) else "is not there"
+    beside = RUNS if RUNS.is_dir() and written.name == str(written) else written.parent
+    raise InputError(f"{written} must be the folder of a run, but {fault}: {known_runs(beside)}")
 
 
 def known_runs(folder: Path) -> str:

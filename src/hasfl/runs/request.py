@@ -79,10 +79,12 @@ def require_name(name: str) -> str:
         raise InputError("--run must be the name of a folder, got an empty name: leave it out, or give one")
     if not name.isprintable():
         raise InputError(f"--run must be a folder's name without control characters, got {name!r}")
-    if Path(name).name != name or name == "..":
+    if Path(name).name != name:
         raise InputError(
             f"--run must be a folder's name without slashes, got {name!r}: --out says where it lies"
         )
+    if name.startswith("."):
+        raise InputError(f"--run must be a folder's name without a dot at its beginning, got {name!r}")
     if len(name.encode()) > LONGEST_NAME:
         raise InputError(
             f"the name of a run must have at most {LONGEST_NAME} bytes, got {len(name.encode())}: give a "

@@ -47,7 +47,7 @@ def resolved(scenario: Scenario) -> Mapping[str, Any]:
     """Every value that decides what is trained, by its key; what was left out has the value that is used."""
     settings, training = scenario.settings(), scenario.training
     every = training.evaluate_every
-    values = dict(_flat("", scenario.model_dump(exclude={"stop"})))
+    values = dict(_flat("", scenario.model_dump(exclude={"stop"}, by_alias=True)))
     values |= {
         "model.name": scenario.model_name,
         "data.name": scenario.data_name,
@@ -121,18 +121,12 @@ def _require_no(records: Sequence[RoundRecord], folder: RunFolder) -> None:
 
 def _require_allows(goal: Goal, records: Sequence[RoundRecord]) -> None:
     """Refuse a goal that would have ended training earlier than it went, because rounds would be lost."""
-    accuracies: list[float] = []
-    losses: list[float] = []
-    last, reached = None, False
-    for record in records:
+    met = goal.met_by(records)
+    for last, record in zip([None, *records], records, strict=False):
         samples = record.samples - (last.samples if last else 0)
-        if reached or not goal.allows(samples, last):
+        after_the_goal = met is not None and record.round > met.round
+        if after_the_goal or not goal.allows(samples, last):
             raise InputError(
                 f"[stop] would have ended this training after round {record.round - 1}, but {len(records)} "
                 "rounds are trained: raise it to go on, or train in another place with --out"
             )
-        if record.held_out_accuracy is not None and record.held_out_loss is not None:
-            accuracies.append(record.held_out_accuracy)
-            losses.append(record.held_out_loss)
-            reached = goal.reached(accuracies, losses)
-        last = record

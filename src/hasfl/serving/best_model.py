@@ -15,7 +15,7 @@ class BestModel:
     """A copy of the served model of the best evaluation so far.
 
     The best evaluation has the highest accuracy on held-out samples. Of several, the one with the lowest loss
-    is the best, and of several still, the first.
+    is the best, and of several still, the first. A model whose loss is not finite is never the best.
     """
 
     accuracy: float = -math.inf
@@ -24,7 +24,7 @@ class BestModel:
 
     def take(self, served: Sequence[LayerState], accuracy: float, loss: float) -> bool:
         """Keep a copy of a served model if it is better than all before; returns whether it is."""
-        if not (accuracy, -loss) > (self.accuracy, -self.loss):
+        if not math.isfinite(loss) or (accuracy, -loss) <= (self.accuracy, -self.loss):
             return False
         self.accuracy, self.loss = accuracy, loss
         self.states = [without_slots(state).map(Tensor.clone) for state in served]

@@ -69,13 +69,23 @@ class OwnOptimizer:
         if not isinstance(slots, dict) or not all(isinstance(slot, Tensor) for slot in slots.values()):
             raise InputError(f"slots of optimizer {self.name} must return tensors by name, got {slots!r:.60}")
         for slot, tensor in slots.items():
-            if tensor.shape not in (weight.shape, (1,) * weight.dim()):
-                raise InputError(
-                    f"slot {slot!r} of optimizer {self.name} must have the shape of its weight, "
-                    f"{tuple(weight.shape)}, or be one number of shape {(1,) * weight.dim()}, got "
-                    f"{tuple(tensor.shape)}"
-                )
-        return slots
+            self._check_slot(slot, tensor, weight)
+        return {slot: tensor.clone() for slot, tensor in slots.items()}  # memory of their own
+
+    def _check_slot(self, slot: str, tensor: Tensor, weight: Tensor) -> None:
+        if tensor.shape not in (weight.shape, (1,) * weight.dim()):
+            raise InputError(
+                f"slot {slot!r} of optimizer {self.name} must have the shape of its weight, "
+                f"{tuple(weight.shape)}, or be one number of shape {(1,) * weight.dim()}, got "
+                f"{tuple(tensor.shape)}"
+            )
+        try:
+            torch.empty(0, dtype=tensor.dtype).numpy()
+        except TypeError:
+            raise InputError(
+                f"slot {slot!r} of optimizer {self.name} must have a type that a checkpoint can save, such "
+                f"as float32 or float16, got {str(tensor.dtype).removeprefix('torch.')}"
+            ) from None
 
     def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
         """The user's step."""

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,9 +13,10 @@ from hasfl.errors import OneValueError
 from hasfl.networks import LayeredModel
 from hasfl.state.layer_state import LayerState, applied
 from hasfl.state.randomness import generators_kept
+from hasfl.together.draws import drawn_apart
 from hasfl.together.functions.rowwise import NotRowwise
 from hasfl.together.rows import Rows
-from hasfl.together.ways import Way, run_layer
+from hasfl.together.ways import Way, parts_of_devices, run_layer
 
 SIZES = (2, 3)  # batch sizes of the two devices: unequal, and large enough for a batch norm
 # The largest difference that counts as rounding, relative to the largest number. Chosen by hand: rounding in
@@ -105,24 +107,27 @@ class _Candidate:
 
     def _objection_to_vmap(self, on_gpu: bool) -> str:
         """Why vmap could give other results in training although it did not in its trial; or empty."""
-        if self.draws:
-            return "it draws other random numbers on a GPU" if on_gpu else ""
+        if self.draws and on_gpu:
+            return "it draws other random numbers on a GPU"
         return "it mixes samples" if self._mixes() else ""
 
     def _mixes(self) -> bool:
-        """Whether a sample by itself has other outputs or gradients than among the samples of its device.
+        """Whether a sample by itself has other outputs or gradients than among other samples.
 
-        Every sample gets a device of its own, with the weights of its real device.
+        All samples have the weights of the first device, and each draws random numbers of its own.
         """
-        count = len(self.x)
-        owners = self.stacked.rows(Rows(SIZES).device_of)
+        count = max(SIZES)
+        x, seeds, alone = self.x[:count], range(count), Rows((1,) * count)
+        one_device, a_device_each = (self.stacked.rows(torch.zeros(n, dtype=torch.int64)) for n in (1, count))
         try:
-            apart = _trial(Way.LOOPED, self.layer, owners, self.x, Rows((1,) * count), SEEDS[:1] * count)
+            with drawn_apart(seeds, partial(parts_of_devices, alone)):
+                among = _trial(Way.LOOPED, self.layer, one_device, x, Rows((count,)), SEEDS[:1])
+            apart = _trial(Way.LOOPED, self.layer, a_device_each, x, alone, seeds)
         except Exception:  # a user's own layer may raise anything for a single sample
             return True
-        of_inputs = slice(-1, None) if self.x.is_floating_point() else slice(0)  # tokens have no gradient
-        same_gradients = _alike(self.looped.gradients[of_inputs], apart.gradients[of_inputs])
-        return not (same_gradients and _alike(self.looped.outputs, apart.outputs))
+        of_inputs = slice(-1, None) if x.is_floating_point() else slice(0)  # tokens have no gradient
+        same_gradients = _alike(among.gradients[of_inputs], apart.gradients[of_inputs])
+        return not (same_gradients and _alike(among.outputs, apart.outputs))
 
 
 def _alone(layer: nn.Module) -> LayerState:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from enum import Enum
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -44,13 +45,16 @@ def _looped(layer: nn.Module, stacked: LayerState, x: Tensor, rows: Rows, seeds:
 
 
 def _ragged(layer: nn.Module, stacked: LayerState, x: Tensor, rows: Rows, seeds: Sequence[int]) -> Tensor:
-    def own_parts(batch: Tensor) -> Sequence[Tensor]:
-        times = _times(batch, 0, sum(rows.places))
-        return torch.split(batch, [place * times for place in rows.places])
-
+    own_parts = partial(parts_of_devices, rows)
     tensors = stacked.weights | stacked.buffers
     with drawn_apart(seeds, own_parts) if seeds else nullcontext(), Ragged(tensors.values(), rows):
         return applied(layer, tensors, x)
+
+
+def parts_of_devices(rows: Rows, batch: Tensor) -> Sequence[Tensor]:
+    """The part of each device in a tensor that has the rows of all devices one after the other."""
+    times = _times(batch, 0, sum(rows.places))
+    return torch.split(batch, [place * times for place in rows.places])
 
 
 def _mapped(layer: nn.Module, stacked: LayerState, x: Tensor, rows: Rows, seeds: Sequence[int]) -> Tensor:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from hasfl.arrays import FloatN, IntN
 from hasfl.cli.plans.sensitivity_view import show_mistakes
+from hasfl.cli.tables import titled
 from hasfl.plan import PlanReport
 from hasfl.planning.advice.sensitivity import Mistake
 from hasfl.planning.advice.why import EDGE_SERVER, Upgrades, pace_setters
@@ -57,9 +57,7 @@ def show_plan(
 
 
 def _devices(report: PlanReport, problem: Problem, split: SplitTrainingLatency, width: int) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, title="What each device does", title_justify="left", title_style="bold"
-    )
+    table = titled("What each device does")
     columns = [name for name in COLUMNS if width >= WIDE or name not in ("compute", "uplink")]
     for name in columns:
         table.add_column(name, justify="left" if name in ("device", "cut") else "right", no_wrap=True)
@@ -71,10 +69,6 @@ def _devices(report: PlanReport, problem: Problem, split: SplitTrainingLatency, 
     table.caption = f"{number if len(shown) < len(problem.fleet) else ''}◀ slowest: everybody waits for it"
     table.caption_justify = "left"
     return table
-
-
-def _titled(title: str) -> Table:
-    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
 
 
 def _row(report: PlanReport, problem: Problem, split: SplitTrainingLatency, i: int) -> dict[str, Text]:
@@ -123,7 +117,7 @@ def _phases(split: SplitTrainingLatency, aggregation: AggregationLatency, interv
         f"b3 sub-models down, every {interval} rounds": aggregation.down / interval,
     }
     longest, total = max(phases.values()) or 1.0, sum(phases.values()) or 1.0
-    table = _titled("Where a round's time goes")
+    table = titled("Where a round's time goes")
     table.add_column("step")
     table.add_column("time", justify="right")
     table.add_column("share", justify="right")

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from hasfl.cli.tables import titled
 from hasfl.planning.advice.sensitivity import Mistake, in_words
 from hasfl.units import format_seconds, format_share
 
@@ -14,7 +13,7 @@ from hasfl.units import format_seconds, format_share
 def show_mistakes(found: Sequence[Mistake]) -> None:
     """Print what is planned, predicted and lost with every constant off by every factor."""
     console = Console()
-    table = Table(box=box.SIMPLE_HEAD, title="If a constant is off", title_justify="left", title_style="bold")
+    table = titled("If a constant is off")
     for name in ("constant", "off by", "batch", "cuts", "predicted", "loses"):
         table.add_column(name, justify="left" if name in ("constant", "loses") else "right")
     for mistake in found:

@@ -69,10 +69,17 @@ def _array(split: Any, name: str, column: str) -> NDArray[Any]:
             f"the column {column!r} of {name} must hold numbers or images of one shape, got {array.dtype}: "
             "convert, pad or resize them first"
         )
-    bytes_before = getattr(split.features[column], "dtype", None) == "uint8"  # datasets widens them to int64
-    return array.astype(np.uint8) if bytes_before else array
+    kind = getattr(_innermost(split.features[column]), "dtype", None)
+    return array.astype(np.uint8) if kind == "uint8" else array  # datasets has widened bytes to int64
 
 
 def _class_names(feature: Any) -> Sequence[str]:
     """The names of the classes, where the column of labels has them."""
-    return tuple(getattr(feature, "names", None) or ())
+    return tuple(getattr(_innermost(feature), "names", None) or ())
+
+
+def _innermost(feature: Any) -> Any:
+    """What a column of lists, or of lists of lists, holds in the end."""
+    while hasattr(feature, "feature"):
+        feature = feature.feature
+    return feature

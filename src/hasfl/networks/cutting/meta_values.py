@@ -9,9 +9,9 @@ from torch.fx.node import map_arg
 
 from hasfl.errors import ModelError
 
-# The two batch sizes for which every node is computed. They must differ. A batch of 1 is avoided, because a
-# batch norm may refuse a single sample.
-BATCH_SIZES = (2, 3)
+# The two batch sizes for which every node is computed. They lie far apart and share no factor, so a number
+# that a forward computes from the batch size differs between the two. Half of 2 and half of 3 would not.
+BATCH_SIZES = (13, 100)
 
 
 def meta_state(module: nn.Module) -> dict[str, Tensor]:
@@ -57,10 +57,12 @@ class MetaValues:
         try:
             return self._run(node, 0), self._run(node, 1)
         except Exception as error:  # a user's forward may raise anything
-            reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            if "meta" in reason:  # torch's words for a tensor without storage
+                reason = "it decides by the numbers of a sample: decide with torch.where instead"
             raise ModelError(
                 f"{self._label(node)} cannot be worked out from shapes alone, for samples of "
-                f"{in_words(self._inputs[0])}: {reason[0]}"
+                f"{in_words(self._inputs[0])}: {reason}"
             ) from error
 
     def _label(self, node: fx.Node) -> str:

@@ -45,16 +45,31 @@ class ShapeValues:
     def follows(self, node: fx.Node) -> bool:
         """Whether the receiver can compute the value of a node."""
         if node not in self._following:
-            self._following[node] = self.is_given(node) or self._is_computed(node)
+            self._following[node] = self._is_computed(node)
         return self._following[node]
 
     def _is_computed(self, node: fx.Node) -> bool:
+        """Whether values that are given, and tensors that every layer may hold, suffice for a node."""
+        seen: set[fx.Node] = set()
+        waiting = [node]
+        while waiting:
+            each = waiting.pop()
+            if each in seen or self.is_given(each):
+                continue
+            if not self._can_be_repeated(each):
+                return False
+            seen.add(each)
+            waiting += each.all_input_nodes
+        return True
+
+    def _can_be_repeated(self, node: fx.Node) -> bool:
+        """Whether two parties that compute a node from the same inputs get the same value."""
         if node.op == "get_attr":
             return not isinstance(attribute(self.root, str(node.target)), nn.Parameter)
         if node.op not in ("call_function", "call_method"):
             return False
         name = getattr(node.target, "__name__", str(node.target))
-        return not any(part in name for part in RANDOM) and all(map(self.follows, node.all_input_nodes))
+        return not any(part in name for part in RANDOM)
 
     def _sizes(self, node: fx.Node) -> list[tuple[int, int | None]] | None:
         """A size or a shape as pairs: the number, and the dimension of `tensor` that it is, if it varies."""

@@ -172,8 +172,8 @@ def trace_both_modes(root: nn.Module, values: MetaValues) -> fx.Graph:
     nodes, others = list(graph.nodes), list(evaluating.nodes)
     if [(n.op, str(n.target)) for n in nodes] != [(n.op, str(n.target)) for n in others]:
         raise ModelError(
-            f"{type(root.body).__name__} cannot be cut: its forward runs other operations in training than "
-            "in evaluation, so put these operations into a module of their own"
+            f"{type(root.body).__name__} cannot be cut: its forward runs other operations when it is called "
+            "again, in evaluation after training, so put what differs into a module of its own"
         )
     for node, other in zip(nodes, others, strict=True):
         _read_mode_at_run_time(node, other)
