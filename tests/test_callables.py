@@ -80,6 +80,10 @@ def test_pythons_own_modules_stay(tmp_path: Path) -> None:
     [
         ("nowhere:x", "cannot find thing 'nowhere:x': ModuleNotFoundError: No module named 'nowhere'"),
         ("thing_of_mine:missing", "cannot find thing 'thing_of_mine:missing': AttributeError: .*"),
+        ("./thing_of_mine.py:Box", ".*not as a file: write thing_of_mine:Box"),
+        ("thing_of_mine.py:Box", ".*: write thing_of_mine:Box"),
+        (".thing_of_mine:Box", ".*: write thing_of_mine:Box"),
+        ("sub/thing_of_mine.py:Box", r".*: write sub\.thing_of_mine:Box"),
         ("thing_of_mine:", "cannot find thing 'thing_of_mine:': AttributeError: .*"),
     ],
 )

@@ -65,6 +65,11 @@ def test_writes_the_prefix_that_fits(value: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
+        (0.0, "0 ms"),
+        (2e-12, "0.002 ns"),
+        (3.42e-8, "34.2 ns"),
+        (4e-5, "40 µs"),
+        (1e-3, "1 ms"),
         (0.0123, "12.3 ms"),
         (3.42, "3.42 s"),
         (302, "5 min 02 s"),

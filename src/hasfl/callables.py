@@ -1,6 +1,7 @@
 """Models, data, strategies, losses and other objects of a user's own, named as `package.module:callable`."""
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TypeVar
 
-from hasfl.errors import HasflError, InputError
+from hasfl.errors import HasflError, InputError, naming
 
 Result = TypeVar("Result")
 
@@ -41,21 +42,31 @@ def find(name: str, what: str, folder: Path | None = None) -> object:
                 found = getattr(found, step)
             return found
     except (Exception, SystemExit) as error:
-        raise InputError(f"cannot find {what} {name!r}: {type(error).__name__}: {error}") from error
+        reason = _of_a_path(module, attribute) or f"{type(error).__name__}: {error}"
+        raise InputError(f"cannot find {what} {name!r}: {reason}") from error
 
 
 def call(function: Callable[[], Result], name: str, what: str, folder: Path | None = None) -> Result:
     """The result of a user's function; an exception that is not of hasfl's own becomes one sentence.
 
-    Modules that the function imports are searched as in `find`.
+    Modules that the function imports are searched as in `find`. A fault that hasfl finds in a value that the
+    function makes is told with the function's name.
     """
     try:
-        with _searched_first(folder):
+        with naming(f"{what} {name!r}"), _searched_first(folder):
             return function()
     except HasflError:
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"calling {what} {name!r} failed: {type(error).__name__}: {error}") from error
+
+
+def _of_a_path(module: str, attribute: str) -> str | None:
+    """What to write in place of a module that is given as a file, such as ./mine.py; None for other names."""
+    if not re.search(r"^\.|[/\\]|\.py$", module):
+        return None
+    steps = [step for step in re.split(r"[./\\]+", module.removesuffix(".py")) if step]
+    return f"a module is named as Python imports it, and not as a file: write {'.'.join(steps)}:{attribute}"
 
 
 def _forget_another_of_its_name(package: str) -> None:

@@ -17,6 +17,9 @@
 A message is one sentence: what was expected, what came instead, and what to do.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 # Exit codes of the command line, by the usual conventions of Unix shells.
 EXIT_WRONG_USAGE = 2
 EXIT_FAILURE = 1
@@ -90,3 +93,13 @@ class Terminated(Interrupted):
     """Another program stopped the training with SIGTERM; the training can be resumed."""
 
     exit_code = EXIT_TERMINATED
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Begin the message of an InputError with the file, the key or the object that it is about."""
+    try:
+        yield
+    except InputError as error:
+        error.args = (f"{what}: {error}",)
+        raise

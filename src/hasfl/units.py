@@ -17,7 +17,7 @@ PREFIXES = DECIMAL | BINARY
 LARGEST = 10**300
 
 BITS_PER_BYTE = 8
-MILLISECONDS_PER_SECOND = 1e3
+SHORT_TIMES = {"ms": 1e-3, "µs": 1e-6, "ns": 1e-9}  # in seconds
 SECONDS_PER_MINUTE = 60
 MINUTES_PER_HOUR = 60
 HOURS_PER_DAY = 24
@@ -124,9 +124,11 @@ def format_size(bits: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a duration for people: "12 ms", "3.4 s", "5 min 02 s", "7 h 10 min", "3 d 04 h"."""
+    """Write a duration for people: "34 ns", "12 ms", "3.4 s", "5 min 02 s", "7 h 10 min", "3 d 04 h"."""
     if seconds < 1:
-        return f"{seconds * MILLISECONDS_PER_SECOND:.{DIGITS}g} ms"
+        shortest = "ns" if seconds > 0 else "ms"
+        unit = next((unit for unit, size in SHORT_TIMES.items() if seconds >= size), shortest)
+        return f"{seconds / SHORT_TIMES[unit]:.{DIGITS}g} {unit}"
     if seconds < SECONDS_PER_MINUTE:
         return f"{seconds:.{DIGITS}g} s"
     minutes, rest = divmod(round(seconds), SECONDS_PER_MINUTE)

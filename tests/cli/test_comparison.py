@@ -86,6 +86,14 @@ def test_a_race_to_an_accuracy(hasfl: Hasfl, tmp_path: Path) -> None:
     assert f"{first.strategy} is first, after {format_seconds(first.seconds)} of virtual time" in shown.out
 
 
+def test_a_race_of_some_devices_says_how_many_they_are(hasfl: Hasfl, tmp_path: Path) -> None:
+    scenario = write(tmp_path, RACE | {"training.participation": "0.5"})
+    shown = hasfl("compare", scenario, "--out", tmp_path, "--strategies", "sfl")
+    assert "What sfl gave the 2 of 4 devices that took part (round" in shown.out
+    assert "2 of 4 devices take part" in shown.err
+    assert shown.err.splitlines()[:2] == ["loading digits", "cutting small-cnn"]
+
+
 def test_a_race_that_nobody_wins(hasfl: Hasfl, tmp_path: Path) -> None:
     scenario = write(tmp_path, RACE | {"stop.accuracy": "0.999999"})
     shown = hasfl("compare", scenario, "--out", tmp_path / "hard", "--strategies", "sfl")

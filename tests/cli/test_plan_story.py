@@ -12,6 +12,7 @@ from hasfl.cli.plans.story import MOST_CHANGES, PlanStory, in_words
 from hasfl.fleet import kinds
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
+from hasfl.runner.simulation import Simulation
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl
 from tests.engines.simulations import simulation, unequal_fleet
@@ -37,18 +38,20 @@ def test_kinds_are_names_without_numbers() -> None:
 def test_a_plan_in_words(names: list[str], expected: str) -> None:
     cuts = [1, 1, 1, 2, 2, 3]
     plan = Plan([2, 2, 2, 4, 6, 24], cuts)
-    assert in_words(plan, names).startswith(
+    assert in_words(plan, names, of=len(names)).startswith(
         expected.replace("cut 1–3", "cut 3") if "jetson" in names else expected
     )
 
 
 def test_one_plan_for_all_is_told_once() -> None:
-    assert in_words(Plan.uniform(6, batch_size=16, cut=2), NAMES) == "6 devices b = 16, cut 2"
+    assert in_words(Plan.uniform(6, batch_size=16, cut=2), NAMES, of=6) == "6 devices b = 16, cut 2"
+    some = in_words(Plan.uniform(6, batch_size=16, cut=2), NAMES, of=9)
+    assert some == "6 devices b = 16, cut 2 · 6 of 9 devices take part"
 
 
 def test_many_kinds_are_told_as_one() -> None:
     names = [f"box {letter}" for letter in "abcdefgh"]
-    assert in_words(Plan(np.arange(1, 9), np.full(8, 2)), names) == "8 devices b = 1–8, cut 2"
+    assert in_words(Plan(np.arange(1, 9), np.full(8, 2)), names, of=8) == "8 devices b = 1–8, cut 2"
 
 
 def story(records: Sequence[RoundRecord] = (), *, short: bool = False, strategy: str = "sfl") -> list[str]:
@@ -72,10 +75,11 @@ def test_the_beginning_has_the_plan_and_the_time_of_a_round() -> None:
     plan_line, reason = PlanStory(made, short=False).beginning()
     records = list(made)
     interval = [record.seconds for record in records if record.plan == records[0].plan][:3]
-    assert plan_line.startswith(f"plan: {in_words(records[0].plan, unequal_fleet().names)} · a round takes ")
+    words = in_words(records[0].plan, unequal_fleet().names, of=4)
+    assert plan_line.startswith(f"plan: {words} · a round takes ")
     if len(interval) == 3:  # a whole interval, with its aggregation
         assert plan_line.endswith(format_seconds(sum(interval) / 3))
-    assert reason == "first plan: it suits a noise of 0.5 samples, which is known to a factor of 4"
+    assert reason.startswith("first plan: there is no reading yet, so it rests on an estimate of the noise")
 
 
 def test_every_change_is_told_with_its_round_and_its_plan() -> None:
@@ -122,7 +126,7 @@ def test_a_training_on_the_screen(hasfl: Hasfl, tmp_path: Path) -> None:
     path = write(tmp_path, changes, PIS)
     done = hasfl("train", path, "--out", tmp_path, "--run", "run")
     rows = rounds(tmp_path / "run")
-    lines = done.err.splitlines()
+    lines = done.err.splitlines()[3:]  # after three steps of the preparation
     assert lines[1].startswith("plan: pi (3 devices) b = ")
     assert lines[2] == rows[0]["notes"][0]
     assert [f"round 16: {note}" for note in rows[15]["notes"]] == lines[3:4]
@@ -142,3 +146,13 @@ def test_a_batch_size_that_does_not_fit_is_refused_or_told(hasfl: Hasfl, tmp_pat
         (note,) = rounds(tmp_path / name)[0]["notes"]
         assert note.startswith("batch sizes: 4 of 4 devices do not get ")
         assert note in done.err.splitlines()
+
+
+def test_a_looped_layer_is_told_without_the_parts_of_torch(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = {"memory": "it reads dtype of its weights; by torch's vmap, Batching rule not implemented"}
+    monkeypatch.setattr(Simulation, "looped_layers", property(lambda simulation: reasons))
+    path = write(tmp_path, {"training.strategy": '"sfl"', "stop.rounds": "1"})
+    told = hasfl("train", path, "--out", tmp_path, "--run", "run").err.splitlines()
+    assert "layer 'memory' is trained for one device after the other: it reads dtype of its weights" in told

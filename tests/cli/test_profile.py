@@ -49,6 +49,21 @@ def test_a_model_of_ones_own(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.M
     assert [layer["forward_flops"] for layer in printed["layers"]] == [120, 0, 20]
 
 
+def test_a_model_of_tokens_needs_to_be_told(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token_model_for_profile.py").write_text(
+        "from torch import nn\n"
+        "def make(): return nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(15, 2))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    asked = ("profile", "token_model_for_profile:make", "--input", "5")
+    refused = hasfl(*asked)
+    assert refused.code == 2
+    assert "it takes whole numbers: give samples of int64, or say with --tokens that" in refused.err
+    assert hasfl(*asked, "--tokens").code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -108,6 +108,18 @@ def test_the_table(hasfl: Hasfl, runs: Path, monkeypatch: pytest.MonkeyPatch, wi
     assert "notes" not in shown.out
 
 
+@pytest.mark.parametrize("width", ["30", "40", "60"])
+def test_a_narrow_table(hasfl: Hasfl, runs: Path, monkeypatch: pytest.MonkeyPatch, width: str) -> None:
+    """The names of run and strategy stay whole; other columns are left out."""
+    monkeypatch.setattr("tests.cli.conftest.COLUMNS", width)
+    lines = hasfl("runs", runs).out.splitlines()
+    row = next(line for line in lines if line.startswith(" finished"))
+    assert row.split()[:3] == ["finished", "finished", "sfl"]
+    assert len(row) <= int(width)
+    assert ("%" in row) == (width == "60")
+    assert not any("…" in line for line in lines)
+
+
 def test_folders_without_runs(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there are no runs in" in hasfl("runs", tmp_path).out
     assert json.loads(hasfl("runs", tmp_path, "--json").out) == {"runs": []}
@@ -133,7 +145,7 @@ def test_one_run(hasfl: Hasfl, trained: Path, monkeypatch: pytest.MonkeyPatch) -
         "used up its budget after 4 rounds",
         "plan of round 4: pi (3 devices) b = 8, cut 1",
         "model.safetensors",
-        "hasfl export runs/small-sfl-seed0 --to onnx",
+        "hasfl export runs/small-sfl-seed0 --to state-dict",
     ):
         assert what in by_path.out
     printed = json.loads(hasfl("show", "small-sfl-seed0", "--json").out)

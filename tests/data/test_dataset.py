@@ -1,5 +1,7 @@
 """A data set is checked once, and normalised by what its training set holds."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hasfl.data.images import BLOCK, channel_statistics
 from hasfl.errors import InputError
 
 X, Y = np.zeros((4, 3), np.float32), np.array([0, 1, 2, 1])
+TWO = np.stack([Y, Y], 1)  # labels of two tokens for each sample
 
 
 def of(
@@ -117,15 +120,15 @@ def test_classes_and_shape() -> None:
         ({"x_train": torch.zeros(4, 3) > 0, "x_test": torch.zeros(4, 3) > 0}, "must hold numbers"),
         ({"x_train": [[1.0], [1.0, 2.0]]}, "unequal lengths"),
         ({"y_train": Y / 2}, "labels of one shape and type"),
-        ({"y_test": Y[:, None]}, "labels of one shape and type"),
+        ({"y_test": TWO}, "labels of one shape and type"),
         ({"y_train": np.array([np.inf, 0, 0, 0]), "y_test": Y / 1.0}, "y_train must be finite"),
         ({"y_train": Y / 1.0, "y_test": Y / 1.0, "class_names": ["cat"]}, "labels are numbers, got 'cat'"),
-        ({"y_train": Y[:, None] - 3, "y_test": Y[:, None]}, "-100 for tokens that do not .* a label -3"),
-        ({"y_train": [[0], [-100], [1], [0]], "y_test": Y[:, None]}, "every token of sample 1"),
+        ({"y_train": TWO - 3, "y_test": TWO}, "-100 for tokens that do not .* a label -3"),
+        ({"y_train": [[0, 1], [-100, -100], [1, 0], [0, 0]], "y_test": TWO}, "every token of sample 1"),
         ({"y_train": np.zeros((4, 0)), "y_test": np.zeros((4, 0))}, "a label for each sample"),
         ({"y_train": 3}, "int64 or numbers as float32, got torch.int64 of shape"),
         ({"y_train": Y - 1}, "from 0, got a label -1"),
-        ({"y_train": Y + 10**9}, "from 0, got a label 1000000002"),
+        ({"y_train": Y + 10**9}, "a label is too large, 1000000002: number the classes anew"),
         ({"class_names": ["cat", "dog"]}, "from 0 to 1 for 2 class names, got 2"),
     ],
 )  # fmt: skip
@@ -156,3 +159,20 @@ def test_labels_of_every_kind() -> None:
     assert (pairs.classes, pairs.outputs) == (0, 2)
     bytes_as_classes = of(y_train=Y.astype(np.uint8), y_test=Y.astype(np.int8))
     assert (bytes_as_classes.classes, bytes_as_classes.one_class_each) == (3, True)
+
+
+@pytest.mark.parametrize(
+    "labels", [Y[:, None], Y[:, None].astype(np.uint8), torch.from_numpy(Y)[:, None], [[0], [1], [2], [1]]]
+)
+def test_a_column_of_classes_is_one_class_each(labels: object) -> None:
+    data = of(y_train=labels, y_test=Y)
+    assert torch.equal(data.y_train, torch.from_numpy(Y))
+    assert data.one_class_each
+    assert of(y_train=Y[:, None] / 2, y_test=Y[:, None] / 2).y_train.shape == (4, 1)  # numbers stay
+
+
+@pytest.mark.parametrize("as_given", [np.asarray, torch.tensor, list])
+def test_truth_values_are_two_classes(as_given: Callable[[list[bool]], object]) -> None:
+    truths = as_given([False, True, True, False])
+    data = of(y_train=truths, y_test=truths)
+    assert (data.y_train.tolist(), data.y_train.dtype, data.classes) == ([0, 1, 1, 0], torch.int64, 2)

@@ -9,7 +9,7 @@ import pytest
 from hasfl.constants import MeasuredConstants
 from hasfl.documents.document import read_toml
 from hasfl.documents.problem_file import ConstantsOfScenario
-from hasfl.documents.scenario import Scenario
+from hasfl.documents.scenario import Scenario, read_scenario
 from hasfl.errors import InputError, MissingExtra
 from hasfl.fleet import PER_DEVICE, FleetRanges, draw_fleet
 from hasfl.problem import Problem
@@ -192,3 +192,10 @@ def test_devices_are_either_listed_or_drawn_and_have_names_of_their_own(tmp_path
         InputError, match=r"device\[1\].speed is not a known field: expected one of name, count"
     ):
         problem(tmp_path, BASE + DEVICE + DEVICE + "speed = 3")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    text = "seed = 3\n"
+    (tmp_path / "marked.toml").write_text(text, encoding="utf-8-sig")
+    (tmp_path / "plain.toml").write_text(text)
+    assert read_scenario(tmp_path / "marked.toml") == read_scenario(tmp_path / "plain.toml")

@@ -31,7 +31,7 @@ def test_a_line_per_strategy_in_units_that_fit() -> None:
         "hasfl": evaluated(late, every=2, seconds=600.0),
         "rbs+rms": evaluated([0.1, 0.3], seconds=7200.0),
     }
-    figure = accuracy_against_time(runs)
+    figure = accuracy_against_time(runs, 0)
     (axes,) = figure.axes
     first, first_mark, second, second_mark, *_ = axes.get_lines()
     assert axes.get_xlabel() == "virtual time (h)"
@@ -55,7 +55,7 @@ def test_a_line_per_strategy_in_units_that_fit() -> None:
 
 @pytest.mark.parametrize(("seconds", "scale"), [(9.9, "linear"), (10.1, "log")])
 def test_very_different_spans_are_told_by_factors(seconds: float, scale: str) -> None:
-    figure = accuracy_against_time({"a": evaluated(FLAT), "b": evaluated(FLAT, seconds=seconds)})
+    figure = accuracy_against_time({"a": evaluated(FLAT), "b": evaluated(FLAT, seconds=seconds)}, 0)
     assert figure.axes[0].get_xscale() == scale
     if scale == "log":
         assert figure.axes[0].get_xlabel() == "virtual time"
@@ -68,7 +68,7 @@ def test_very_different_spans_are_told_by_factors(seconds: float, scale: str) ->
 
 
 def test_twenty_strategies_have_twenty_looks() -> None:
-    figure = accuracy_against_time({f"strategy {k}": evaluated(FLAT) for k in range(20)})
+    figure = accuracy_against_time({f"strategy {k}": evaluated(FLAT) for k in range(20)}, 0)
     lines = [line for line in figure.axes[0].get_lines() if line.get_linestyle() != "None"]
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 20
 
@@ -190,16 +190,16 @@ def test_nothing_to_draw_is_a_sentence() -> None:
     with pytest.raises(InputError, match="plans needs at least one round, got none: train first"):
         plan_over_time([], ["1"])
     with pytest.raises(InputError, match="accuracies needs at least one run, got none: train first"):
-        accuracy_against_time({})
+        accuracy_against_time({}, 0)
     with pytest.raises(InputError, match="the run of hasfl must have at least one evaluation"):
-        accuracy_against_time({"hasfl": [record(1)]})
+        accuracy_against_time({"hasfl": [record(1)]}, 0)
 
 
 def test_figures_of_next_to_nothing_can_be_drawn(tmp_path: Path) -> None:
     """One round, one device, one class, equal plans, no samples, no time: and no warning."""
     one = replace(record(1, accuracy=0.5, clock=0.0), devices=np.array([0]), plan=Plan([1], [1]))
     for figure in (
-        accuracy_against_time({"a": [one], "b": [one]}),
+        accuracy_against_time({"a": [one], "b": [one]}, 0),
         plan_over_time([one], ["1"]),
         who_holds_what(np.zeros((1, 1), dtype=np.int64), ["cat"]),
     ):
@@ -209,10 +209,10 @@ def test_figures_of_next_to_nothing_can_be_drawn(tmp_path: Path) -> None:
 def test_a_figure_is_written_whole_and_always_the_same(tmp_path: Path) -> None:
     runs = {"hasfl": evaluated(FLAT), "other": evaluated(FLAT, seconds=30.0)}
     for name, begins in (("a.png", PNG), ("a.svg", b"<?xml")):
-        save_figure(accuracy_against_time(runs), tmp_path / name)
+        save_figure(accuracy_against_time(runs, 0), tmp_path / name)
         first = (tmp_path / name).read_bytes()
         assert first.startswith(begins)
-        save_figure(accuracy_against_time(runs), tmp_path / name)
+        save_figure(accuracy_against_time(runs, 0), tmp_path / name)
         assert (tmp_path / name).read_bytes() == first
         with (
             no_file_above(500),

@@ -1,16 +1,18 @@
 """Where a run converges and how soon, against naive loops over its records."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.errors import InputError
+from hasfl.goal import Goal
 from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import (
     accuracy_curve,
+    as_result,
     outcome,
     seconds_to,
     speed_ups,
@@ -65,6 +67,16 @@ def test_held_out_samples_say_whether_a_run_converged() -> None:
 def test_what_comes_after_convergence_counts_as_best_only() -> None:
     found = outcome("hasfl", evaluated([0.5] * 6 + [0.9]))
     assert (found.converged_accuracy, found.converged_rounds, found.best_accuracy) == (0.5, 6, 0.9)
+
+
+def test_a_result_says_converged_only_where_training_ended_by_it() -> None:
+    flat, rising = outcome("hasfl", evaluated([0.5] * 6)), outcome("hasfl", evaluated([0.1, 0.2]))
+    assert as_result(flat, Goal(converged=True)) == asdict(flat)
+    for reached, goal in ((flat, Goal(rounds=6)), (rising, Goal(converged=True))):
+        result = as_result(reached, goal)
+        assert result["converged"] is False
+        assert {result[f"converged_{what}"] for what in ("accuracy", "seconds", "rounds")} == {None}
+        assert (result["rounds"], result["accuracy"]) == (reached.rounds, reached.accuracy)
 
 
 @given(RUNS)

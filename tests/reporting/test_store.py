@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hasfl.errors import Diverged, InputError, StorageError
@@ -258,9 +259,12 @@ def test_what_is_not_a_number_is_not_recorded(run: RunFolder) -> None:
 
 
 def test_a_result_ends_the_run(run: RunFolder) -> None:
-    with pytest.raises(InputError, match="must be a finished run, but has no result yet: continue it with"):
+    with pytest.raises(InputError, match=r"must be a finished run, but has no result\.json: continue it"):
         run.result()
     run.save_result({"accuracy": 0.75, "notes": []})
+    assert run.lost_its_model
+    assert not run.finished
+    run.save_model({"weight": np.zeros(2)})
     again = RunFolder.open(run.path)
     assert again.finished
     assert again.result() == {"accuracy": 0.75, "notes": []}

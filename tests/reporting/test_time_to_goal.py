@@ -37,13 +37,17 @@ def test_the_picture_has_a_bar_and_a_line_for_every_strategy() -> None:
         "sfl": raced([0.1, 0.3, 0.6]),
         "fl": raced([0.1, 0.2], seconds=9.0),
     }
-    bars, curves = race_picture(runs, 0.5).axes
+    bars, curves = race_picture(runs, 0.5, seed=7).axes
     widths = [bar.get_path().get_extents(bar.get_patch_transform()).width for bar in bars.patches]
     assert widths == pytest.approx([4.0, 6.0, 36.0])
     assert [bool(bar.get_hatch()) for bar in bars.patches] == [False, False, True]
     words = [text.get_text() for text in bars.texts]
-    assert words == ["4 s", "6 s, 1.5 times as long", "not reached after 36 s: 20.0%"]
+    assert words == ["4 s", "6 s, 1.5 times as long as hasfl", "not reached after 36 s: 20.0%"]
     assert [text.get_text() for text in bars.get_yticklabels()] == list(runs)
+    assert bars.get_title("left").endswith("are right (seed 7)")
+    assert curves.get_title("left") == "Accuracy in the first 16 s"
+    assert [axes.get_xlabel() for axes in (bars, curves)] == ["virtual time (s)"] * 2
+    assert max(bars.get_xticks()) <= 36.0  # the scale ends with the longest bar
     (first, *_) = curves.get_lines()
     seconds, accuracies = np.asarray(first.get_data())
     assert seconds == pytest.approx([2.0, 4.0])

@@ -136,10 +136,41 @@ def test_an_own_loss_equal_to_the_usual_one_changes_nothing() -> None:
     assert [record.loss for record in usual] == [record.loss for record in own]
 
 
+class Smoothed(nn.Module):
+    """A loss as people write it in torch."""
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return smoothed(outputs, labels)
+
+
+class Sharpened:
+    """A loss that must be told how sharp it is."""
+
+    def __init__(self, power: float) -> None:
+        self.power = power
+
+
+def test_a_class_stands_for_what_it_makes() -> None:
+    """For a loss and for a metric; the class takes no arguments."""
+    function = simulate(classifier(), classes(), FLEET, **QUICK, loss=smoothed, metric=right_answers)
+    made = simulate(
+        classifier(), classes(), FLEET, **QUICK, loss=Smoothed, metric=type("", (), {"__call__": _right})
+    )
+    assert [(each.loss, each.accuracy) for each in made] == [(each.loss, each.accuracy) for each in function]
+
+
+def _right(self: object, outputs: Tensor, labels: Tensor) -> Tensor:
+    return right_answers(outputs, labels)
+
+
 @pytest.mark.parametrize(
     ("loss", "fault"),
     [
-        ("focal", "loss must be a function of outputs and labels, got 'focal'"),
+        (nn.CrossEntropyLoss, r"got shape \(\): do not average over samples \(in torch, reduction='none'\)"),
+        ("torch.nn:CrossEntropyLoss", r"got shape \(\): do not average over samples"),
+        (Sharpened, "calling loss 'Sharpened' failed: TypeError: .*'power'"),
+        (type("Empty", (), {}), "loss must be a function of outputs and labels, .* of type Empty"),
+        ("focal", "loss must be a function of outputs and labels, .* got 'focal' of type str"),
         (nn.CrossEntropyLoss(), r"of shape \(3,\) for 3 samples, got shape \(\): do not average"),
         (lambda o, y: F.mse_loss(o, F.one_hot(y).float(), reduction="none"), r"got shape \(3, 2\)"),
         (lambda o, y: 1.0, "one number for each sample.* got float"),
@@ -165,7 +196,7 @@ def test_a_loss_that_cannot_train_is_refused(loss: Any, fault: str) -> None:
 @pytest.mark.parametrize(
     ("metric", "fault"),
     [
-        (3, "metric must be a function of outputs and labels, got 3"),
+        (3, "metric must be a function of outputs and labels, .* got 3 of type int"),
         (
             lambda o, y: (o.argmax(1) == y).float().mean(),
             r"the metric must return a tensor .* got shape \(\)",
@@ -174,12 +205,51 @@ def test_a_loss_that_cannot_train_is_refused(loss: Any, fault: str) -> None:
         (lambda o, y: -1 - right_answers(o, y), "a score from 0 to 1, got -"),
         (lambda o, y: right_answers(o, y) * float("nan"), "a score from 0 to 1, got nan"),
         (lambda o, y: right_answers(o, y) / len(y), "score each sample by itself"),
+        (lambda o, y: 100 * right_answers(o, y), "from 0 to 1, got .*100"),  # also where the model errs
         (lambda o, y: 1 / 0, "the metric fails on .*: ZeroDivisionError: division by zero"),
     ],
 )
 def test_a_metric_that_cannot_score_is_refused(metric: Any, fault: str) -> None:
     with pytest.raises(InputError, match=fault):
         simulate(classifier(), classes(), FLEET, **QUICK, metric=metric)
+
+
+def test_a_metric_is_tried_on_right_outputs_of_every_kind() -> None:
+    """The model answers nothing right before it is trained, so a score in percent shows only there."""
+    channels_first = nn.Sequential(seeded(Tagger), nn.Identity(), Transposed())
+    cases = (
+        (seeded(Tagger), words(), right_answers),
+        (channels_first, words(), right_answers),
+        (classifier(1), regression(), near),
+        (classifier(2), regression(2), near),
+    )
+    for model, data, score in cases:
+        simulate(model, data, FLEET, **QUICK, metric=score)
+
+        def percent(outputs: Tensor, labels: Tensor, score: Any = score) -> Tensor:
+            values: Tensor = score(outputs, labels)
+            return torch.where(values > 1 - 1e-6, 100.0, 0.0)
+
+        with pytest.raises(InputError, match="from 0 to 1, got 100, 100, 100 for right outputs"):
+            simulate(model, data, FLEET, **QUICK, metric=percent)
+
+
+class Transposed(nn.Module):
+    """Puts the axis of classes second."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    "loss", [nn.L1Loss(reduction="none"), nn.MSELoss(reduction="none"), lambda o, y: (o - y).abs().mean(1)]
+)
+@pytest.mark.filterwarnings("error")
+def test_a_loss_of_outputs_against_all_labels_is_told(loss: Any) -> None:
+    """Torch would make a table of 3 x 3 from outputs of shape (3, 1) and labels of shape (3,), and warn."""
+    shapes = r"outputs have shape \(3, 1\) and labels \(3,\); begin with outputs = outputs.reshape"
+    with pytest.raises(InputError, match=shapes):
+        simulate(classifier(1), regression(), FLEET, **QUICK, loss=loss, metric=near)
 
 
 def test_a_metric_that_goes_wrong_later_is_refused_then() -> None:
@@ -202,6 +272,8 @@ def test_a_metric_that_goes_wrong_later_is_refused_then() -> None:
         (seeded(Tagger), data_with(torch.zeros(120).long(), words().x_train.repeat(2, 1)[:120]), {},
          "each of the 1 classes of mine, but its last layer gives 5x7"),
         (classifier(), data_with(torch.zeros(120, 3).long()), {}, "of mine for each of 3 tokens, but"),
+        (classifier(), data_with(torch.eye(2).long().repeat(60, 1)), {},
+         r"those of mine are one-hot rows of shape \(90, 2\): .* y.argmax\(axis=1\)"),
         (classifier(1), regression(), {}, "labels of mine are numbers, .* give a metric"),
         (classifier(3), regression(2), {"metric": near}, "a label of mine has, 2, but .* gives 3"),
         (classifier(3), regression(), {"metric": near}, "as a label of mine has, one number, but .* gives 3"),
@@ -214,12 +286,19 @@ def test_outputs_that_do_not_suit_the_labels_are_refused(
         simulate(model, data, FLEET, **QUICK, **settings)
 
 
-def test_tokens_that_the_model_lacks_are_told() -> None:
+@pytest.mark.parametrize(
+    ("sample", "token", "fault"),
+    [(2, 3, "3, too large"), (40, 7, "7, too large"), (119, 9, "9, too large"), (0, -1, "-1, below 0")],
+)
+def test_tokens_that_the_model_lacks_are_told(sample: int, token: int, fault: str) -> None:
+    """Wherever they are, in the samples for training or for testing."""
     few = seeded(lambda: nn.Sequential(nn.Embedding(3, 4), nn.Flatten(), nn.Linear(4 * LENGTH, 2)))
-    small = torch.zeros(120, LENGTH, dtype=torch.int64)
-    small[2, 0] = 3
-    with pytest.raises(InputError, match="the model fails on samples of mine: IndexError"):
-        simulate(few, data_with(torch.arange(120) % 2, small), FLEET, **QUICK)
+    x = torch.zeros(120, LENGTH, dtype=torch.int64)
+    x[sample, 0] = token
+    told = f"a token of mine is {fault} for the model's embedding of 3 rows"
+    with pytest.raises(InputError, match=told):
+        simulate(few, data_with(torch.arange(120) % 2, x), FLEET, **QUICK)
+    assert not any(module._forward_pre_hooks for module in few.modules())
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 MINE = """
 import numpy as np, torch
 from torch.utils.data import TensorDataset
-from hasfl import Dataset
+from hasfl import Dataset, Plan
 
 X, Y = torch.randn(40, 1, 4, 4), torch.arange(40) % 3
 pair = lambda: (TensorDataset(X, Y), TensorDataset(X[:9], Y[:9]))
@@ -30,6 +30,9 @@ drawn = lambda: Dataset.of_arrays("drawn", torch.randn(40, 3), Y, X[:9, 0, 0, :3
 finished = lambda: Dataset.of_arrays("finished", X, Y, X[:9], Y[:9])
 tokens = lambda: Dataset.of_arrays("tokens", X, Y[:, None].repeat(1, 2), X[:9], Y[:9, None].repeat(1, 2))
 numbers = lambda: Dataset.of_arrays("numbers", X, Y / 2, X[:9], Y[:9] / 2)
+huge = lambda: Dataset.of_arrays("huge", X, Y + 2000000000 - 2, X, Y)
+huge_pair = lambda: (TensorDataset(X, Y + 2000000000 - 2), TensorDataset(X, Y))
+nobody = lambda situation: Plan.uniform(len(situation.devices), batch_size=0, cut=1)
 nothing = lambda: None
 three = lambda: (1, 2, 3)
 not_torch = lambda: (X, Y)
@@ -53,6 +56,8 @@ def scalar(outputs, labels):
 def mine(tmp_path: Path) -> Path:
     """A folder with a module of data and losses."""
     (tmp_path / "mine.py").write_text(MINE)
+    x, y = np.zeros((4, 1, 4, 4), np.float32), np.arange(4)
+    np.savez(tmp_path / "huge.npz", x_train=x, y_train=y + 2_000_000_000 - 3, x_test=x, y_test=y)
     return tmp_path
 
 
@@ -145,8 +150,18 @@ def test_own_loss_and_metric_replace_their_names(mine: Path) -> None:
         ({"data.name": '"~nobody-here/a.npz"'}, "the home folder of nobody"),
         ({"data.name": '"mine:tokens"', "data.partition": '"shards"'}, "needs one class a sample"),
         ({"data.name": '"mine:numbers"'}, "labels of numbers are numbers, .* give a metric"),
-        ({"training.loss": '"focal"'}, "loss of your own must be named package.module:callable, got 'focal'"),
-        ({"training.loss": '"mine:value"'}, "loss 'mine:value' must be a function or a class"),
+        ({"training.loss": '"focal"'}, "training.loss: .* its name as package.module:callable, got 'focal'"),
+        ({"training.loss": '"mine:value"'}, "training.loss: .* got 'mine:value' of type int"),
+        ({"training.loss": '"./mine.py:loss"'}, "training.loss: cannot find loss .*: write mine:loss$"),
+        ({"training.optimizer": '"mine:absent"'}, "training.optimizer: cannot find optimizer 'mine:absent'"),
+        ({"data.name": '"mine:huge"'}, "data 'mine:huge': y_train must number .* too large, 2000000000"),
+        ({"data.name": '"mine:huge_pair"'}, "data 'mine:huge_pair': y_train must .* too large, 2000000000"),
+        ({"data.name": '"huge.npz"'}, r"/huge\.npz: y_train must number .* too large, 2000000000"),
+        ({"data.samples": "2000"}, r"\[data\] of digits: samples must be at most 1438"),
+        ({"model.classes": "9"}, "model.classes must be at least 10, .* digits needs, got 9: leave"),
+        ({"data.name": '"mine:numbers"', "model.classes": "3", "training.metric": '"mine:near"'},
+         "model.classes must be 1, .* got 3: leave it out"),
+        ({"training.strategy": '"mine:nobody"'}, "strategy 'mine:nobody': batch_sizes.0. must be at least 1"),
         ({"training.loss": '"mine:scalar"'}, "the loss must return a tensor with one number for each sample"),
         ({"training.metric": '"mine:loss"'}, "the metric must give each sample a score from 0 to 1"),
         ({"training.metric": '"mine:absent"'}, "cannot find metric 'mine:absent'"),

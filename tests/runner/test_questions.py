@@ -356,7 +356,9 @@ def test_what_is_wrong_is_said_in_a_sentence(
 def test_a_run_that_cannot_give_constants(hasfl: Hasfl, trained: Path, tmp_path: Path) -> None:
     short = write(tmp_path, {"training.interval": "15", "stop.rounds": "3"}, name="short")
     given = write(tmp_path, {"training.target": "500.0", "stop.rounds": "3"}, CONSTANTS, name="given")
+    few = write(tmp_path, {"stop.rounds": "3"}, name="few")
     for path, expected in (
+        (few, "read no constants in its 3 rounds, because they were too few: train longer"),
         (short, "has 3 rounds, and constants are read at the end of an interval of 15 rounds"),
         (given, "read no constants, because its scenario gives them: plan with that scenario"),
     ):

@@ -155,7 +155,7 @@ def test_what_cannot_be_exported_says_why(
         hasfl("export", run, "--to", state)
     )
     model.unlink()
-    assert "must be a finished run, but has no model.safetensors yet" in sentence(
+    assert "must be a finished run, but has no model.safetensors" in sentence(
         hasfl("export", run, "--to", state)
     )
 

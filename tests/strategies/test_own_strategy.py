@@ -129,9 +129,23 @@ def test_an_object_without_rebatch_is_asked_when_an_interval_begins() -> None:
             return Plan.uniform(len(now.devices), batch_size=1 + now.round, cut=1)
 
     records = run(Watching(), unequal_fleet(), rounds=2 * INTERVAL)
-    assert [round for round, _ in asked] == [1, INTERVAL + 1]
-    assert [previous for _, previous in asked] == [None, records[0].plan]
+    assert [round for round, _ in asked] == [1, 1, INTERVAL + 1]  # the first plan is asked for twice
+    assert [previous for _, previous in asked] == [None, None, records[0].plan]
     assert len({record.plan for record in records}) == 2
+
+
+def test_a_strategy_that_remembers_is_refused() -> None:
+    """What it remembers would be lost when a run is resumed."""
+
+    class Counting(OnlyPlans):
+        asked = 0
+
+        def plan(self, now: Situation) -> Plan:
+            self.asked += 1
+            return Plan.uniform(len(now.devices), batch_size=self.asked, cut=1)
+
+    with pytest.raises(InputError, match="Counting gave two plans for one situation: a plan must follow"):
+        run(Counting())
 
 
 def test_the_paradigm_is_the_strategys_own() -> None:

@@ -93,10 +93,14 @@ def test_the_papers_constants_are_estimated() -> None:
 
 def test_the_first_plan_says_what_it_rests_on() -> None:
     known = a_problem(noise=3.0, noise_error=0.0)
-    assert first_plan(known) == ("first plan: it suits a noise of 3 samples",)
+    assert first_plan(known) == ("first plan: it rests on a noise of 3 samples",)
     guessed = a_problem(noise=0.5, noise_error=float(np.log(4)))
     (note,) = first_plan(guessed)
-    assert note == "first plan: it suits a noise of 0.5 samples, which is known to a factor of 4"
+    assert note == (
+        "first plan: there is no reading yet, so it rests on an estimate of the noise: 0.5 samples, right to "
+        "a factor of 4"
+    )
+    assert first_plan(a_problem(noise=1.0, noise_error=0.0))[0].endswith("a noise of 1 sample")
 
 
 def decided(old: Plan, before: Problem, now: Problem, t: int = 10**6) -> tuple[Decision, StrategyDecider]:

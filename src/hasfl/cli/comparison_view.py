@@ -185,7 +185,9 @@ def _plan_table(plan: ChosenPlan) -> Table:
     """The batch size and the cut of every group of devices, and how long a round's two halves take them."""
     latency = plan.latency(plan.plan)
     when = f"round {plan.round}, seed {plan.seed}"
-    table = titled(f"What {escape(plan.strategy)} gave each device ({when})")
+    devices, of = len(plan.fleet), plan.all_devices
+    whom = "each device" if devices == of else f"the {devices} of {of} devices that took part"
+    table = titled(f"What {escape(plan.strategy)} gave {whom} ({when})")
     table.add_column("devices", no_wrap=True)
     for column in ("compute", "uplink", "batch", "cut", "before the\nserver", "after the\nserver"):
         table.add_column(column, justify="right")
@@ -238,7 +240,7 @@ def _why(plan: ChosenPlan) -> str:
     return (
         "  A round waits for the slowest device, so slow devices get fewer samples or another cut.\n"
         f"  This round uses {samples} samples and takes {format_seconds(own)}.\n"
-        f"  With b = {samples / devices:.3g} and cut {cut} for every device it would take "
+        f"  With an equal share of these samples and cut {cut} for every device it would take "
         f"{format_seconds(equal)}, {_few_digits(equal / own)} times as long."
     )
 

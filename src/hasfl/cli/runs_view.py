@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from hasfl.cli.plans.story import in_words
 from hasfl.cli.tables import titled
@@ -18,7 +19,11 @@ from hasfl.runs.overview import RunDetails, RunSummary
 from hasfl.units import BITS_PER_BYTE, format_seconds, format_size
 
 STYLES = {"running": "bold green", "stopped": "yellow", "finished": "", "broken": "bold red"}
-LEAST_WIDTH = 16  # characters of a run's name before it is broken
+LEAST_WIDTH = 12  # characters of a run's or a strategy's name before it is broken
+GAP, EDGE = 2, 1  # characters beside every column, and at the left edge of the table
+STATE, VIRTUAL, WALL = "state", "virtual\ntime", "wall\ntime"
+FOLDED = ("run", "strategy")  # columns whose cells may have several lines
+LEFT_OUT_FIRST = (WALL, VIRTUAL, "seed", "rounds", "accuracy")  # columns, where a terminal is narrow
 MEANING = {
     SCENARIO: "the scenario",
     SETTINGS: "what the command chose",
@@ -37,17 +42,9 @@ def show_runs(runs: Sequence[RunSummary], folder: Path) -> None:
     if not runs:
         console.print(f"there are no runs in {escape(str(folder))}", highlight=False, soft_wrap=True)
         return
-    table = titled(f"Runs in {escape(str(folder))}", padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold", min_width=LEAST_WIDTH)
-    table.add_column("state", no_wrap=True)
-    table.add_column("strategy", overflow="fold")
-    for column in ("seed", "rounds", "accuracy", "virtual\ntime", "wall\ntime"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for run in runs:
-        style = STYLES[run.state]
-        state = f"[{style}]{run.state}[/]" if style else run.state
-        table.add_row(escape(run.run), state, *([] if run.fault else _cells(run)))
-    console.print(table)
+    tables = (_table(runs, folder, LEFT_OUT_FIRST[:hidden]) for hidden in range(len(LEFT_OUT_FIRST) + 1))
+    fitting = (table for table in tables if _least_width(table) <= console.width)
+    console.print(next(fitting, None) or _table(runs, folder, LEFT_OUT_FIRST))
     for run in runs:
         if run.fault is not None:
             console.print(
@@ -55,15 +52,39 @@ def show_runs(runs: Sequence[RunSummary], folder: Path) -> None:
             )
 
 
-def _cells(run: RunSummary) -> tuple[str, ...]:
-    return (
-        escape(str(run.strategy)),
-        str(run.seed),
-        f"{run.rounds:,}",
-        "" if run.accuracy is None else f"{run.accuracy:.2%}",
-        format_seconds(run.seconds),
-        format_seconds(run.elapsed_seconds),
-    )
+def _table(runs: Sequence[RunSummary], folder: Path, hidden: Sequence[str]) -> Table:
+    """One row for each run, without the hidden columns."""
+    table = titled(f"Runs in {escape(str(folder))}", padding=(0, 1, 0, 0))
+    rows = [_cells(run) for run in runs]
+    for column in (each for each in rows[0] if each not in hidden):
+        width = max(*(len(word) for word in column.split()), *(row[column].cell_len for row in rows))
+        if column in FOLDED:
+            table.add_column(column, overflow="fold", min_width=min(width, LEAST_WIDTH))
+        else:
+            justify: JustifyMethod = "left" if column == STATE else "right"
+            table.add_column(column, justify=justify, no_wrap=True, min_width=width)
+    for row in rows:
+        table.add_row(*(cell for column, cell in row.items() if column not in hidden))
+    return table
+
+
+def _least_width(table: Table) -> int:
+    """The width of a table whose columns are as narrow as they may be."""
+    return EDGE + sum(GAP + (column.min_width or 0) for column in table.columns)
+
+
+def _cells(run: RunSummary) -> Mapping[str, Text]:
+    """The cells of a run's row, by column; of a broken run, little is known."""
+    known = {
+        "strategy": run.strategy or "",
+        "seed": str(run.seed),
+        "rounds": f"{run.rounds:,}",
+        "accuracy": "" if run.accuracy is None else f"{run.accuracy:.2%}",
+        VIRTUAL: format_seconds(run.seconds),
+        WALL: format_seconds(run.elapsed_seconds),
+    }
+    cells = {name: Text(cell if run.fault is None else "") for name, cell in known.items()}
+    return {"run": Text(run.run), STATE: Text(run.state, STYLES[run.state]), **cells}
 
 
 def show_run(run: RunDetails) -> None:
@@ -77,8 +98,9 @@ def show_run(run: RunDetails) -> None:
     say(f"  {_what_it_is(run)}")
     say(f"  {_how_it_stands(run)}")
     if run.last is not None:
-        names = run.scenario.draw().only(run.last.devices).names
-        say(f"  plan of round {run.last.round}: {in_words(run.last.plan, names)}")
+        fleet = run.scenario.draw()
+        words = in_words(run.last.plan, fleet.only(run.last.devices).names, of=len(fleet))
+        say(f"  plan of round {run.last.round}: {words}")
     console.print(_files(run))
     for what, command in commands(run).items():
         say(f"  {what}: {command}")
@@ -121,11 +143,15 @@ def _files(run: RunDetails) -> Table:
 
 
 def commands(run: RunDetails) -> Mapping[str, str]:
-    """The commands that a person may want next, by what they do."""
+    """The commands that a person may want next, by what they do; only those that can succeed."""
+    if run.summary.state == "running":
+        return {}
     resume = ["hasfl", "train", str(run.scenario_file), "--out", str(run.path.parent)]
     resume += ["--run", run.path.name, "--resume", "--strategy", str(run.summary.strategy)]
     resume += ["--seed", str(run.summary.seed)]
+    has_checkpoint = CHECKPOINT in run.files or run.summary.rounds == 0
+    can_go_on = has_checkpoint and run.scenario_file.exists()
     if run.summary.state == "finished":
-        export = ["hasfl", "export", str(run.path), "--to", "onnx"]
-        return {"export": shlex.join(export), "train longer, after raising [stop]": shlex.join(resume)}
-    return {} if run.summary.state == "running" else {"resume": shlex.join(resume)}
+        export = {"export": shlex.join(["hasfl", "export", str(run.path), "--to", "state-dict"])}
+        return export | ({"train longer, after raising [stop]": shlex.join(resume)} if can_go_on else {})
+    return {"resume": shlex.join(resume)} if can_go_on else {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasfl.errors import InputError
+from hasfl.errors import InputError, naming
 
 if TYPE_CHECKING:
     from hasfl.runs.comparison import Contest
@@ -69,6 +69,7 @@ def train(
     from hasfl.cli.training_view import TrainingView, show_outcome
     from hasfl.documents.scenario import read_scenario
     from hasfl.reporting.figures import require_drawable
+    from hasfl.reporting.store import RunFolder
     from hasfl.runs.request import RunRequest
 
     if picture is not None:
@@ -93,7 +94,8 @@ def train(
         reached = carry_out(request, view, resume=resume)
     drawn = {} if picture is None else {"picture": str(_draw_plans(request, picture))}
     if as_json:
-        typer.echo(json.dumps({"run": str(request.path), **drawn, **asdict(reached)}))
+        result = RunFolder.open(request.path).result()
+        typer.echo(json.dumps({"run": str(request.path), **drawn, **result}))
     else:
         show_outcome(reached, request.path, asked.stop.goal(), picture)
 
@@ -171,7 +173,7 @@ def _tell_convergence(contests: "Sequence[Contest]", drawn: Path, *, as_json: bo
     from hasfl.cli.comparison_view import convergence_rows, show_convergence
     from hasfl.reporting.figures import accuracy_against_time, save_figure
 
-    save_figure(accuracy_against_time(contests[0].runs), drawn)
+    save_figure(accuracy_against_time(contests[0].runs, contests[0].seed), drawn)
     rows = convergence_rows(contests)
     if as_json:
         typer.echo(json.dumps({"picture": str(drawn), "strategies": [asdict(row) for row in rows]}))
@@ -186,7 +188,7 @@ def _tell_race(contests: "Sequence[Contest]", goal: float, drawn: Path, *, as_js
     from hasfl.reporting.time_to_goal import race_picture
     from hasfl.runs.comparison import last_plan
 
-    save_figure(race_picture(contests[0].runs, goal), drawn)
+    save_figure(race_picture(contests[0].runs, goal, contests[0].seed), drawn)
     rows = race_rows(contests, goal)
     if as_json:
         summary = {"picture": str(drawn), "goal": goal, "strategies": [asdict(row) for row in rows]}
@@ -216,8 +218,9 @@ def data(
     from hasfl.runner.scenarios import shared_data
 
     asked = read_scenario(scenario)
-    fleet = asked.draw()
-    dataset, shares = shared_data(asked, fleet.names, folder=scenario.parent)
+    with naming(str(scenario)):
+        fleet = asked.draw()
+        dataset, shares = shared_data(asked, fleet.names, folder=scenario.parent)
     names = dataset.class_names if dataset.one_class_each else ()
     counts = label_counts(shares, dataset.y_train.numpy(), len(names)) if names else sample_counts(shares)
     if picture is not None:

@@ -41,7 +41,8 @@ class TimeLeft(TimeRemainingColumn):
 class TrainingView:
     """A live line for every training, from the first second on.
 
-    Where the output is no terminal, there is a line when a training begins, and then one a minute.
+    Where the output is no terminal, there is a line for each step of the preparation and when a training
+    begins, and then one a minute.
     """
 
     def __init__(self, runs: int = 1) -> None:
@@ -81,12 +82,18 @@ class TrainingView:
 
     def prepares(self, step: str) -> None:
         """A step before the first round begins."""
+        if self.progress.disable:
+            self._say(f"{self._of_all()}{step}")
         self.progress.update(self.task, state=escape(step))
 
     def found(self, request: "RunRequest") -> None:
         """The folder holds a finished training already."""
         self.progress.update(self.task, visible=False)
         self._say(f"{self._called(request)}: finished before, in {request.path}")
+
+    def remarks(self, sentence: str) -> None:
+        """Something that the user should know about the run before it goes on."""
+        self._say(sentence)
 
     def started(self, request: "RunRequest", simulation: "Simulation", last: RoundRecord | None) -> None:
         """A training begins, or goes on after a round."""
@@ -95,7 +102,8 @@ class TrainingView:
         where = f", from round {last.round} on" if last else ""
         self._say(f"{self._called(request)}: training{where}")
         for layer, reason in simulation.looped_layers.items():
-            self._say(f"layer {layer!r} is trained for one device after the other: {reason}")
+            why = reason.partition("; ")[0]  # the rest is about parts of torch
+            self._say(f"layer {layer!r} is trained for one device after the other: {why}")
         for line in self.story.beginning():
             self._say(line)
         done = _done(self.goal, last) if last else 0.0

@@ -79,7 +79,8 @@ class Dataset:
         normalised by its mean and its standard deviation in the training set. Samples of floating type are
         used unchanged, as float32. Samples of other whole numbers are tokens, as int64.
 
-        Labels of whole numbers are classes, as int64. Labels of floating type are numbers, as float32.
+        Labels of whole numbers are classes, as int64; of shape (n, 1), they are taken as (n,). Labels of type
+        bool are the classes 0 and 1. Labels of floating type are numbers, as float32.
         """
         train, test = _as_tensor("x_train", x_train), _as_tensor("x_test", x_test)
         _check_alike(train, test)
@@ -159,15 +160,19 @@ def _as_tensor(field: str, numbers: Given) -> Tensor:
 
 
 def _as_array(field: str, numbers: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:
-    try:
-        array = np.asarray(numbers)
-    except ValueError:
-        raise InputError(f"{field} must be an array, got rows of unequal lengths") from None
+    array = _array(field, numbers)
     if array.dtype.kind not in "fiu":
         raise InputError(f"{field} must hold numbers, got {array.dtype}: convert it to float32 or int64")
     if array.dtype == np.uint8:
         return array
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
+
+
+def _array(field: str, numbers: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:
+    try:
+        return np.asarray(numbers)
+    except ValueError:
+        raise InputError(f"{field} must be an array, got rows of unequal lengths") from None
 
 
 def _shared(array: NDArray[Any]) -> Tensor:
@@ -177,6 +182,12 @@ def _shared(array: NDArray[Any]) -> Tensor:
 
 
 def _as_labels(field: str, numbers: Given) -> Tensor:
-    """Classes as int64, or numbers as float32; classes may come as bytes."""
-    given = _as_tensor(field, numbers)
-    return given.to(torch.int64) if given.dtype == torch.uint8 else given
+    """Classes as int64, or numbers as float32; classes may come as bytes, as truth values or in a column."""
+    values = numbers if isinstance(numbers, Tensor) else _array(field, numbers)
+    if values.dtype in (torch.bool, np.bool_):
+        values = values * 1  # 0 and 1, as int64
+    given = _as_tensor(field, values)
+    if labels.are_numbers(given):
+        return given
+    classes = given.to(torch.int64)
+    return classes[:, 0] if classes.shape[1:] == (1,) else classes

@@ -9,6 +9,7 @@ IGNORED = -100  # the label of a token that counts neither in the loss nor in th
 # Labels from here on are refused. Chosen by hand: every label up to the highest gets a class name, so a wrong
 # label must not create millions of names.
 MOST_CLASSES = 1_000_000
+ROWS = 2  # the axes of labels of which each sample has a row
 
 
 def are_numbers(labels: Tensor) -> bool:
@@ -19,6 +20,13 @@ def are_numbers(labels: Tensor) -> bool:
 def one_class_each(labels: Tensor) -> bool:
     """Whether each sample has one class."""
     return not are_numbers(labels) and labels.ndim == 1
+
+
+def are_one_hot(labels: Tensor) -> bool:
+    """Whether each sample has a row of whole numbers, of which one is 1 and all others are 0."""
+    if are_numbers(labels) or labels.ndim != ROWS:
+        return False
+    return bool(((labels == 0) | (labels == 1)).all() and (labels.sum(dim=1) == 1).all())
 
 
 def check_labels(split: str, labels: Tensor, samples: int) -> None:
@@ -54,10 +62,14 @@ def check_alike(train: Tensor, test: Tensor) -> None:
 def _check_classes(field: str, labels: Tensor) -> None:
     per_token = labels.ndim > 1
     counted = labels[labels != IGNORED] if per_token else labels
-    if counted.numel() and (counted.min() < 0 or counted.max() >= MOST_CLASSES):
-        wrong = int(counted.min()) if counted.min() < 0 else int(counted.max())
+    if counted.numel() and counted.min() < 0:
         ignored = f", and {IGNORED} for tokens that do not count" if per_token else ""
-        raise InputError(f"{field} must number the classes from 0{ignored}, got a label {wrong}")
+        raise InputError(f"{field} must number the classes from 0{ignored}, got a label {int(counted.min())}")
+    if counted.numel() and counted.max() >= MOST_CLASSES:
+        raise InputError(
+            f"{field} must number the classes 0, 1, 2 and so on, below {MOST_CLASSES}, but a label is too "
+            f"large, {int(counted.max())}: number the classes anew"
+        )
     if per_token and (labels == IGNORED).flatten(1).all(dim=1).any():
         nothing = int((labels == IGNORED).flatten(1).all(dim=1).nonzero()[0])
         raise InputError(f"{field} ignores every token of sample {nothing}: leave such samples out")

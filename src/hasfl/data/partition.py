@@ -91,7 +91,7 @@ def _classes(labels: IntN) -> IntN:
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise InputError(
             "a partition by label needs one class a sample, a list of whole numbers, got labels of "
-            f"{values.dtype} and shape {values.shape}: choose the partition iid"
+            f"{values.dtype} and shape {values.shape}: choose the partition iid, or give classes"
         )
     if values.min() < 0:
         raise InputError(f"labels must number the classes from 0, got {int(values.min())}")

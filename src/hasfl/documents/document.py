@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from hasfl.errors import InputError
 
 STANDARD_INPUT = "-"
+BYTE_ORDER_MARK = "\ufeff"  # some editors write it
 
 
 class Document(BaseModel):
@@ -54,9 +55,10 @@ def parse_toml(text: str, kind: type[Kind], source: str) -> Kind:
 
 
 def read_text(path: str) -> str:
-    """The text of a file, or of standard input for "-"."""
+    """The text of a file, or of standard input for "-", without a byte order mark at its beginning."""
     try:
-        return sys.stdin.read() if path == STANDARD_INPUT else Path(path).read_text(encoding="utf-8")
+        text = sys.stdin.read() if path == STANDARD_INPUT else Path(path).read_text(encoding="utf-8")
+        return text.removeprefix(BYTE_ORDER_MARK)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise InputError(f"cannot read {path}: {reason}") from None

@@ -21,6 +21,7 @@ from hasfl.reporting.canvas import (
     HALF_CELL,
     LINE_WIDTH,
     MARK_SIZE,
+    NORMAL,
     PALE,
     SMALL,
     TINY,
@@ -83,7 +84,7 @@ ROUND_TICKS, PLAN_TICKS = 10, 6
 MOST_NAMES = 12  # rows that are named one by one
 
 
-def accuracy_against_time(curves: Mapping[str, Sequence[RoundRecord]]) -> "Figure":
+def accuracy_against_time(curves: Mapping[str, Sequence[RoundRecord]], seed: int) -> "Figure":
     """The test accuracy of each strategy over virtual time, with a mark where it converged."""
     if not curves:
         raise InputError("a picture of accuracies needs at least one run, got none: train first")
@@ -94,6 +95,7 @@ def accuracy_against_time(curves: Mapping[str, Sequence[RoundRecord]]) -> "Figur
     axes = figure.add_subplot()
     for k, result in enumerate(outcomes):
         _draw_curve(axes, k, result, curves[result.strategy], TIME_UNITS[unit])
+    axes.set_title(f"Accuracy against time (seed {seed})", loc="left", fontsize=NORMAL)
     label(axes, x=f"virtual time ({unit})", y="test accuracy (%)")
     if max(ends) > LOGARITHMIC_FROM * min(ends) > 0:
         _make_time_logarithmic(axes, TIME_UNITS[unit])
@@ -164,7 +166,7 @@ def who_holds_what(counts: NDArray[np.int64], class_names: Sequence[str]) -> "Fi
     samples = np.ma.masked_equal(columns.T, 0)  # a cell without samples stays white
     most = max(1.0, columns.max())
     heat_map(cells, samples, meaning="samples of the class", cmap=green_to_blue(), vmin=0, vmax=most)
-    label(cells, x=meaning, frame=ALL_SIDES)
+    label(cells, x=meaning, y="class", frame=ALL_SIDES)
     whole_ticks(cells, x=DEVICE_TICKS)
     step = every(len(class_names), labels_in(height))
     cells.set_yticks(range(1, len(class_names) + 1, step), labels=class_names[::step])

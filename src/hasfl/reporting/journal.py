@@ -127,7 +127,7 @@ class Journal:
         if (row := _parsed(line)) is None:
             raise InputError(
                 f"{which} of {self.path} must be a JSON object with a round, got {_short(line)}: "
-                "restore the file, or remove the run and begin it anew"
+                "restore the file, or remove the run's folder and begin it anew"
             )
         return row
 

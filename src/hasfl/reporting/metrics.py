@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.errors import InputError
-from hasfl.goal import plateau
+from hasfl.goal import Goal, plateau
 from hasfl.record import RoundRecord
 
 Curve = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]  # rounds, seconds, accuracies
@@ -77,6 +77,14 @@ def outcome(strategy: str, records: Records) -> Outcome:
             (each.held_out_loss for each in records if each.held_out_loss is not None), default=None
         ),
     )
+
+
+def as_result(reached: Outcome, goal: Goal) -> dict[str, Any]:
+    """The outcome as a run keeps it. Only a run that was to end by converging, and did, has `converged_…`."""
+    result = asdict(reached)
+    if not (goal.converged and reached.converged):
+        result |= {name: None for name in result if name.startswith("converged_")} | {"converged": False}
+    return result
 
 
 def _of_the_saved_model(records: Records) -> dict[str, Any]:

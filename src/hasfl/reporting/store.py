@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from hasfl.errors import InputError
 from hasfl.record import RoundRecord
 from hasfl.reporting.journal import Journal
-from hasfl.reporting.locked_folder import FolderLock, make_locked_folder
+from hasfl.reporting.locked_folder import LOCK, FolderLock, make_locked_folder
 from hasfl.reporting.replacing import RECORDED, json_text, replace_file, write_text, writing
 from hasfl.reporting.tensor_file import Tensors, read_tensors, write_tensors
 
 SCENARIO, SETTINGS, ENVIRONMENT = "scenario.toml", "settings.json", "environment.json"
 ROUNDS, TIMING = "rounds.jsonl", "timing.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
+OWN_FILES = (SCENARIO, SETTINGS, ENVIRONMENT, ROUNDS, TIMING, CHECKPOINT, MODEL, RESULT, LOCK)
 INDENT = 2  # spaces in the JSON files that people read
 
 
@@ -129,7 +130,7 @@ class RunFolder:
         if (intact := self._rounds.lines_of(rounds)) < rounds:
             raise InputError(
                 f"{self._rounds.path} must hold the {rounds} rounds before the checkpoint, but only {intact} "
-                "can be read: restore it from a copy, or remove the run and begin it anew"
+                "can be read: restore it from a copy, or remove the run's folder and begin it anew"
             )
 
     def save_checkpoint(self, tensors: Tensors, state: Mapping[str, Any]) -> None:
@@ -171,16 +172,33 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has a result."""
-        return (self.path / RESULT).exists()
+        """Whether the run has a result and a model."""
+        return not self._missing_at_the_end()
 
     def result(self) -> dict[str, Any]:
         """The result of a finished run."""
-        if not self.finished:
+        if missing := self._missing_at_the_end():
             raise InputError(
-                f"{self.path} must be a finished run, but has no result yet: continue it with --resume"
+                f"{self.path} must be a finished run, but has no {missing[0]}: continue it with --resume"
             )
         return _read_json(self.path / RESULT)
+
+    @property
+    def lost_its_model(self) -> bool:
+        """Whether the run was finished once, but its model was removed since."""
+        return self._missing_at_the_end() == [MODEL]
+
+    def _missing_at_the_end(self) -> list[str]:
+        return [file for file in (RESULT, MODEL) if not (self.path / file).exists()]
+
+    def require_whole(self) -> None:
+        """Raise InputError unless the records of a finished run are those of all rounds of its result."""
+        last, rounds = next(self._rounds.newest_rows(), {"round": 0}), self.result().get("rounds")
+        if last["round"] != rounds:
+            raise InputError(
+                f"{self._rounds.path} must hold the {rounds} rounds that {RESULT} counts, but its last round "
+                f"is {last['round']}: restore both from a copy, or remove the run's folder and begin it anew"
+            )
 
     def scenario_text(self) -> str:
         """The text of the scenario that the run was begun or last continued with."""
@@ -205,5 +223,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise InputError(f"{path} must hold one JSON object: restore it from a copy, or begin the run anew")
+        raise InputError(
+            f"{path} must hold one JSON object: restore it from a copy, or remove the run's folder and begin "
+            "it anew"
+        )
     return content

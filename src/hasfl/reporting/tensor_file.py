@@ -40,5 +40,5 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path} must hold tensors and a state, but cannot be read ({error}): restore it from a copy, or "
-            "remove it and begin anew"
+            "remove the run's folder and begin it anew"
         ) from None

@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
 Records = Sequence[RoundRecord]
 # Numbers are chosen by hand, by the look of the figure; heights are in inches.
-BAR_HEIGHT, CURVES_HEIGHT, OTHER_HEIGHT = 0.3, 2.2, 0.4  # of one bar with its gap, of the curves, of the rest
+BAR_HEIGHT, CURVES_HEIGHT, OTHER_HEIGHT = 0.3, 2.2, 0.9  # of one bar with its gap, of the curves, of the rest
 BAR_SHARE = 0.7  # of a bar's height that is filled
 TEXT_SPACE, TEXT_DISTANCE = 0.45, 0.01  # right of the bars, as shares of the longest bar
 SHOWN_TIME = 4.0  # times the winner's time that the curves show; slower runs leave the frame to the right
 MINUTES_FROM = 600.0  # seconds: a longer axis is in minutes
 TOP = 101  # percent
+BAR_TICKS = 4  # at most, on the time axis below the bars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,53 +67,63 @@ def finish(strategy: str, records: Records, goal: float) -> Finish:
     )
 
 
-def race_picture(runs: Mapping[str, Records], goal: float) -> "Figure":
+def race_picture(runs: Mapping[str, Records], goal: float, seed: int) -> "Figure":
     """Above, the time of every strategy to the goal; below, accuracy over the first part of that time.
 
-    Both axes are linear. The factor to the fastest strategy is written beside each bar.
+    Each part has its own linear time axis. The factor to the fastest strategy is written beside each bar.
     """
     finishes = [finish(strategy, records, goal) for strategy, records in runs.items()]
     bars_height = BAR_HEIGHT * len(finishes)
     figure = new_figure(bars_height + CURVES_HEIGHT + OTHER_HEIGHT)
     bars, curves = figure.subplots(2, height_ratios=[bars_height, CURVES_HEIGHT])
-    _draw_bars(bars, finishes, goal)
+    _draw_bars(bars, finishes, goal, seed)
     _draw_curves(curves, runs, finishes, goal)
     return figure
 
 
-def _fastest(finishes: Sequence[Finish]) -> float:
-    """Seconds of the run that reached the goal first; of the shortest run where none reached it."""
-    reached = [run.seconds for run in finishes if run.reached]
-    return min(reached or [run.seconds for run in finishes])
+def _fastest(finishes: Sequence[Finish]) -> Finish:
+    """The run that reached the goal first; the shortest run where none reached it."""
+    return min([run for run in finishes if run.reached] or finishes, key=lambda run: run.seconds)
 
 
-def _draw_bars(axes: "Axes", finishes: Sequence[Finish], goal: float) -> None:
-    fastest, longest = _fastest(finishes), max(run.seconds for run in finishes)
+def _unit(longest: float) -> tuple[str, float]:
+    """The unit of a time axis that ends at so many seconds, and the seconds of the unit."""
+    return ("ms", 1e-3) if longest < 1 else ("s", 1.0) if longest < MINUTES_FROM else ("min", 60.0)
+
+
+def _draw_bars(axes: "Axes", finishes: Sequence[Finish], goal: float, seed: int) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    unit, size = _unit(max(run.seconds for run in finishes))
+    fastest, longest = _fastest(finishes), max(run.seconds for run in finishes) / size
     for row, run in enumerate(finishes):
         colour = line_style(row)["color"]
         face, hatch = (colour, "") if run.reached else ("white", "///")
-        axes.barh(row, run.seconds, color=face, edgecolor=colour, hatch=hatch, height=BAR_SHARE)
-        place = run.seconds + TEXT_DISTANCE * longest
+        axes.barh(row, run.seconds / size, color=face, edgecolor=colour, hatch=hatch, height=BAR_SHARE)
+        place = run.seconds / size + TEXT_DISTANCE * longest
         axes.text(place, row, _in_words(run, fastest), va="center", fontsize=SMALL, color=DARK)
     axes.set_yticks(range(len(finishes)), labels=[run.strategy for run in finishes])
     axes.set_ylim(len(finishes) - HALF_CELL, -HALF_CELL)
     axes.set_xlim(0, (1 + TEXT_SPACE) * longest)
-    axes.set_xticks([])
-    label(axes, frame=("left",))
-    title = f"Virtual time until {TO_PERCENT * goal:g} % of the held-out samples are right"
+    axes.set_xticks([tick for tick in MaxNLocator(BAR_TICKS).tick_values(0, longest) if tick <= longest])
+    label(axes, x=f"virtual time ({unit})")
+    axes.spines["bottom"].set_bounds(0, longest)
+    title = f"Virtual time until {TO_PERCENT * goal:g} % of the held-out samples are right (seed {seed})"
     axes.set_title(title, loc="left", fontsize=NORMAL)
 
 
-def _in_words(run: Finish, fastest: float) -> str:
+def _in_words(run: Finish, fastest: Finish) -> str:
     time = format_seconds(run.seconds)
     if not run.reached:
         return f"not reached after {time}: {run.held_out_accuracy:.1%}"
-    return time if run.seconds == fastest else f"{time}, {run.seconds / fastest:.3g} times as long"
+    if run.seconds == fastest.seconds:
+        return time
+    return f"{time}, {run.seconds / fastest.seconds:.3g} times as long as {fastest.strategy}"
 
 
 def _draw_curves(axes: "Axes", runs: Mapping[str, Records], finishes: Sequence[Finish], goal: float) -> None:
-    edge = SHOWN_TIME * _fastest(finishes)
-    unit, size = ("ms", 1e-3) if edge < 1 else ("s", 1.0) if edge < MINUTES_FROM else ("min", 60.0)
+    edge = SHOWN_TIME * _fastest(finishes).seconds
+    unit, size = _unit(edge)
     for k, (run, records) in enumerate(zip(finishes, runs.values(), strict=True)):
         evaluated = [record for record in records if record.held_out_accuracy is not None]
         seconds = [record.clock / size for record in evaluated]
@@ -128,5 +139,6 @@ def _draw_curves(axes: "Axes", runs: Mapping[str, Records], finishes: Sequence[F
     axes.set_xlim(0, edge / size)
     axes.set_ylim(top=TOP)
     label(axes, x=f"virtual time ({unit})", y="accuracy on held-out\nsamples (%)")
+    axes.set_title(f"Accuracy in the first {format_seconds(edge)}", loc="left", fontsize=NORMAL)
     axes.grid(color=PALE, linewidth=GRID_WIDTH)
     axes.legend(loc="lower right", fontsize=SMALL, frameon=False)

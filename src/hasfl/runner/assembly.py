@@ -103,11 +103,15 @@ def _require_gpu(settings: Settings) -> None:
         return
     if not torch.cuda.is_available():
         raise InputError(
-            f"device is {device}, but torch finds no GPU here: use cpu, or a build of torch for it"
+            f"device (training.device in a scenario) is {device}, but torch finds no GPU here: use cpu, or a "
+            "build of torch for it"
         )
     number, there = torch.device(device).index or 0, torch.cuda.device_count()
     if number >= there:
-        raise InputError(f"device is {device}, but torch finds GPUs 0 to {there - 1} here: use one of them")
+        raise InputError(
+            f"device (training.device in a scenario) is {device}, but torch finds GPUs 0 to {there - 1} here"
+            ": use one of them"
+        )
 
 
 def _world(fleet: Fleet | World, settings: Settings) -> World:

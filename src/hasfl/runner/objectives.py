@@ -1,14 +1,20 @@
 """Which loss and metric a training uses: those for the kind of labels, or the user's, tried first."""
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from hasfl.callables import call, find
 from hasfl.data.dataset import Dataset
-from hasfl.data.labels import are_numbers
+from hasfl.data.labels import are_numbers, are_one_hot
 from hasfl.data.scoring import Score, cross_entropy, right_answers, squared_error
 from hasfl.errors import HasflError, InputError
 from hasfl.networks import LayeredModel
@@ -20,47 +26,115 @@ REASON_LENGTH = 200  # characters of a user's exception that a message shows; ch
 ROUNDING = 1e-3  # relative difference between a sample's score alone and together with others; chosen by hand
 
 
+def objective(given: Any, what: str, folder: Path | None = None) -> Score | None:
+    """The loss or the metric that a setting asks for; None: the usual one. `what` says which of the two.
+
+    It is a function of outputs and labels, or a class that makes one when it is called without arguments.
+    `package.module:callable` names one; `folder` is where the module is searched first.
+    """
+    if given is None:
+        return None
+    own: Any = find(given, what, folder) if isinstance(given, str) and ":" in given else given
+    if isinstance(own, type):
+        own = call(own, own.__name__, what, folder)
+    if not callable(own):
+        raise InputError(
+            f"{what} must be a function of outputs and labels, a class that makes one, or its name as "
+            f"package.module:callable, got {shorten(repr(given), REASON_LENGTH)} of type {type(own).__name__}"
+        )
+    score: Score = own
+    return score
+
+
 def loss_and_metric(
     model: LayeredModel, data: Dataset, settings: Settings, device: str
 ) -> tuple[Score, Score]:
     """The loss and the metric of a training. The model must be on `device`, and is put into training mode."""
-    x, y = data.x_train[:TRIED].to(device), data.y_train[:TRIED].to(device)
-    outputs = _outputs(model, x, data)
+    y = data.y_train[:TRIED].to(device)
+    outputs = _outputs(model, _tried_samples(data).to(device), data)[: len(y)]
     numbers = are_numbers(y)
-    if numbers and settings.metric is None:
+    loss, metric = objective(settings.loss, "loss"), objective(settings.metric, "metric")
+    if numbers and metric is None:
         raise InputError(
             f"the labels of {data.name} are numbers, for which there are no right answers to count: give a "
             "metric, a function that gives each sample a score from 0 to 1, or labels that are whole numbers"
         )
-    if settings.loss is None or settings.metric is None:
+    if loss is None or metric is None:
         (_require_as_many_numbers if numbers else _require_an_output_for_each_class)(outputs, y, data)
-    if settings.loss is not None:
-        _try_loss(settings.loss, outputs, y)
-    if settings.metric is not None:
-        _try_metric(settings.metric, outputs, y)
+    if loss is not None:
+        _try_loss(loss, outputs, y)
+    if metric is not None:
+        _try_metric(metric, outputs, y)
     usual_loss = squared_error if numbers else cross_entropy
-    return settings.loss or usual_loss, settings.metric or right_answers
+    return loss or usual_loss, metric or right_answers
+
+
+def _tried_samples(data: Dataset) -> Tensor:
+    """The first samples for training and, of tokens, the samples with the largest ones too."""
+    first = data.x_train[:TRIED]
+    if first.is_floating_point():
+        return first
+    largest = [x[x.reshape(len(x), -1).amax(dim=1).argmax()] for x in (data.x_train, data.x_test)]
+    return torch.cat([first, torch.stack(largest)])
 
 
 def _outputs(model: LayeredModel, x: Tensor, data: Dataset) -> Tensor:
     try:
-        with at_rest(model), torch.no_grad():
+        with at_rest(model), torch.no_grad(), _embeddings_checked(model, data):
             outputs: Tensor = model(x)
-    except Exception as error:  # a model may fail on some samples in any way, as on a token that it lacks
+    except HasflError:
+        raise
+    except Exception as error:  # a model may fail on some samples in any way
         raise InputError(f"the model fails on samples of {data.name}: {_told(error)}") from error
     return outputs
 
 
+@contextmanager
+def _embeddings_checked(model: nn.Module, data: Dataset) -> Iterator[None]:
+    """Refuse a token for which an embedding has no row. On a GPU, torch could not go on after that fault."""
+
+    def check(embedding: nn.Module, tokens: tuple[Tensor, ...]) -> None:
+        assert isinstance(embedding, nn.Embedding)
+        rows, smallest, largest = embedding.num_embeddings, int(tokens[0].min()), int(tokens[0].max())
+        if smallest < 0 or largest >= rows:
+            fault = f"{smallest}, below 0" if smallest < 0 else f"{largest}, too large"
+            raise InputError(
+                f"a token of {data.name} is {fault} for the model's embedding of {rows} rows: give the "
+                "embedding a row for every token, which are numbered from 0"
+            )
+
+    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    hooks = [embedding.register_forward_pre_hook(check) for embedding in embeddings]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _axis_of_classes(outputs: Tensor, y: Tensor) -> int | None:
+    """The axis of the outputs that runs over classes: the last one or, as for images, the second one."""
+    own, label = outputs.shape[1:], y.shape[1:]
+    if not own:
+        return None
+    return -1 if own[:-1] == label else 1 if own[1:] == label else None
+
+
 def _require_an_output_for_each_class(outputs: Tensor, y: Tensor, data: Dataset) -> None:
-    """Refuse outputs without an axis of classes, which is the last one or, as for images, the first one."""
-    own, label = tuple(outputs.shape[1:]), tuple(y.shape[1:])
-    given = own[-1:] if own[:-1] == label else own[:1] if own[1:] == label else ()
-    if not given or given[0] < data.classes:
-        tokens = f" for each of {_in_words(label)} tokens" if label else ""
+    """Refuse outputs without an axis of classes, or with too short a one."""
+    axis = _axis_of_classes(outputs, y)
+    if axis is not None and outputs.shape[axis] >= data.classes:
+        return
+    if are_one_hot(data.y_train):
         raise InputError(
-            f"the model must have an output for each of the {data.classes} classes of {data.name}{tokens}, "
-            f"but its last layer gives {_in_words(own)}: leave out model.classes, or choose another model"
+            f"labels of whole numbers must be classes, but those of {data.name} are one-hot rows of shape "
+            f"{tuple(data.y_train.shape)}: give each sample its class, as y.argmax(axis=1)"
         )
+    tokens = f" for each of {'x'.join(map(str, y.shape[1:]))} tokens" if y.ndim > 1 else ""
+    raise InputError(
+        f"the model must have an output for each of the {data.classes} classes of {data.name}{tokens}, "
+        f"but its last layer gives {_in_words(outputs.shape[1:])}: choose another model"
+    )
 
 
 def _require_as_many_numbers(outputs: Tensor, y: Tensor, data: Dataset) -> None:
@@ -93,10 +167,26 @@ def _try_loss(loss: Score, outputs: Tensor, y: Tensor) -> None:
 
 
 def _try_metric(metric: Score, outputs: Tensor, y: Tensor) -> None:
-    """Refuse a metric that gives no scores from 0 to 1."""
-    values = _scores("metric", metric, outputs, y).detach().double()
-    if outputs.isfinite().all() and not ((values >= 0) & (values <= 1)).all():
-        raise InputError(f"the metric must give each sample a score from 0 to 1, got {_listed(values)}")
+    """Refuse a metric that gives no scores from 0 to 1, be it to the model's outputs or to right ones."""
+    for tried, whose in ((outputs, ""), (_right_outputs(outputs, y), " for right outputs")):
+        if tried is None:
+            continue
+        values = _scores("metric", metric, tried, y).detach().double()
+        if tried.isfinite().all() and not ((values >= 0) & (values <= 1)).all():
+            raise InputError(
+                f"the metric must give each sample a score from 0 to 1, got {_listed(values)}{whose}"
+            )
+
+
+def _right_outputs(outputs: Tensor, y: Tensor) -> Tensor | None:
+    """Outputs that answer every label right, in the shape of the model's; None where that is not known."""
+    if are_numbers(y):
+        return y.reshape(outputs.shape).to(outputs.dtype) if y.numel() == outputs.numel() else None
+    axis = _axis_of_classes(outputs, y)
+    if axis is None or int(y.max()) >= outputs.shape[axis]:
+        return None
+    answers = F.one_hot(y.clamp(min=0), outputs.shape[axis])  # whatever the answer where no label counts
+    return answers.movedim(-1, axis).to(outputs.dtype)
 
 
 def _scores(what: str, score: Score, outputs: Tensor, y: Tensor) -> Tensor:
@@ -107,17 +197,18 @@ def _scores(what: str, score: Score, outputs: Tensor, y: Tensor) -> Tensor:
     if not torch.allclose(values.double(), torch.cat(alone).double(), rtol=ROUNDING, equal_nan=True):
         raise InputError(
             f"the {what} must score each sample by itself, but it gives {_listed(values)} for {len(y)} "
-            f"samples together and {_listed(torch.cat(alone))} one by one: do not mix samples"
+            f"samples together and {_listed(torch.cat(alone))} one by one: "
+            + (_against_broadcasting(outputs, y) or "do not mix samples")
         )
     return values
 
 
 def _called(what: str, score: Score, outputs: Tensor, y: Tensor) -> Tensor:
     """The result of a user's function, with one number for each sample."""
-    if not callable(score):
-        raise InputError(f"{what} must be a function of outputs and labels, got {score!r}")
     try:
-        values = score(outputs, y)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Using a target size")  # a sentence of ours says it
+            values = score(outputs, y)
     except HasflError:
         raise
     except Exception as error:  # a user's function may fail in any way
@@ -125,11 +216,23 @@ def _called(what: str, score: Score, outputs: Tensor, y: Tensor) -> Tensor:
         raise InputError(f"the {what} fails on {shapes}: {_told(error)}") from error
     if not isinstance(values, Tensor) or values.shape != (len(y),):
         got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        broadcast = _against_broadcasting(outputs, y) if isinstance(values, Tensor) and values.ndim else None
         raise InputError(
             f"the {what} must return a tensor with one number for each sample, of shape ({len(y)},) for "
-            f"{len(y)} samples, got {got}: do not average over samples (in torch, reduction='none')"
+            f"{len(y)} samples, got {got}: "
+            + (broadcast or "do not average over samples (in torch, reduction='none')")
         )
     return values
+
+
+def _against_broadcasting(outputs: Tensor, y: Tensor) -> str | None:
+    """Advice where outputs and labels are as many numbers in two shapes; torch combines all with all."""
+    if outputs.shape == y.shape or outputs.numel() != y.numel():
+        return None
+    return (
+        f"torch combines every output with every label where outputs have shape {tuple(outputs.shape)} and "
+        f"labels {tuple(y.shape)}; begin with outputs = outputs.reshape(labels.shape)"
+    )
 
 
 def _told(error: Exception) -> str:

@@ -10,7 +10,7 @@ from hasfl.constants import Constants
 from hasfl.documents.document import STANDARD_INPUT, read_json, read_toml
 from hasfl.documents.problem_file import ProblemFile
 from hasfl.documents.scenario import Scenario
-from hasfl.errors import InputError
+from hasfl.errors import InputError, naming
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.exact.planner import GAP, TIME_LIMIT, best_batches, best_cuts, best_plan
 from hasfl.problem import Problem
@@ -70,18 +70,14 @@ def read_question(path: str | None, *, run: Path | None = None) -> Question:
         )
     scenario, folder = read_toml(path, Scenario), Path(path).parent
     given = None if run is None else readings_of(run)
-    try:
+    with naming(path):
         return _question_of(scenario, folder, given, name=path)
-    except InputError as error:
-        raise type(error)(f"{path}: {error}") from error
 
 
 def _raw_problem(path: str) -> Problem:
     document = read_json(path, ProblemFile)
-    try:
+    with naming(path):
         return document.problem()
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
 
 
 def _question_of(scenario: Scenario, folder: Path, readings: RunReadings | None, *, name: str) -> Question:

@@ -25,6 +25,7 @@ from hasfl.runs.overview import find_run
 from hasfl.runs.request import scenario_folder, stored_scenario
 from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Recipe
+from hasfl.strategies.catalogue import strategy
 from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.world import World
 
@@ -84,7 +85,7 @@ def readings_of(written: Path) -> RunReadings:
         scenario, records = stored_scenario(folder), folder.records()
         read = [record for record in records if record.constants is not None]
         if not read:
-            raise InputError(_why_unread(path, scenario, len(records)))
+            raise InputError(_why_unread(path, scenario, scenario_folder(folder), len(records)))
         return RunReadings(
             path=path,
             scenario=scenario,
@@ -189,7 +190,7 @@ def _constants(entry: Mapping[str, Any], path: Path) -> Constants:
         ) from None
 
 
-def _why_unread(path: Path, scenario: Scenario, rounds: int) -> str:
+def _why_unread(path: Path, scenario: Scenario, folder: Path, rounds: int) -> str:
     """Why a run has read no constants, and what to do."""
     if scenario.constants is not None:
         return f"{path} read no constants, because its scenario gives them: plan with that scenario"
@@ -199,8 +200,9 @@ def _why_unread(path: Path, scenario: Scenario, rounds: int) -> str:
             f"{path} has {rounds} rounds, and constants are read at the end of an interval of {interval} "
             "rounds at the earliest: train longer"
         )
+    if strategy(scenario.training.strategy, folder).uses_constants:
+        return f"{path} read no constants in its {rounds} rounds, because they were too few: train longer"
     return (
-        f"{path} read no constants in its {rounds} rounds: its strategy is {scenario.training.strategy}, and "
-        "only strategies that look for the best plan read them, in round 15 at the earliest; train with "
-        "--strategy hasfl, or longer"
+        f"{path} read no constants, because its strategy is {scenario.training.strategy}, and only "
+        "strategies that look for the best plan read them: train with --strategy hasfl"
     )

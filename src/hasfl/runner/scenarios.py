@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +12,12 @@ from hasfl.callables import call, find
 from hasfl.data import Dataset, load_dataset, partition, shares_of
 from hasfl.documents.scenario import Scenario
 from hasfl.documents.trace_file import read_trace
-from hasfl.errors import InputError
+from hasfl.errors import InputError, naming
 from hasfl.fleet import Fleet
 from hasfl.networks import LayeredModel
 from hasfl.networks.catalogue import chained, plain_network
 from hasfl.paths import expanded
+from hasfl.runner.objectives import objective
 from hasfl.runner.run_readings import known_constants
 from hasfl.runner.simulation import Simulation, simulation
 from hasfl.seeds import Seeds
@@ -44,6 +44,7 @@ def simulation_of(
     data, shares = shared_data(scenario, fleet.names, folder=folder)
     tell(f"cutting {scenario.model_name}")
     model = model_of(scenario, data, folder=folder)
+    _require_outputs(scenario, data)
     settings = settings_of(scenario, folder=folder)
     if settings.known_constants is not None and len(settings.known_constants) != len(model):
         raise InputError(
@@ -57,14 +58,36 @@ def simulation_of(
 def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
     """How the scenario says to train, with the user's own objects in place of their names."""
     named = scenario.training
+    with naming("training.strategy"):
+        chosen = strategy(named.strategy, folder)
+    with naming("training.optimizer"):
+        steps = optimizer(named.optimizer, folder)
+    with naming("training.loss"):
+        loss = objective(named.loss, "loss", folder)
+    with naming("training.metric"):
+        metric = objective(named.metric, "metric", folder)
+    known = known_constants(scenario, folder=folder)
     return replace(
         scenario.settings(),
-        strategy=strategy(named.strategy, folder),
-        known_constants=known_constants(scenario, folder=folder),
-        optimizer=optimizer(named.optimizer, folder),
-        loss=None if named.loss is None else own(named.loss, "loss", folder),
-        metric=None if named.metric is None else own(named.metric, "metric", folder),
+        strategy=chosen,
+        known_constants=known,
+        optimizer=steps,
+        loss=loss,
+        metric=metric,
     )
+
+
+def _require_outputs(scenario: Scenario, data: Dataset) -> None:
+    """Refuse a number of outputs that the usual loss or metric cannot use."""
+    asked, training = scenario.model.classes, scenario.training
+    if asked is None or None not in (training.loss, training.metric):
+        return
+    if asked < data.outputs or (not data.classes and asked != data.outputs):
+        least = "at least " if data.classes else ""
+        raise InputError(
+            f"model.classes must be {least}{data.outputs}, the number of outputs that {data.name} needs, got "
+            f"{asked}: leave it out"
+        )
 
 
 def load_data(scenario: Scenario, *, folder: Path) -> Dataset:
@@ -92,15 +115,16 @@ def shared_data(
                 "leave it out"
             )
         return data, shares_of(data, devices)
-    shares = partition(
-        data.y_train.numpy(),
-        len(devices),
-        Seeds(scenario.seed),
-        kind=section.partition,
-        shards_per_device=section.shards_per_device,
-        alpha=section.alpha,
-        samples=section.samples,
-    )
+    with naming(f"[data] of {data.name}"):
+        shares = partition(
+            data.y_train.numpy(),
+            len(devices),
+            Seeds(scenario.seed),
+            kind=section.partition,
+            shards_per_device=section.shards_per_device,
+            alpha=section.alpha,
+            samples=section.samples,
+        )
     return data, shares
 
 
@@ -111,36 +135,33 @@ def own_data(name: str, folder: Path) -> Dataset:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        function = own(name, "data", folder)  # importing its module may draw random numbers too
+        function = find(name, "data", folder)  # importing its module may draw random numbers too
+        if not callable(function):
+            raise InputError(f"data {name!r} must be a function or a class, got {type(function).__name__}")
         torch.manual_seed(0)
-        made = call(function, name, "data", folder)
+        made: object = call(function, name, "data", folder)
     if isinstance(made, Dataset):
         return made
     if isinstance(made, tuple | list) and len(made) == TRAIN_AND_TEST:
-        return Dataset.of_torch(name, *made)
+        with naming(f"data {name!r}"):
+            return Dataset.of_torch(name, *made)
     raise InputError(
         f"{name} must return a hasfl.Dataset, or a pair of torch datasets for training and testing, got a "
         f"{type(made).__name__}"
     )
 
 
-def own(name: str, what: str, folder: Path) -> Callable[..., Any]:
-    """The callable of a user's own that a scenario names; `what` says in a message what it is for."""
-    if ":" not in name:
-        raise InputError(f"{what} of your own must be named package.module:callable, got {name!r}")
-    found = find(name, what, folder)
-    if not callable(found):
-        raise InputError(f"{what} {name!r} must be a function or a class, got {type(found).__name__}")
-    return found
-
-
 def model_of(scenario: Scenario, data: Dataset, *, folder: Path) -> LayeredModel:
     """The model of a scenario, for its data, cut into layers; its weights depend on the seed alone."""
-    return chained(*module_of(scenario, data, folder=folder))
+    return chained(*module_of(scenario, data.x_train[:1], data.outputs, folder=folder))
 
 
-def module_of(scenario: Scenario, data: Dataset, *, folder: Path) -> tuple[nn.Module, Tensor]:
-    """The model of a scenario before it is cut, and a batch of the samples that it takes."""
+def module_of(scenario: Scenario, samples: Tensor, outputs: int, *, folder: Path) -> tuple[nn.Module, Tensor]:
+    """The model of a scenario before it is cut, and a batch of the samples that it takes.
+
+    `samples` is a batch of the data, of which only shape and type count; `outputs` is how many numbers the
+    data ask for.
+    """
     section, name = scenario.model, scenario.model_name
     if section.profile is not None:
         raise InputError("model.profile gives a model's costs, but training needs the model: set model.name")
@@ -148,11 +169,11 @@ def module_of(scenario: Scenario, data: Dataset, *, folder: Path) -> tuple[nn.Mo
         torch.manual_seed(int(Seeds(scenario.seed).stream("weights").integers(2**63)))
         return plain_network(
             name,
-            classes=section.classes if ":" in name else section.classes or data.outputs,
+            classes=section.classes if ":" in name else section.classes or outputs,
             norm=section.norm,
             input_shape=None if section.input is None else tuple(section.input),
             tokens=section.tokens,
-            samples=data.x_train[:1],
+            samples=samples,
             folder=folder,
         )
 

@@ -40,6 +40,7 @@ class ChosenPlan:
     round: int
     plan: Plan
     fleet: Fleet  # of the devices that took part in that round
+    all_devices: int  # also those that did not take part
     profile: Profile
     paradigm: Paradigm
 
@@ -59,6 +60,7 @@ def last_plan(contest: Contest) -> ChosenPlan:
         round=last.round,
         plan=last.plan,
         fleet=world.fleet_at(last.round).only(last.devices),
+        all_devices=len(world.fleet),
         profile=costs_of(scenario, world.fleet, folder=folder).profile,
         paradigm=strategy(name, folder).paradigm,
     )

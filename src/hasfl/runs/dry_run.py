@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hasfl.engines.memory import MemoryNeed, available_memory, predict_memory
+from hasfl.errors import naming
 from hasfl.plan import Plan
 from hasfl.runner.scenarios import simulation_of, world_of
 from hasfl.runner.simulation import Simulation
@@ -40,9 +41,10 @@ class Forecast:
 def forecast(request: RunRequest) -> Forecast:
     """Make the first plan and count; then count the largest batch sizes and cuts that may follow."""
     scenario, folder = request.scenario(), request.folder
-    simulation, chosen = simulation_of(scenario, folder=folder), strategy(request.strategy, folder)
+    with naming(str(request.scenario_file)):
+        simulation, chosen = simulation_of(scenario, folder=folder), strategy(request.strategy, folder)
+        order, depth = simulation.training.begin().order, simulation.training.clock.depth
     world = world_of(scenario, scenario.draw(), folder=folder)
-    order, depth = simulation.training.begin().order, simulation.training.clock.depth
     now = _need(simulation, int(order.batch_sizes.sum()), len(order.devices), depth(order.plan))
     later = _largest(simulation, chosen, usual_participants(world, chosen.paradigm))
     return Forecast(

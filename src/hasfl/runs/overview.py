@@ -108,7 +108,8 @@ def details(path: Path) -> RunDetails:
 def _summary(folder: RunFolder) -> RunSummary:
     settings, last = stored_settings(folder), next(folder.newest_records(), None)
     evaluated = (record.accuracy for record in folder.newest_records() if record.accuracy is not None)
-    finished = folder.finished
+    if finished := folder.finished:
+        folder.require_whole()
     return RunSummary(
         run=folder.path.name,
         state="finished" if finished else "running" if folder.in_use else "stopped",

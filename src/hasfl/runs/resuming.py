@@ -5,6 +5,7 @@ run go on. Everything else decides what is trained, so a run with another value 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hasfl.documents.scenario import Scenario
@@ -18,6 +19,7 @@ from hasfl.training.checkpoint import restore
 
 MAY_DIFFER = {"training.device", "training.report_every", "training.checkpoint_seconds"}
 SHOWN = 3  # differences that a message names
+MARKS = "fingerprint"  # the key of a checkpoint's values that holds the marks of data and model
 LONGEST = 40  # characters of a value that a message shows
 
 
@@ -79,12 +81,13 @@ def _shown(value: object) -> str:
 
 
 def back_to_checkpoint(
-    folder: RunFolder, simulation: Simulation, *, other_goal: bool
+    folder: RunFolder, simulation: Simulation, marks: Mapping[str, str], *, other_goal: bool
 ) -> Sequence[RoundRecord]:
     """Restore the last checkpoint, and return the records of the rounds before it.
 
-    The rounds after it are trained again. The folder is not changed. Without any record there need be no
-    checkpoint: training begins.
+    The marks are those of the data and the model; they must be the marks that the run began with. The
+    rounds after the checkpoint are trained again. The folder is not changed. Without any record there need be
+    no checkpoint: training begins.
     """
     records, checkpoint = folder.records(), folder.load_checkpoint()
     if checkpoint is None:
@@ -93,14 +96,12 @@ def back_to_checkpoint(
     arrays, values = checkpoint
     if other_goal:
         _require_allows(simulation.training.goal, records)
-    try:
+    with _as_fault_of_the_checkpoint(folder):
+        changed = [part for part, mark in marks.items() if values[MARKS][part] != mark]
+    _require_none(changed, folder)
+    with _as_fault_of_the_checkpoint(folder):
         kept = records[: values["rounds"]]
         restore(simulation.training, arrays, values, kept)
-    except (InputError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"the checkpoint of {folder.path} is not one of this training ({error}): restore it from a copy, "
-            "or remove the run and begin it anew"
-        ) from None
     folder.require_rounds(values["rounds"])
     if not simulation.training.goes_on:
         raise InputError(
@@ -110,12 +111,34 @@ def back_to_checkpoint(
     return kept
 
 
+@contextmanager
+def _as_fault_of_the_checkpoint(folder: RunFolder) -> Iterator[None]:
+    """Tell in one sentence that a checkpoint does not hold what it should."""
+    try:
+        yield
+    except (InputError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the checkpoint of {folder.path} is not one of this training ({error}): restore it from a copy, "
+            "or remove the run's folder and begin it anew"
+        ) from None
+
+
+def _require_none(changed: Sequence[str], folder: RunFolder) -> None:
+    """Refuse to go on with changed data or a changed model, because the run would be a mixture."""
+    said = {"data": "the data are not those", "model": "the model is not the one"}
+    for part in changed:
+        raise InputError(
+            f"{said[part]} that {folder.path} began with: restore the {part}, or train in another place with "
+            "--out"
+        )
+
+
 def _require_no(records: Sequence[RoundRecord], folder: RunFolder) -> None:
     """Refuse to begin anew where rounds are recorded, because they would be lost."""
     if records:
         raise InputError(
             f"{folder.path} has the records of {len(records)} rounds, but no {CHECKPOINT} to go on from: "
-            "restore it from a copy, or train in another place with --out"
+            "restore it from a copy, or remove the run's folder and begin it anew"
         )
 
 

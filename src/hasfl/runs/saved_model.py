@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from hasfl.errors import HasflError, InputError, MissingExtra, ModelError
 from hasfl.reporting.replacing import replace_file
-from hasfl.reporting.store import MODEL, RunFolder
-from hasfl.runner.scenarios import load_data, module_of
+from hasfl.reporting.store import MODEL, OWN_FILES, RESULT, RunFolder
+from hasfl.runner.scenarios import module_of
+from hasfl.runs.overview import is_run
 from hasfl.runs.request import scenario_folder, stored_scenario
 
 ONNX_PACKAGES = ("onnx", "onnxscript")  # which torch needs to write the format
+MODEL_INPUT = "model_input"  # the key of a result that says which samples the model takes
 # A batch of one sample would be taken for a model that knows no other batch size.
 EXAMPLE_BATCH = 2
 
@@ -37,18 +39,27 @@ def export_model(run: Path, form: str, file: Path | None = None) -> Path:
     if form == "onnx" and missing:
         raise MissingExtra(f"writing ONNX needs {' and '.join(missing)}: pip install 'hasfl[export]'")
     target = file or run / f"model{suffix}"
+    _refuse_files_of_runs(target)
     weights = saved_weights(folder)
     replace_file(target, lambda path: write(folder, weights, path), advice="the run itself is unchanged")
     return target
+
+
+def _refuse_files_of_runs(target: Path) -> None:
+    """Refuse to write over a file that a run needs, be it this run or another one."""
+    place = target.resolve()
+    if place.name in OWN_FILES and is_run(place.parent):
+        raise InputError(
+            f"--out must be a file of its own, but {target} is the {place.name} of the run {place.parent}: "
+            "choose another name"
+        )
 
 
 def saved_weights(run: RunFolder) -> dict[str, Tensor]:
     """The weights and buffers of a finished run, under the names of the model's own `state_dict`."""
     path = run.path / MODEL
     if not path.exists():
-        raise InputError(
-            f"{run.path} must be a finished run, but has no {MODEL} yet: continue it with --resume"
-        )
+        raise InputError(f"{run.path} must be a finished run, but has no {MODEL}: continue it with --resume")
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
@@ -60,7 +71,8 @@ def saved_weights(run: RunFolder) -> dict[str, Tensor]:
 def trained_module(run: RunFolder, weights: dict[str, Tensor]) -> tuple[nn.Module, Tensor]:
     """The model of a run in evaluation mode with these weights, and a batch of the samples that it takes."""
     scenario, folder = stored_scenario(run), scenario_folder(run)
-    module, example = module_of(scenario, load_data(scenario, folder=folder), folder=folder)
+    samples, outputs = _kept_input(run)
+    module, example = module_of(scenario, samples, outputs, folder=folder)
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:
@@ -71,6 +83,21 @@ def trained_module(run: RunFolder, weights: dict[str, Tensor]) -> tuple[nn.Modul
         ) from None
     shape = (EXAMPLE_BATCH, *example.shape[1:])
     return module.cpu().eval(), torch.zeros(shape, dtype=example.dtype)
+
+
+def _kept_input(run: RunFolder) -> tuple[Tensor, int]:
+    """A sample of the form that the run was trained on, and how many outputs its data ask for.
+
+    The data themselves are not read, so that a model can be exported where they are not.
+    """
+    try:
+        kept = run.result()[MODEL_INPUT]
+        return torch.zeros(1, *kept["shape"], dtype=getattr(torch, kept["type"])), int(kept["outputs"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{run.path / RESULT} must say in {MODEL_INPUT} which samples the model takes, but does not: "
+            "restore it from a copy"
+        ) from None
 
 
 def _write_state_dict(run: RunFolder, weights: dict[str, Tensor], path: Path) -> None:

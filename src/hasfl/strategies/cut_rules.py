@@ -60,7 +60,9 @@ def fixed_cut(cut: int) -> Rule:
     def fixed(situation: Situation, batch_sizes: IntN) -> IntN:
         layers = len(situation.problem.profile)
         if cut > layers:
-            raise InputError(f"cut must be at most {layers}, the number of layers of the model, got {cut}")
+            raise InputError(
+                f"the strategy's cut must be at most {layers}, the number of layers of the model, got {cut}"
+            )
         return np.full(len(situation.devices), cut)
 
     return fixed

@@ -39,8 +39,10 @@ def first_plan(problem: Problem) -> tuple[str, ...]:
     if not isinstance(constants, MeasuredConstants):
         return ()
     error = constants.noise_error
-    known_to = f", which is known to a factor of {math.exp(error):.2g}" if error > 0 else ""
-    return (f"{FIRST_PLAN}: it suits a noise of {_short(constants.noise)} samples{known_to}",)
+    if error > 0:
+        rests = f"an estimate of the noise: {_samples(constants.noise)}, right to a factor of"
+        return (f"{FIRST_PLAN}: there is no reading yet, so it rests on {rests} {math.exp(error):.2g}",)
+    return (f"{FIRST_PLAN}: it rests on a noise of {_samples(constants.noise)}",)
 
 
 def renewed(before: Problem, now: Problem) -> str:
@@ -99,7 +101,7 @@ def _in_words(old: dict[str, float], new: dict[str, float], names: Sequence[str]
         for name in names[1:]
         if _short(old[name]) != _short(new[name])
     ]
-    noise = f"noise was read as {_short(new['noise'])} samples (before {_short(old['noise'])})"
+    noise = f"noise was read as {_samples(new['noise'])} (before {_short(old['noise'])})"
     return ", ".join([noise, *others])
 
 
@@ -110,6 +112,11 @@ def _totals(constants: MeasuredConstants) -> dict[str, float]:
         "drift": float(constants.drift_upto[-1]),
         "skew": float(constants.skew_upto[-1]),
     }
+
+
+def _samples(number: float) -> str:
+    written = _short(number)
+    return f"{written} sample" if written == "1" else f"{written} samples"
 
 
 def _short(number: float) -> str:

@@ -154,7 +154,8 @@ class OwnStrategy:
     """A user's function `situation → Plan`, or an object with `plan` and, if it likes, `rebatch`.
 
     The function is asked at the beginning of every interval, `rebatch(situation, plan)` in every other round.
-    A plan must follow from the situation alone, so that a resumed run goes on as the run would have.
+    A plan must follow from the situation alone, so that a resumed run goes on as the run would have. To check
+    this, the function is asked twice for the plan of the first round.
     Set `uses_constants = False` on it where it does not look at `situation.problem.constants`: then training
     spends no samples on reading them. Set `paradigm` where its plans are not for split training.
     """
@@ -180,7 +181,17 @@ class OwnStrategy:
             )
 
     def plan(self, situation: Situation) -> Plan:
-        """The user's plan, checked."""
+        """The user's plan, checked. In the first round it is asked for twice, and must be the same."""
+        plan = self._asked(situation)
+        if situation.round == 1 and self._asked(situation) != plan:
+            raise InputError(
+                f"strategy {self.name} gave two plans for one situation: a plan must follow from the "
+                "situation alone, because what a strategy remembers is not kept when a run is resumed; draw "
+                "random numbers from situation.seeds"
+            )
+        return plan
+
+    def _asked(self, situation: Situation) -> Plan:
         return self._checked(call(lambda: self._plan(situation), self.name, "strategy"), situation)
 
     def rebatch(self, situation: Situation, plan: Plan) -> Plan:

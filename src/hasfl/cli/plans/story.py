@@ -21,10 +21,11 @@ MOST_KINDS = 6  # of devices that are told apart; chosen by hand, by what fits i
 MOST_CHANGES = 10  # of the plan that are told; chosen by hand
 
 
-def in_words(plan: Plan, names: Sequence[str]) -> str:
+def in_words(plan: Plan, names: Sequence[str], *, of: int) -> str:
     """A plan, kind by kind: "pi (8 devices) b = 2, cut 1; laptop (6) b = 4–6, cut 2".
 
-    Where all devices do the same, or have too many kinds, they are told as one.
+    Where all devices do the same, or have too many kinds, they are told as one. `of` is the number of all
+    devices; where only some take part, that is told too.
     """
     groups = kinds(names)
     alike = np.ptp(plan.batch_sizes) == 0 and np.ptp(plan.cuts) == 0
@@ -36,7 +37,8 @@ def in_words(plan: Plan, names: Sequence[str]) -> str:
         who = f"{kind} ({number})" if kind else number
         parts.append(f"{who} b = {_span(plan.batch_sizes[devices])}, cut {_span(plan.cuts[devices])}")
         word = ""
-    return "; ".join(parts)
+    some = f" · {len(names)} of {of} devices take part" if len(names) < of else ""
+    return "; ".join(parts) + some
 
 
 def _span(values: IntN) -> str:
@@ -92,4 +94,5 @@ class PlanStory:
         now = Arrangement(plan, fleet, training.clock.depth(plan))
         aggregation = training.clock.aggregation(now, now).seconds
         seconds = training.clock.round(now).seconds + aggregation / training.interval
-        return f"{in_words(plan, fleet.names)} · a round takes {format_seconds(seconds)}"
+        words = in_words(plan, fleet.names, of=len(training.samples))
+        return f"{words} · a round takes {format_seconds(seconds)}"

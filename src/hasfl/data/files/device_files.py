@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hasfl.arrays import IntN
 from hasfl.data.dataset import Dataset
 from hasfl.data.files.npz import class_names_of, read_arrays
-from hasfl.errors import InputError
+from hasfl.errors import InputError, naming
 
 Arrays = Mapping[str, NDArray[Any]]
 INPUTS, LABELS = "x", "y"  # the arrays in each file
@@ -51,14 +51,9 @@ def read_device_files(name: str, folder: Path) -> Dataset:
     for device, arrays in zip(devices, files, strict=True):
         _check_alike(paths[device], arrays, paths[devices[0]], files[0])
     ends = np.cumsum([len(arrays[INPUTS]) for arrays in files])
-    data = Dataset.of_arrays(
-        name,
-        np.concatenate([arrays[INPUTS] for arrays in files]),
-        np.concatenate([arrays[LABELS] for arrays in files]),
-        test[INPUTS],
-        test[LABELS],
-        class_names_of(test),
-    )
+    x, y = (np.concatenate([arrays[key] for arrays in files]) for key in (INPUTS, LABELS))
+    with naming(str(folder)):
+        data = Dataset.of_arrays(name, x, y, test[INPUTS], test[LABELS], class_names_of(test))
     parts = np.split(np.arange(ends[-1]), ends[:-1])
     return replace(data, shares=dict(zip(devices, parts, strict=True)))
 
@@ -124,9 +119,7 @@ def _check_alike(path: Path, arrays: Arrays, first_path: Path, first: Arrays) ->
         )
     for key in (INPUTS, LABELS):
         own, other = arrays[key], first[key]
-        kinds = (
-            (own.dtype, other.dtype) if key == INPUTS else (own.dtype.kind in "iu", other.dtype.kind in "iu")
-        )
+        kinds = [array.dtype if key == INPUTS else array.dtype.kind in "biu" for array in (own, other)]
         if own.shape[1:] != other.shape[1:] or kinds[0] != kinds[1]:
             raise InputError(
                 f"the files of all devices must hold one shape and type of {key}, got {own.shape[1:]} of "

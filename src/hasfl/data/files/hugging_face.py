@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hasfl.data.dataset import Dataset
 from hasfl.data.files.published import optional_module
-from hasfl.errors import InputError
+from hasfl.errors import InputError, naming
 
 SPLITS = ("train", "test")
 MARKS = ("dataset_dict.json", "dataset_info.json")  # `save_to_disk` writes one of these files
@@ -43,7 +43,8 @@ def read_saved_dataset(name: str, folder: Path, columns: Sequence[str] | None) -
         _array(saved[split], split, column) for split in SPLITS for column in (inputs, labels)
     )
     names = _class_names(saved["train"].features[labels])
-    return Dataset.of_arrays(name, x_train, y_train, x_test, y_test, names)
+    with naming(str(folder)):
+        return Dataset.of_arrays(name, x_train, y_train, x_test, y_test, names)
 
 
 def _columns(folder: Path, known: Sequence[str], asked: Sequence[str] | None) -> tuple[str, str]:
@@ -64,7 +65,7 @@ def _array(split: Any, name: str, column: str) -> NDArray[Any]:
         array: NDArray[Any] = split.select_columns([column]).with_format("numpy")[:][column]
     except Exception as error:  # images that cannot be decoded, a missing package
         raise InputError(f"cannot read the column {column!r} of {name}: {error}") from None
-    if array.dtype.kind not in "fiu":
+    if array.dtype.kind not in "bfiu":
         raise InputError(
             f"the column {column!r} of {name} must hold numbers or images of one shape, got {array.dtype}: "
             "convert, pad or resize them first"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.data.dataset import Dataset
-from hasfl.errors import InputError
+from hasfl.errors import InputError, naming
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")  # the arrays of a whole data set in one file
 CLASS_NAMES = "class_names"  # an optional array of strings
@@ -19,7 +19,8 @@ def read_npz(name: str, path: Path) -> Dataset:
     """A whole data set in one file."""
     arrays = read_arrays(path, ARRAYS)
     x_train, y_train, x_test, y_test = (arrays[key] for key in ARRAYS)
-    return Dataset.of_arrays(name, x_train, y_train, x_test, y_test, class_names_of(arrays))
+    with naming(str(path)):
+        return Dataset.of_arrays(name, x_train, y_train, x_test, y_test, class_names_of(arrays))
 
 
 def read_arrays(path: Path, needed: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -12,6 +12,7 @@ from hasfl.errors import ModelError
 # The two batch sizes for which every node is computed. They lie far apart and share no factor, so a number
 # that a forward computes from the batch size differs between the two. Half of 2 and half of 3 would not.
 BATCH_SIZES = (13, 100)
+WANTS_WHOLE_NUMBERS = "scalar types: Long, Int"  # torch's words where an embedding gets other numbers
 
 
 def meta_state(module: nn.Module) -> dict[str, Tensor]:
@@ -60,6 +61,11 @@ class MetaValues:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             if "meta" in reason:  # torch's words for a tensor without storage
                 reason = "it decides by the numbers of a sample: decide with torch.where instead"
+            if WANTS_WHOLE_NUMBERS in reason and self._inputs[0].is_floating_point():
+                reason = (
+                    "it takes whole numbers: give samples of int64, or say with --tokens that they are "
+                    "tokens (model.tokens in a scenario)"
+                )
             raise ModelError(
                 f"{self._label(node)} cannot be worked out from shapes alone, for samples of "
                 f"{in_words(self._inputs[0])}: {reason}"
