@@ -31,7 +31,7 @@ def export(
     The exported model takes batches of any size. model.safetensors in RUN holds the weights under the names
     of the model's own state_dict, so a model of your own needs no export to load them.
     """
-    from hasfl.runs.overview import find_run
+    from hasfl.runner.stored_runs import find_run
     from hasfl.runs.saved_model import export_model
 
     typer.echo(f"wrote {export_model(find_run(run), to, out)}")
@@ -48,7 +48,8 @@ def runs(
     A run is running, stopped, finished or broken. A stopped run goes on with `hasfl train --resume`.
     """
     from hasfl.cli.runs_view import show_runs
-    from hasfl.runs.overview import runs_in, summary
+    from hasfl.runner.stored_runs import runs_in
+    from hasfl.runs.overview import summary
 
     found = [summary(path) for path in runs_in(folder)]
     if as_json:
@@ -66,7 +67,8 @@ def show(
     Its last plan is shown by kind of device, and the commands that resume or export it are printed.
     """
     from hasfl.cli.runs_view import commands, show_run
-    from hasfl.runs.overview import details, find_run
+    from hasfl.runner.stored_runs import find_run
+    from hasfl.runs.overview import details
 
     found = details(find_run(run))
     if as_json:

@@ -102,7 +102,7 @@ def train(
 
 def _say_nothing_to_resume(request: "RunRequest", *, named: bool) -> None:
     """A run that was named must be there; any other begins."""
-    from hasfl.runs.overview import known_runs
+    from hasfl.runner.stored_runs import known_runs
 
     if named:
         raise InputError(f"there is no run {request.path} to resume: {known_runs(request.path.parent)}")

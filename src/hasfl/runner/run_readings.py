@@ -21,8 +21,7 @@ from hasfl.paths import expanded, is_there
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
-from hasfl.runs.overview import find_run
-from hasfl.runs.request import scenario_folder, stored_scenario
+from hasfl.runner.stored_runs import find_run, scenario_folder, stored_scenario
 from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Recipe
 from hasfl.strategies.catalogue import strategy

@@ -4,14 +4,14 @@ A run's folder keeps both, as scenario.toml and settings.json. Nothing here need
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hasfl.documents.document import parse_toml, read_text
 from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
-from hasfl.reporting.store import SCENARIO, SETTINGS, RunFolder
+from hasfl.runner.stored_runs import with_choices
 
 LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary names are a little longer
 
@@ -59,7 +59,7 @@ class RunRequest:
 
     def scenario(self) -> Scenario:
         """The scenario with this strategy, seed and device."""
-        return _with_choices(parse_toml(self.text, Scenario, str(self.scenario_file)), self.settings())
+        return with_choices(parse_toml(self.text, Scenario, str(self.scenario_file)), self.settings())
 
     def settings(self) -> Mapping[str, Any]:
         """The choices that are not in the scenario file, and where the file is."""
@@ -91,35 +91,3 @@ def require_name(name: str) -> str:
             "shorter one with --run"
         )
     return name
-
-
-def stored_scenario(run: RunFolder) -> Scenario:
-    """The scenario of a run as it is trained: with the strategy, the seed and the device of the run."""
-    scenario = parse_toml(run.scenario_text(), Scenario, str(run.path / SCENARIO))
-    return _with_choices(scenario, stored_settings(run))
-
-
-def stored_settings(run: RunFolder) -> Mapping[str, Any]:
-    """What `RunRequest.settings` returned when the run was begun or resumed."""
-    settings = run.settings()
-    kinds = {"strategy": str, "seed": int, "device": str | None, "folder": str, "scenario": str}
-    for name, kind in kinds.items():
-        if name not in settings or not isinstance(settings[name], kind):
-            raise InputError(
-                f"{run.path / SETTINGS} must say the {name} of the run, but does not: read the run with the "
-                "version of hasfl that wrote it, or restore the file from a copy"
-            )
-    return settings
-
-
-def scenario_folder(run: RunFolder) -> Path:
-    """The folder that paths in the scenario of a run are relative to."""
-    return Path(stored_settings(run)["folder"])
-
-
-def _with_choices(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:
-    chosen = {"strategy": settings["strategy"]}
-    if settings["device"] is not None:
-        chosen["device"] = settings["device"]
-    training = replace(scenario.training, **chosen)
-    return scenario.model_copy(update={"training": training, "seed": settings["seed"]})

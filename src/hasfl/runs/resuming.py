@@ -14,7 +14,8 @@ from hasfl.goal import Goal
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import CHECKPOINT, RunFolder
 from hasfl.runner.simulation import Simulation
-from hasfl.runs.request import RunRequest, stored_scenario
+from hasfl.runner.stored_runs import stored_scenario
+from hasfl.runs.request import RunRequest
 from hasfl.training.checkpoint import restore
 
 MAY_DIFFER = {"training.device", "training.report_every", "training.checkpoint_seconds"}

@@ -17,8 +17,7 @@ from hasfl.errors import HasflError, InputError, MissingExtra, ModelError
 from hasfl.reporting.replacing import replace_file
 from hasfl.reporting.store import MODEL, OWN_FILES, RESULT, RunFolder
 from hasfl.runner.scenarios import module_of
-from hasfl.runs.overview import is_run
-from hasfl.runs.request import scenario_folder, stored_scenario
+from hasfl.runner.stored_runs import is_run, scenario_folder, stored_scenario
 
 ONNX_PACKAGES = ("onnx", "onnxscript")  # which torch needs to write the format
 MODEL_INPUT = "model_input"  # the key of a result that says which samples the model takes
