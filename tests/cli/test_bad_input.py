@@ -219,7 +219,7 @@ SCENARIOS: dict[str, tuple[dict[str, str], str, str]] = {
     "a key twice": ({}, "seed = 1\nseed = 2\n", "small.toml is not valid TOML"),
 }
 
-# The command, with {s} for the scenario file and {o} for a folder, and what the line must say.
+# A command, and words that its error must have. {s} stands for the scenario file, {o} for a folder.
 COMMANDS: dict[str, tuple[str, str]] = {
     "no command's name": ("trian {s}", "No such command 'trian'"),
     "no scenario": ("train --out {o}", "Missing argument 'SCENARIO'"),

@@ -66,31 +66,21 @@ def test_killed_ten_times_at_random_moments(forking: Forking, tmp_path: Path) ->
         assert files(place / name) == files(tmp_path / "whole" / name), seed
 
 
-def test_control_c_in_a_process_of_its_own(forking: Forking, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_the_run_goes_on(
+    forking: Forking, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Ctrl-C sends SIGINT; clusters send SIGTERM before they kill. The exit code is that of the signal."""
     scenario = write(tmp_path, MOVING | {"stop.rounds": "18", "training.interval": "5"})
     train = ("train", scenario, "--out", tmp_path, "--run")
     assert forking.start(*train, "whole").end() == 0
     child = forking.start(*train, "stopped")
     wait_for_round(tmp_path / "stopped", 7)
-    child.kill(signal.SIGINT)
-    assert child.end() == 130
+    child.kill(number)
+    assert child.end() == code
     assert child.output.read_text().endswith(GO_ON)
     assert "Traceback" not in child.output.read_text()
     assert not (tmp_path / "stopped" / "result.json").exists()
-    assert forking.start(*train, "stopped", "--resume").end() == 0
-    assert kept(tmp_path / "stopped") == kept(tmp_path / "whole")
-
-
-def test_sigterm_saves_as_control_c_does(forking: Forking, tmp_path: Path) -> None:
-    """Clusters send it before they kill; the exit code is that of a process that SIGTERM ended."""
-    scenario = write(tmp_path, MOVING | {"stop.rounds": "18", "training.interval": "5"})
-    train = ("train", scenario, "--out", tmp_path, "--run")
-    assert forking.start(*train, "whole").end() == 0
-    child = forking.start(*train, "stopped")
-    wait_for_round(tmp_path / "stopped", 7)
-    child.kill(signal.SIGTERM)
-    assert child.end() == 143
-    assert child.output.read_text().endswith(GO_ON)
     recorded = lines(tmp_path / "stopped")
     assert forking.start(*train, "stopped", "--resume").end() == 0
     assert f"from round {recorded} on" in child.output.read_text()

@@ -103,7 +103,7 @@ class RunFolder:
         return (self._record(row, row["round"]) for row in self._rounds.newest_rows())
 
     def elapsed_seconds(self) -> float:
-        """The wall time of all rounds that were written completely, without pauses between two processes."""
+        """The wall time of all recorded rounds. The time between a stop and a resume does not count."""
         row = next(self._timing.newest_rows(), {})
         seconds = row.get("elapsed_seconds", 0.0)
         return float(seconds) if isinstance(seconds, int | float) else 0.0

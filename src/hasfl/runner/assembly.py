@@ -153,7 +153,7 @@ def _in_words(shape: Sequence[int], dtype: torch.dtype) -> str:
 def _shares(
     shares: Sequence[IntN] | None, data: Dataset, devices: Sequence[str], settings: Settings
 ) -> Sequence[IntN]:
-    """Which samples each device holds: as given, as the data say, or dealt out at random."""
+    """Which samples each device holds: as the caller says, else as the data say, else dealt out at random."""
     if shares is None and data.shares is None:
         return partition(data.y_train.numpy(), len(devices), Seeds(settings.seed))
     if shares is None:

@@ -35,7 +35,7 @@ class Optimizer(Protocol):
     def slots(self, weight: Tensor) -> Tensors:
         """The slots of a weight before the first step, each as large as the weight or one number.
 
-        One number has as many axes as the weight, all of length 1, so that it broadcasts.
+        A slot of one number has as many axes as the weight, each of length 1, so that it broadcasts.
         """
 
     def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:

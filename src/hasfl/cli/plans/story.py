@@ -47,7 +47,7 @@ def _span(values: IntN) -> str:
 
 
 class PlanStory:
-    """The story of the plans of one training, in lines. A short story is told at the beginning only."""
+    """Tells the plans of one training, line by line. With `short`, only the first plan is told."""
 
     def __init__(self, simulation: "Simulation", *, short: bool) -> None:
         self.training = simulation.training
