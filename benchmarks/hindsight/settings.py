@@ -9,7 +9,7 @@ from typing import Literal
 from hasfl import FleetRanges
 
 RESULTS = Path(__file__).parent / "results"
-BATCHES = (2, 4, 8, 16, 32, 64)  # the batch sizes of fixed plans
+BATCHES = (1, 2, 4, 8, 16, 32, 64)  # the batch sizes of fixed plans
 DEVICES = 20
 
 # Fixed plans with a cut beyond DEEP_CUT and a batch size up to SMALL_BATCH need very many rounds. They are
@@ -68,6 +68,15 @@ SETTINGS = {
         VGG, data="cifar100", network="resnet18", cuts=(1, 2, 4, 6, 9), targets=(0.35, 0.42), patience=0.0
     ),
     "vgg-shards": replace(VGG, partition="shards", targets=(0.40, 0.50), patience=120.0),
+    "resnet-shards": replace(
+        VGG,
+        data="cifar100",
+        network="resnet18",
+        partition="shards",
+        cuts=(1, 2, 4, 6, 9),
+        targets=(0.20, 0.30),
+        patience=0.0,
+    ),
 }
 FLEETS = {
     "narrow": FleetRanges(devices=DEVICES),  # the paper's Table I
