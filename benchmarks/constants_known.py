@@ -2,12 +2,11 @@
 
     python -m benchmarks.constants_known            # docs/constants_known.png and constants_epsilon.png
     python -m benchmarks.constants_known --table    # constants and plans of 16 combinations of settings
-    python -m benchmarks.constants_known --skew     # the skew that is read, and the rounds that it costs
 
 The first picture uses a problem whose constants are known: least squares, y = x·w* + e with x Gaussian in d
 dimensions, at w = w*. There σ² = d E e² and G² = σ²/b. The overshoot of a step on n samples (how much the
 step lowers the slope that its own samples see) is 1 + (d + 1)/n times the carried part (the same for other
-samples).
+samples). So with N devices the noise is (d + 1)/N.
 """
 
 import argparse
@@ -21,10 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.hindsight.laws import laws_by_cut
-from benchmarks.hindsight.runs import mean_rounds, read_results
-from benchmarks.hindsight.settings import RESULTS, SETTINGS, Task
-from benchmarks.hindsight.training import simulation_of
 from hasfl import FleetRanges, Plan, Seeds, draw_fleet, simulate
 from hasfl.data import load_dataset, partition
 from hasfl.networks import LayeredModel, network
@@ -33,7 +28,6 @@ from hasfl.planning.exact.planner import best_plan
 from hasfl.readings.noise_and_drift import take_reading
 from hasfl.readings.paper_estimates import estimate_bound_constants
 from hasfl.readings.probe import Probe
-from hasfl.readings.sources import TrackedConstants
 from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
 from hasfl.reporting.figures import save_figure
 from hasfl.runner.questions import read_problem
@@ -43,7 +37,6 @@ from hasfl.state.split_state import SplitState
 from hasfl.state.training_data import TrainingData
 from hasfl.state.updates import Updates
 from hasfl.theory.bound import Corollary1
-from hasfl.training.observer import WorldObserver
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,12 +49,12 @@ DEVICES, INTERVAL = 20, 15
 SAMPLES = 400  # of each device
 NOISE = 0.5  # standard deviation of e
 READINGS = 40  # for each point of the picture
-DIMENSIONS, BATCHES = (8, 32, 128), (2, 4, 8, 16, 32)
-PAPER_BATCH = 16  # the batch size for which the paper's constants are estimated
+DIMENSIONS = (8, 32, 128)  # for the paper's constants
+NOISE_DIMENSIONS = (16, 32, 64, 128, 256, 512)
+BATCH = 16  # the batch size of the training
+RATE = 0.3  # so large that noise costs all of its rounds
 
-# Trainings for --table and --skew. Readings come after 15 and 60 rounds.
-ROUNDS_OF_TABLE, ROUNDS_OF_SKEW = 255, 60
-SKEW_BATCH, SKEW_SEEDS = 8, range(3)
+ROUNDS_OF_TABLE = 255
 
 
 def half_square(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -77,7 +70,7 @@ def least_squares(dimension: int) -> Probe:
     y = (x @ layer.weight.detach().T)[:, 0] + noise
     model = LayeredModel({"linear": layer}, x[:1])
     data = TrainingData.of(x, y, np.split(np.arange(len(x)), DEVICES), Seeds(0))
-    updates = Updates(Sgd(), RateSchedule(1e-3))
+    updates = Updates(Sgd(), RateSchedule(RATE))
     return Probe(
         layers=list(model.layers.values()),
         state=SplitState.of(model, updates.slots),
@@ -87,25 +80,25 @@ def least_squares(dimension: int) -> Probe:
     )
 
 
-def order(round: int, batch_size: int) -> Order:
+def orders() -> list[Order]:
+    """As many rounds as readings are averaged over."""
     devices = np.arange(DEVICES)
-    plan = Plan.uniform(DEVICES, batch_size=batch_size, cut=1)
-    return Order(round=round, devices=devices, plan=plan, drawn=np.zeros_like(devices))
+    plan = Plan.uniform(DEVICES, batch_size=BATCH, cut=1)
+    rounds = range(1, READINGS + 1)
+    return [Order(round=t, devices=devices, plan=plan, drawn=np.zeros_like(devices)) for t in rounds]
 
 
-def known_problem() -> Iterator[tuple[int, int, float, float]]:
-    """Yields d, the samples n of a reading, the measured overshoot / carried − 1, and its standard error."""
-    for dimension in DIMENSIONS:
+def known_problem() -> Iterator[tuple[float, float, float, float]]:
+    """Yields the true noise, the noise that is read, its scatter, and the error that readings state.
+
+    All but the first two are standard deviations of logarithms.
+    """
+    for dimension in NOISE_DIMENSIONS:
         probe = least_squares(dimension)
-        for batch_size in BATCHES:
-            orders = [order(t, batch_size) for t in range(1, READINGS + 1)]
-            readings = [take_reading(probe, one_order, INTERVAL) for one_order in orders]
-            own, others = (
-                np.array([getattr(r, name) for r in readings]) for name in ("overshoot", "carried")
-            )
-            excess = own.mean() / others.mean() - 1
-            error = (own / others.mean()).std() / np.sqrt(READINGS)
-            yield dimension, DEVICES * max(batch_size // 2, 1), float(excess), float(error)
+        noises = [take_reading(probe, one_order, INTERVAL).noise for one_order in orders()]
+        logs = np.array([noise.value for noise in noises])
+        stated = float(np.median([noise.error for noise in noises]))
+        yield (dimension + 1) / DEVICES, float(np.exp(np.median(logs))), float(logs.std(ddof=1)), stated
 
 
 def draw_known(path: Path) -> None:
@@ -113,18 +106,18 @@ def draw_known(path: Path) -> None:
     figure = new_figure(2.9)
     left, right = figure.subplots(1, 2)
     _draw_estimates(left)
-    for dimension, samples, excess, error in known_problem():
-        colour = COLOURS[DIMENSIONS.index(dimension)]
-        right.errorbar((dimension + 1) / samples, excess, error, fmt="o", ms=4, capsize=2, color=colour)
-    line = np.array([0.015, 10.0])
+    for true, read, scatter, stated in known_problem():
+        for k, (shift, spread) in enumerate(((0.96, scatter), (1.04, stated))):
+            reach = [[read - read / np.exp(spread)], [read * np.exp(spread) - read]]
+            right.errorbar(true * shift, read, reach, fmt="o", ms=4, capsize=2, color=COLOURS[k])
+    line = np.array([0.5, 40.0])
     right.plot(line, line, color=DARK, lw=0.6)
     right.set_xscale("log")
     right.set_yscale("log")
-    right.set_ylim(5e-3, 12)
-    for k, dimension in enumerate(DIMENSIONS):
-        right.text(0.04, 0.92 - 0.07 * k, f"d = {dimension}", transform=right.transAxes, color=COLOURS[k])
-    label(right, x="(d + 1) / n, by theory", y="overshoot / carried − 1, measured")
-    right.set_title(f"overshoot of a batch, mean of {READINGS} readings", fontsize=SMALL)
+    for k, words in enumerate(("± scatter of readings", "± error that they state")):
+        right.text(0.04, 0.92 - 0.07 * k, words, transform=right.transAxes, color=COLOURS[k])
+    label(right, x="noise (d + 1)/N, by theory", y="noise, read")
+    right.set_title(f"noise, median of {READINGS} readings", fontsize=SMALL)
     save_figure(figure, path)
 
 
@@ -133,9 +126,8 @@ def _draw_estimates(axes: "Axes") -> None:
     ratios: dict[str, list[tuple[float, float]]] = {"variance_of": [], "moment_of": []}
     for dimension in DIMENSIONS:
         probe, variance = least_squares(dimension), dimension * NOISE**2
-        orders = [order(t, PAPER_BATCH) for t in range(1, READINGS + 1)]
-        estimates = [estimate_bound_constants(probe, one_order) for one_order in orders]
-        for name, true in (("variance_of", variance), ("moment_of", variance / PAPER_BATCH)):
+        estimates = [estimate_bound_constants(probe, one_order) for one_order in orders()]
+        for name, true in (("variance_of", variance), ("moment_of", variance / BATCH)):
             ratio = np.array([getattr(estimate, name)[0] for estimate in estimates]) / true
             ratios[name].append((float(ratio.mean()), float(ratio.std())))
     for k, (name, words) in enumerate((("variance_of", "σ²"), ("moment_of", "G²"))):
@@ -195,58 +187,23 @@ def table() -> None:
         )
         records = list(simulation)
         readings = [record.constants for record in records if record.constants is not None]
-        plan, noise = records[-1].plan, ", ".join(f"{reading['noise']:.2g}" for reading in readings)
+        plan, noise = records[-1].plan, ", ".join(f"{reading['noise']:.2g}" for reading in readings) or "–"
+        drift = f"{sum(readings[-1]['drift_of']):.2g}" if readings else "–"
         print(
-            f"| {rate:g} | {optimizer} | {norm} | {kind} | {noise} | {sum(readings[-1]['drift_of']):.2g} "
+            f"| {rate:g} | {optimizer} | {norm} | {kind} | {noise} | {drift} "
             f"| {plan.batch_sizes.min()} to {plan.batch_sizes.max()} "
             f"| {plan.cuts.min()} to {plan.cuts.max()} | {records[-1].accuracy:.1%} |",
             flush=True,
         )
 
 
-def skew() -> None:
-    """Print for each cut 1 + k as readings show it, and R∞ with two shards over R∞ with IID data.
-
-    k = ln(L/l), where L is the loss of the mean model and l the loss of devices with their own layers. Both
-    R∞ come from the fixed plans of benchmarks.hindsight on digits.
-    """
-    endless = []
-    for name in ("digits-shards", "digits-iid"):
-        results = read_results(RESULTS, name)
-        laws = laws_by_cut(mean_rounds(results, SETTINGS[name].targets[1], "mean"))
-        endless.append({cut: law.endless for cut, law in laws.items() if law is not None})
-    read = f"read in round {ROUNDS_OF_SKEW}, b = {SKEW_BATCH}"
-    print(f"| cut | 1 + k, {read} | R∞ with two shards, over IID |")
-    print("|--:|--:|--:|")
-    for cut in SETTINGS["digits-shards"].cuts:
-        k = np.mean([_skew_read(f"fixed:b={SKEW_BATCH},cut={cut}", seed) for seed in SKEW_SEEDS])
-        print(f"| {cut} | {1 + k:.2f} | {endless[0][cut] / endless[1][cut]:.2f} |", flush=True)
-
-
-def _skew_read(strategy: str, seed: int) -> float:
-    """k of the second of two readings."""
-    task = Task(
-        setting="digits-shards", seed=seed, strategy=strategy, rounds=ROUNDS_OF_SKEW, data="digits", both=True
-    )
-    simulation = simulation_of(task)
-    observer = simulation.training.observer
-    assert isinstance(observer, WorldObserver)
-    # Readings must be asked for, because a fixed plan reads no constants by itself.
-    observer.source = TrackedConstants.guessed(observer.profile, DEVICES, INTERVAL)
-    k = [record.constants["undone"] for record in simulation if record.constants is not None]
-    return float(k[-1])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--table", action="store_true")
-    which.add_argument("--skew", action="store_true")
-    options = parser.parse_args()
-    if options.table or options.skew:
-        (table if options.table else skew)()
+    parser.add_argument("--table", action="store_true")
+    if parser.parse_args().table:
+        table()
         return
     draw_known(DOCS / "constants_known.png")
     draw_epsilon(DOCS / "constants_epsilon.png")

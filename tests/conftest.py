@@ -12,5 +12,10 @@ settings.load_profile("hasfl")
 
 @pytest.fixture
 def readings_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first and the fourth interval, however short they are, for trainings of a few rounds."""
+    """Every interval ends with a reading, however long it takes, for trainings of a few rounds.
+
+    The paper's estimates come after the first and the fourth interval.
+    """
+    monkeypatch.setattr("hasfl.readings.sources.FIRST_SHARE", 1e9)
+    monkeypatch.setattr("hasfl.readings.sources.LATER_SHARE", 1e9)
     monkeypatch.setattr("hasfl.readings.sources.EARLY", ((1, 1), (4, 1)))

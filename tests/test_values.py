@@ -130,6 +130,7 @@ def test_measured_constants_sum_their_drift() -> None:
         ("drift_of", [], r"constants\.drift_of must be a list of at least one number"),
         ("noise_error", np.nan, r"constants\.noise_error must be a finite number at least 0"),
         ("drift_error", -0.1, r"constants\.drift_error must be a finite number at least 0"),
+        ("skew_error", np.inf, r"constants\.skew_error must be a finite number at least 0"),
     ],
 )
 def test_measured_constants_that_make_no_sense_are_refused(field: str, value: object, message: str) -> None:

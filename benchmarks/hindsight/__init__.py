@@ -5,6 +5,6 @@
     python -m benchmarks.hindsight.report                  # write tables and pictures of the results
 
 `settings.py` lists the settings and their trainings, `training.py` trains, `runs.py` reads the results back,
-`laws.py` fits the law of rounds, `tables.py`, `pictures.py` and `canvas.py` write the report. The folder
-`results` holds the results, a file for each setting, kind of training and seed.
+`laws.py` fits the law of rounds, and `report` writes tables and pictures. The folder `results` holds the
+results, a file for each setting, kind of training and seed.
 """

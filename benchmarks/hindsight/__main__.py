@@ -1,14 +1,17 @@
 """Train every fixed plan of a grid, or with plans that are made during training, until a target is reached.
 
-    python -m benchmarks.hindsight digits-iid --what grid --seeds 0,1,2     # plans alike for all devices
-    python -m benchmarks.hindsight digits-iid --what plans --seeds 0,1,2    # HASFL and other strategies
-    python -m benchmarks.hindsight.report                                   # tables and pictures
+    python -m benchmarks.hindsight digits-iid --what grid           # plans alike for all devices
+    python -m benchmarks.hindsight digits-iid --what plans          # HASFL and other strategies
+    python -m benchmarks.hindsight vgg-iid --what plans --contest main --give-up 3    # few trainings, short
+    python -m benchmarks.hindsight digits-iid --what plans --only "hasfl narrow mean" "hasfl-bcd wide"
+    python -m benchmarks.hindsight digits-iid --what grid --only "b=1 cut=2" b=4
+    python -m benchmarks.hindsight.report                           # tables and pictures
 
-Settings: digits-iid, digits-shards, digits-late (small CNN, on a CPU; the last one to 98 %), vgg-iid,
-vgg-shards (VGG-16 on CIFAR-10, on a GPU; the data are `cifar10`, or a file named by --data). Results go to
-benchmarks/hindsight/results, a file for each setting, kind of training and seed. A new training replaces the
-same training in its file; all other trainings in the file stay. Where the running mean is served, the last
-model is evaluated too; serving does not change training.
+Settings: digits-... (small CNN, on a CPU), vgg-... (VGG-16 on CIFAR-10) and resnet-... (ResNet-18 on
+CIFAR-100), both on a GPU; the data are `cifar10` or `cifar100`, or a file named by --data. `settings.py` says
+what they are. Results go to benchmarks/hindsight/results, a file for each setting, kind of training and seed.
+A new training replaces the same training in its file; all other trainings in the file stay. Where the running
+mean is served, the last model is evaluated too; serving does not change training.
 """
 
 import argparse
@@ -17,11 +20,14 @@ import json
 import multiprocessing as mp
 import queue
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hindsight.settings import RESULTS, SETTINGS, Task, contestants, grid
-from benchmarks.hindsight.training import Outcome, work
+from benchmarks.hindsight.runs import optimum, read_results
+from benchmarks.hindsight.settings import RESULTS, SETTINGS, Task, contestants, grid, main_contest
+from benchmarks.hindsight.training import Outcome, told, work
 
 Identity = tuple[Any, ...]
 POLL_SECONDS = 2  # between two looks at whether the workers are still alive
@@ -46,6 +52,7 @@ def run(tasks: list[Task], path: Path, *, processes: int, limit: float) -> None:
         left -= 1
         kept[identity(outcome)] = outcome
         save(list(kept.values()), path)
+        print(told(outcome), flush=True)
     for worker in workers:
         worker.terminate()
 
@@ -67,30 +74,62 @@ def load(path: Path) -> dict[Identity, Outcome]:
 def save(outcomes: list[Outcome], path: Path) -> None:
     """Write trainings as compressed JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wt") as file:
+    unfinished = path.with_suffix(".new")
+    with gzip.open(unfinished, "wt") as file:
         json.dump(outcomes, file)
+    unfinished.replace(path)
 
 
-def main() -> None:
+def picked(tasks: Iterable[Task], only: Sequence[str]) -> list[Task]:
+    """The tasks that have all words of at least one of the phrases; every task if there is no phrase."""
+    every = list(tasks)
+    known = {word for task in every for word in task.words}
+    unknown = {word for phrase in only for word in phrase.split()} - known
+    if unknown:
+        raise SystemExit(
+            f"--only has no task with {', '.join(sorted(unknown))}: choose from {' '.join(sorted(known))}"
+        )
+    return [task for task in every if not only or any(set(p.split()) <= task.words for p in only)]
+
+
+def bounded(task: Task, results: Path, factor: float) -> Task:
+    """The task, given up after `factor` times the seconds of the best fixed plan; never if none is known."""
+    fixed = read_results(results, task.setting)
+    target = SETTINGS[task.setting].targets[1]
+    best = optimum(fixed, target, task.serve, task.fleet, seeds=[task.seed])
+    return task if best is None else replace(task, most_seconds=factor * best.seconds)
+
+
+def arguments() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("setting", choices=list(SETTINGS))
     parser.add_argument("--what", choices=["grid", "plans"], default="grid")
-    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--contest", choices=["main", "all"], default="all", help="which plans are trained")
+    parser.add_argument("--seeds", help="such as 0,1; otherwise those of the setting")
     parser.add_argument("--data", help="another name or file for the data")
-    parser.add_argument(
-        "--only", nargs="*", default=[""], help="train only strategies whose name contains one of these"
-    )
+    only = 'train only tasks with all words of a phrase, such as "hasfl wide" or "b=1 cut=2"'
+    parser.add_argument("--only", nargs="*", default=[], metavar="PHRASE", help=only)
+    give_up = "end plans after this many times the virtual seconds of the best fixed plan, where it is known"
+    parser.add_argument("--give-up", type=float, metavar="FACTOR", help=give_up)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which to stop")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder for the results")
-    options = parser.parse_args()
-    data = options.data or SETTINGS[options.setting].data
-    make_tasks = grid if options.what == "grid" else contestants
-    for seed in map(int, options.seeds.split(",")):
-        every = make_tasks(options.setting, seed, data)
-        tasks = [task for task in every if any(part in task.strategy for part in options.only)]
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    setting = SETTINGS[options.setting]
+    seeds = map(int, options.seeds.split(",")) if options.seeds else setting.seeds
+    of_plans = main_contest if options.contest == "main" else contestants
+    make_tasks = grid if options.what == "grid" else of_plans
+    for seed in seeds:
+        tasks = picked(make_tasks(options.setting, seed, options.data or setting.data), options.only)
+        if options.what == "plans" and options.give_up is not None:
+            tasks = [bounded(task, RESULTS, options.give_up) for task in tasks]
         path = options.out / f"{options.setting}_{options.what}_{seed}.json.gz"
         run(tasks, path, processes=options.processes, limit=options.limit)
 

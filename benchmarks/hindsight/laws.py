@@ -9,8 +9,8 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.stats import spearmanr
 
-from benchmarks.hindsight.runs import Cell, Floats, Run, fleet_of, profile_of
-from benchmarks.hindsight.settings import DEVICES, SETTINGS
+from benchmarks.hindsight.runs import Floats, Run, fleet_of, profile_of
+from benchmarks.hindsight.settings import SETTINGS, Cell
 from hasfl.constants import BoundConstants, Constants, MeasuredConstants
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
@@ -19,7 +19,8 @@ from hasfl.theory.laws import target_for_all
 from hasfl.theory.objective import rounds_needed
 
 NOISES = (1e-2, 1e4)  # samples: the limits of a fitted noise. Chosen by hand, far beyond all batch sizes.
-START_NOISE = 8.0  # samples: where a fit starts. Chosen by hand.
+START_NOISE, START_DRIFT = 8.0, 8.0  # samples, and a factor: where a fit starts. Chosen by hand.
+FEWEST_FOR_CONSTANTS = 6  # plans: more than the four unknowns
 TOLERANCE = 1e-12  # relative, of a fit
 FEWEST_PLANS = 3  # that must have finite forecast and real rounds for a judgement
 
@@ -65,10 +66,78 @@ def fitted_law(rounds: Mapping[Cell, float]) -> Law | None:
     )
 
 
+def shared_law(rounds: Mapping[Cell, float]) -> Law | None:
+    """One R∞ and an s_J for each cut, fitted to batches of two samples or more.
+
+    A private batch norm that sees a single sample costs extra rounds, which are not noise.
+    """
+    return fitted_law({cell: r for cell, r in rounds.items() if cell[0] > 1})
+
+
 def laws_by_cut(rounds: Mapping[Cell, float]) -> dict[int, Law | None]:
     """A law for each cut alone; None where fewer than three plans with this cut reached the target."""
     cuts = sorted({cut for _, cut in rounds})
-    return {J: fitted_law({cell: r for cell, r in rounds.items() if cell[1] == J}) for J in cuts}
+    return {J: shared_law({cell: r for cell, r in rounds.items() if cell[1] == J}) for J in cuts}
+
+
+def single_sample_factor(rounds: Mapping[Cell, float], law: Law | None, cut: int) -> float:
+    """Rounds with single samples over the rounds that a law says; NaN where it has no such cut or plan."""
+    if law is None or cut not in law.noise or (1, cut) not in rounds:
+        return math.nan
+    return rounds[1, cut] / (law.endless * (1 + law.noise[cut]))
+
+
+@dataclass(frozen=True, slots=True)
+class FittedConstants:
+    """R = R∞ (1 + skew σ_J + noise/b (1 + drift σ_J)), where σ_J is the share of the noise up to cut J."""
+
+    endless: float  # R∞
+    noise: float
+    drift: float  # of the whole model
+    skew: float  # of the whole model
+    noise_error: float  # standard error of ln noise, from the scatter of the rounds around the law
+    drift_error: float  # of ln drift
+    misfit: float  # the largest relative error of the fitted rounds
+
+
+def fitted_constants(
+    rounds: Mapping[Cell, float], share_upto: Mapping[int, float], *, skewed: bool
+) -> FittedConstants | None:
+    """The constants that fit the rounds of fixed plans best, given σ_J; None where the plans are too few.
+
+    Plans with single samples are left out, as for `shared_law`. Without skew, all cuts have one R∞.
+    """
+    reached = {
+        cell: r for cell, r in rounds.items() if math.isfinite(r) and cell[0] > 1 and cell[1] in share_upto
+    }
+    if len(reached) < FEWEST_FOR_CONSTANTS:
+        return None
+    inverse = np.array([1 / b for b, _ in reached])
+    share = np.array([share_upto[cut] for _, cut in reached])
+    real = np.log(list(reached.values()))
+
+    def errors(x: Floats) -> Floats:
+        endless, noise, drift, *skew = x
+        cost = np.exp(noise) * inverse * (1 + np.exp(drift) * share)
+        fitted: Floats = endless + np.log(1 + sum(skew) * share + cost)
+        return fitted - real
+
+    start = np.array([real.min(), math.log(START_NOISE), math.log(START_DRIFT)] + [1.0] * skewed)
+    low, high = np.log(NOISES)
+    limits = ([-np.inf, low, low] + [0.0] * skewed, [np.inf, high, high] + [np.inf] * skewed)
+    fit = least_squares(errors, start, bounds=limits, xtol=TOLERANCE, ftol=TOLERANCE)
+    endless, noise, drift = np.exp(fit.x[:3]).tolist()
+    spread = np.linalg.pinv(fit.jac.T @ fit.jac) * 2 * fit.cost / (len(reached) - len(start))
+    noise_error, drift_error = np.sqrt(np.diag(spread)[1:3]).tolist()
+    return FittedConstants(
+        endless=endless,
+        noise=noise,
+        drift=drift,
+        skew=float(sum(fit.x[3:])),
+        noise_error=noise_error,
+        drift_error=drift_error,
+        misfit=float(np.expm1(np.abs(errors(fit.x))).max()),
+    )
 
 
 # ── forecasts ────────────────────────────────────────────────────────────────────────────────────────────
@@ -84,15 +153,15 @@ def forecast(run: Run, reading: Mapping[str, Any], cells: Iterable[Cell]) -> dic
     """Rounds of fixed plans by the constants of a reading; ε is chosen as training/observer.py chooses it."""
     setting, constants = SETTINGS[run.setting], constants_of(reading)
     recipe: dict[str, Any] = {"learning_rate": setting.learning_rate, "interval": setting.interval}
-    fleet, profile = fleet_of(run.fleet, run.seed), profile_of(run.setting)
-    target = target_for_all(constants, profile, devices=DEVICES, **recipe)
+    fleet, profile = fleet_of(run.setting, run.fleet, run.seed), profile_of(run.setting)
+    target = target_for_all(constants, profile, devices=len(fleet), **recipe)
     problem = Problem(fleet=fleet, profile=profile, constants=constants, target=target, **recipe)
     return {cell: _rounds_or_never(cell, problem) for cell in cells}
 
 
 def _rounds_or_never(cell: Cell, problem: Problem) -> float:
     try:
-        return rounds_needed(Plan.uniform(DEVICES, batch_size=cell[0], cut=cell[1]), problem)
+        return rounds_needed(Plan.uniform(len(problem.fleet), batch_size=cell[0], cut=cell[1]), problem)
     except TargetUnreachable:
         return math.inf
 

@@ -5,11 +5,12 @@ fails, and plans that fail rank last, tied.
 """
 
 import gzip
+import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.hindsight.settings import DEVICES, FLEETS, SETTINGS, contestants, grid
+from benchmarks.hindsight.settings import FLEETS, SETTINGS, Cell, contestants
 from hasfl import Seeds, draw_fleet
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
@@ -26,12 +27,10 @@ from hasfl.profiling.shipped import shipped_layers
 from hasfl.theory.latency import aggregation_latency, mean_round_latency, split_training_latency
 
 Floats = NDArray[np.float64]
-Cell = tuple[int, int]  # the batch size and the cut of a fixed plan, alike for all devices
 KINDS = ("mean", "last")  # of served models
 # The columns of an evaluation: round, clock, accuracy of the last model, accuracy of the running mean. The
 # last is NaN in runs that serve the last model, unless an older version of hasfl trained them.
 COLUMN = {"last": 2, "mean": 3}
-SEEDS = {name: (0,) if name.startswith("vgg") else (0, 1, 2) for name in SETTINGS}
 
 
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -51,6 +50,8 @@ class Run:
     evaluations: Floats  # a row for each evaluation
     plans: tuple[tuple[int, Plan], ...]  # each with its first round
     readings: tuple[Mapping[str, Any], ...]
+    reading_seconds: float | None  # virtual; None in older runs, whose clock does not count readings
+    gave_up: bool  # whether the training ended early because it took far longer than the best fixed plan
 
     @property
     def task(self) -> tuple[str, str, str, str | None, str]:
@@ -71,6 +72,17 @@ class Run:
         changed = np.diff(np.searchsorted(firsts, self.evaluations[:, 0], side="right"), prepend=0) > 0
         return crossing(self.evaluations[:, column], self.evaluations[:, COLUMN[kind]], target, changed)
 
+    @property
+    def share_of_readings(self) -> float | None:
+        """The part of the virtual seconds that readings took; None where the clock does not count them."""
+        return None if self.reading_seconds is None else self.reading_seconds / float(self.evaluations[-1, 1])
+
+    def clock_at(self, rounds: Floats) -> Floats:
+        """Virtual time at the end of rounds, interpolated between evaluations."""
+        known = np.vstack([np.zeros(2), self.evaluations[:, :2]])
+        clock: Floats = np.interp(rounds, known[:, 0], known[:, 1])
+        return clock
+
     def reading_before(self, target: float, kind: str) -> Mapping[str, Any] | None:
         """The last reading before the target was reached; None where there is none."""
         before = [reading for reading in self.readings if reading["round"] <= self.rounds_to(target, kind)]
@@ -89,6 +101,17 @@ class Results:
     def seeds(self) -> tuple[int, ...]:
         """The seeds of the fixed plans."""
         return tuple(sorted({seed for runs in self.fixed.values() for seed in runs}))
+
+    @property
+    def whole_seeds(self) -> tuple[int, ...]:
+        """The seeds that most fixed plans were trained with. Other seeds have a part of the plans only."""
+        plans = {seed: len(self.cells([seed])) for seed in self.seeds}
+        return tuple(seed for seed in self.seeds if plans[seed] == max(plans.values()))
+
+    def cells(self, seeds: Iterable[int]) -> tuple[Cell, ...]:
+        """The fixed plans that were trained with all of these seeds."""
+        wanted = set(seeds)
+        return tuple(cell for cell, runs in self.fixed.items() if wanted <= set(runs))
 
     def runs(self, **fields: Any) -> list[Run]:
         """The runs with plans made during training that have these fields, sorted by seed."""
@@ -144,14 +167,16 @@ def _run(row: Mapping[str, Any]) -> Run:
         evaluations=np.array(row["evaluations"], dtype=np.float64),  # None becomes NaN
         plans=tuple((first, Plan(batches, cuts)) for first, batches, cuts in row["plans"]),
         readings=tuple(row["readings"]),
+        reading_seconds=row.get("reading_seconds"),
+        gave_up=row.get("gave_up", False),
     )
 
 
 def missing(results: Results) -> list[str]:
     """A line for each seed of which tasks were not trained."""
     name, lines = results.setting, []
-    for seed in SEEDS[name]:
-        cells = [cell_of(task.strategy) for task in grid(name, seed, "")]
+    for seed in SETTINGS[name].seeds:
+        cells = SETTINGS[name].cells(seed)
         untrained = [cell for cell in cells if seed not in results.fixed.get(cell, {})]
         if untrained:
             words = ", ".join(f"b={b} cut={c}" for b, c in untrained)
@@ -176,9 +201,9 @@ def in_words(task: tuple[str, str, str, str | None, str]) -> str:
 
 
 @cache
-def fleet_of(name: str, seed: int) -> Fleet:
-    """The fleet that is drawn with a seed."""
-    return draw_fleet(FLEETS[name], Seeds(seed))
+def fleet_of(setting: str, name: str, seed: int) -> Fleet:
+    """The fleet that is drawn with a seed, as large as the setting says."""
+    return draw_fleet(replace(FLEETS[name], devices=SETTINGS[setting].devices), Seeds(seed))
 
 
 @cache
@@ -200,8 +225,8 @@ def round_seconds(setting: str, plan: Plan, fleet: Fleet) -> float:
 @cache
 def cell_seconds(setting: str, cell: Cell, fleet: str, seed: int) -> float:
     """Seconds of a round under a fixed plan."""
-    plan = Plan.uniform(DEVICES, batch_size=cell[0], cut=cell[1])
-    return round_seconds(setting, plan, fleet_of(fleet, seed))
+    plan = Plan.uniform(SETTINGS[setting].devices, batch_size=cell[0], cut=cell[1])
+    return round_seconds(setting, plan, fleet_of(setting, fleet, seed))
 
 
 def rounds_of(results: Results, cell: Cell, target: float, kind: str) -> dict[int, float]:
@@ -210,10 +235,10 @@ def rounds_of(results: Results, cell: Cell, target: float, kind: str) -> dict[in
 
 
 def mean_rounds(results: Results, target: float, kind: str) -> dict[Cell, float]:
-    """Mean rounds of every fixed plan to a target, over its seeds."""
-    return {
-        cell: float(np.mean(list(rounds_of(results, cell, target, kind).values()))) for cell in results.fixed
-    }
+    """Mean rounds of fixed plans to a target, over the seeds that most plans were trained with."""
+    seeds = results.whole_seeds
+    rounds = {cell: rounds_of(results, cell, target, kind) for cell in results.cells(seeds)}
+    return {cell: float(np.mean([by_seed[seed] for seed in seeds])) for cell, by_seed in rounds.items()}
 
 
 def seconds_of(results: Results, cell: Cell, target: float, kind: str, fleet: str) -> dict[int, float]:
@@ -240,11 +265,31 @@ def optimum(
     among: Callable[[Cell], bool] = lambda cell: True,
 ) -> Optimum | None:
     """The fixed plan with the least mean seconds over the seeds, among plans trained with all seeds."""
-    wanted = set(results.seeds if seeds is None else seeds)
+    wanted = tuple(results.seeds if seeds is None else seeds)
     optima = []
-    for cell in filter(among, results.fixed):
+    for cell in filter(among, results.cells(wanted) if wanted else ()):
         seconds = seconds_of(results, cell, target, kind, fleet)
-        if wanted and wanted <= set(seconds):
-            optima.append(Optimum(cell, float(np.mean([seconds[seed] for seed in wanted]))))
+        optima.append(Optimum(cell, float(np.mean([seconds[seed] for seed in wanted]))))
     best = min(optima, key=lambda optimum: optimum.seconds, default=None)
     return best if best is not None and best.seconds < math.inf else None
+
+
+def undecided(results: Results, target: float, kind: str) -> list[str]:
+    """A line for each fleet and seed with fixed plans that missed the target, but ended before the best plan.
+
+    With more rounds, such a plan might have been better.
+    """
+    lines = []
+    for fleet, seed in itertools.product(FLEETS, results.seeds):
+        best = optimum(results, target, kind, fleet, seeds=[seed])
+        if best is None:
+            continue
+        early = []
+        for cell in results.cells([seed]):
+            run, seconds = results.fixed[cell][seed], cell_seconds(results.setting, cell, fleet, seed)
+            missed = math.isinf(run.rounds_to(target, kind))
+            if missed and run.evaluations[-1, 0] * seconds < best.seconds:
+                early.append(f"b={cell[0]} cut={cell[1]}")
+        if early:
+            lines.append(f"{fleet} fleet, seed {seed}: {', '.join(early)}")
+    return lines

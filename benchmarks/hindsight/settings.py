@@ -10,11 +10,13 @@ from hasfl import FleetRanges
 
 RESULTS = Path(__file__).parent / "results"
 BATCHES = (1, 2, 4, 8, 16, 32, 64)  # the batch sizes of fixed plans
-DEVICES = 20
 
 # Fixed plans with a cut beyond DEEP_CUT and a batch size up to SMALL_BATCH need very many rounds. They are
 # trained for this share of a setting's rounds only. All three numbers are chosen by hand.
 DEEP_CUT, SMALL_BATCH, SHARE_OF_ROUNDS = 4, 4, 0.625
+TINY_BATCH = 2  # fixed plans with a batch size up to this may have more rounds than others
+
+Cell = tuple[int, int]  # the batch size and the cut of a fixed plan, alike for all devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +30,31 @@ class Setting:
     cuts: tuple[int, ...]  # of fixed plans
     targets: tuple[float, float]  # the lower and the higher test accuracy
     rounds: int  # at most
+    rounds_of_tiny: int | None = None  # the same for fixed plans with tiny batches; None: `rounds`
+    batches: tuple[int, ...] = BATCHES  # of fixed plans
+    seeds: tuple[int, ...] = (0, 1, 2)
+    rivals: tuple[Cell, ...] | None = None  # the fixed plans of all seeds but the first; None: every plan
+    devices: int = 20  # N
+    interval: int = 15  # I
     evaluate_every: int = 15
-    interval: int = 15
     augment: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
     # Virtual seconds on the narrow fleet. After them, a fixed plan whose running mean has reached the higher
     # target is not trained on for its last model.
     patience: float = math.inf
+
+    def cells(self, seed: int) -> tuple[Cell, ...]:
+        """The fixed plans that are trained with a seed, those with shallow cuts first."""
+        if self.rivals is not None and seed != self.seeds[0]:
+            return self.rivals
+        return tuple((b, cut) for cut in self.cuts for b in self.batches)
+
+    def rounds_of(self, cell: Cell) -> int:
+        """The most rounds of a fixed plan."""
+        b, cut = cell
+        if cut > DEEP_CUT and b <= SMALL_BATCH:
+            return int(self.rounds * SHARE_OF_ROUNDS)
+        return (self.rounds_of_tiny or self.rounds) if b <= TINY_BATCH else self.rounds
 
 
 DIGITS = Setting(
@@ -46,6 +66,7 @@ DIGITS = Setting(
     targets=(0.90, 0.95),
     rounds=600,
 )
+LATE = replace(DIGITS, targets=(0.95, 0.98))
 VGG = Setting(
     data="cifar10",
     network="vgg16",
@@ -54,34 +75,50 @@ VGG = Setting(
     cuts=(1, 2, 4, 7, 10, 13),
     targets=(0.70, 0.75),
     rounds=2400,
+    rounds_of_tiny=4000,
+    seeds=(0, 1),
+    rivals=tuple((b, cut) for cut in (1, 2, 4) for b in (2, 4, 8)),
     evaluate_every=30,
     augment=True,
     device="cuda",
 )
+# Trained until the running mean has the higher target.
+RESNET = replace(
+    VGG,
+    data="cifar100",
+    network="resnet18",
+    cuts=(1, 2, 4, 6, 9),
+    targets=(0.35, 0.42),
+    rivals=((2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (4, 4)),
+    patience=0.0,
+)
 SETTINGS = {
     "digits-iid": DIGITS,
-    "digits-late": replace(DIGITS, targets=(0.95, 0.98)),
+    "digits-late": LATE,
     "digits-shards": replace(DIGITS, partition="shards"),
+    # As digits-late, with fifty devices. A device has 28 samples, so larger batches than 16 are left out.
+    "digits-fifty": replace(LATE, devices=50, batches=(1, 2, 4, 8, 16)),
+    # As digits-late, with rare aggregations. Only they change the running mean, so it is evaluated then.
+    "digits-rare": replace(LATE, interval=50, evaluate_every=50, batches=(1, 2, 4, 8, 16)),
     "vgg-iid": VGG,
-    # Trained until the running mean has the higher target, with batch sizes 2 to 16; larger ones in part.
-    "resnet-iid": replace(
-        VGG, data="cifar100", network="resnet18", cuts=(1, 2, 4, 6, 9), targets=(0.35, 0.42), patience=0.0
-    ),
     "vgg-shards": replace(VGG, partition="shards", targets=(0.40, 0.50), patience=120.0),
+    "resnet-iid": RESNET,
     "resnet-shards": replace(
-        VGG,
-        data="cifar100",
-        network="resnet18",
+        RESNET,
         partition="shards",
-        cuts=(1, 2, 4, 6, 9),
-        targets=(0.20, 0.30),
-        patience=0.0,
+        cuts=(1, 2, 4),
+        batches=(1, 2, 4, 8, 16),
+        targets=(0.15, 0.20),
+        rivals=tuple((b, cut) for cut in (1, 2, 4) for b in (4, 8)),
     ),
 }
+# The narrow fleet is the paper's Table I. The number of devices is the setting's.
 FLEETS = {
-    "narrow": FleetRanges(devices=DEVICES),  # the paper's Table I
-    "wide": FleetRanges(devices=DEVICES, flops=(1e11, 2e12), up_rate=(1e7, 8e7), fed_up_rate=(1e7, 8e7)),
+    "narrow": FleetRanges(),
+    "wide": FleetRanges(flops=(1e11, 2e12), up_rate=(1e7, 8e7), fed_up_rate=(1e7, 8e7)),
 }
+# How much of the time of the best fixed plan `hasfl` may take, at most.
+ASKED = {"narrow": 1.05, "wide": 0.7}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,27 +135,41 @@ class Task:
     constants: Literal["measured", "paper"] | None = None
     plans: Literal["over time", "stay"] = "over time"
     both: bool = False  # whether the running mean and the last model must both reach the higher target
+    most_seconds: float | None = None  # virtual seconds after which the training gives up; None: never
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The strategy and the options as single words, by which tasks can be picked."""
+        parts = self.strategy.removeprefix("fixed:").split(",")  # such as b=4 and cut=2
+        way = "stay" if self.plans == "stay" else "over-time"
+        return frozenset([*parts, self.fleet, self.serve, self.constants or "measured", way])
 
 
 def grid(name: str, seed: int, data: str) -> Iterator[Task]:
-    """Every fixed plan of a setting.
+    """The fixed plans of a setting and seed.
 
     The rounds that a fixed plan needs do not depend on the fleet, so one grid serves every fleet.
     """
     setting = SETTINGS[name]
-    for b in reversed(BATCHES):
-        for cut in reversed(setting.cuts):
-            slow = cut > DEEP_CUT and b <= SMALL_BATCH
-            rounds = int(setting.rounds * SHARE_OF_ROUNDS) if slow else setting.rounds
-            strategy = f"fixed:b={b},cut={cut}"
-            yield Task(setting=name, seed=seed, strategy=strategy, rounds=rounds, data=data, both=True)
+    for b, cut in setting.cells(seed):
+        rounds = setting.rounds_of((b, cut))
+        strategy = f"fixed:b={b},cut={cut}"
+        yield Task(setting=name, seed=seed, strategy=strategy, rounds=rounds, data=data, both=True)
+
+
+def main_contest(name: str, seed: int, data: str) -> Iterator[Task]:
+    """HASFL, and HASFL with the paper's planner, on both fleets."""
+    task = Task(setting=name, seed=seed, strategy="hasfl", rounds=SETTINGS[name].rounds, data=data)
+    for strategy in ("hasfl", "hasfl-bcd"):
+        for fleet in FLEETS:
+            yield replace(task, strategy=strategy, fleet=fleet)
 
 
 def contestants(name: str, seed: int, data: str) -> Iterator[Task]:
-    """HASFL with several options on both fleets, and strategies that choose batch sizes or cuts alone."""
+    """The main contest, HASFL with other options, and strategies that choose batch sizes or cuts alone."""
+    yield from main_contest(name, seed, data)
     task = Task(setting=name, seed=seed, strategy="hasfl", rounds=SETTINGS[name].rounds, data=data)
     for fleet in FLEETS:
-        yield replace(task, fleet=fleet)
         yield replace(task, fleet=fleet, plans="stay")
         yield replace(task, fleet=fleet, constants="paper")
         yield replace(task, fleet=fleet, serve="last")

@@ -6,11 +6,11 @@ loop here breaks off once the higher target is reached on the test set.
 
 import queue
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.queues import Queue
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.hindsight.settings import DEVICES, FLEETS, SETTINGS, Task
+from benchmarks.hindsight.settings import FLEETS, SETTINGS, Task
 
 if TYPE_CHECKING:
     from hasfl.engines.local import LocalEngine
@@ -18,33 +18,48 @@ if TYPE_CHECKING:
     from hasfl.runner.simulation import Simulation
 
 Outcome = dict[str, Any]  # the fields of a task, and the outcome of its training
+READING = "reading_"  # the names of the phases of a reading begin with this
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is noted of a training, round by round."""
+
+    evaluations: list[list[Any]] = field(default_factory=list)  # round, clock, last, mean
+    plans: list[list[Any]] = field(default_factory=list)  # first round, batch sizes, cuts
+    readings: list[dict[str, Any]] = field(default_factory=list)
+    reading_seconds: float = 0.0  # virtual; the clock has them too
+    samples: int = 0  # of training and of readings
+
+    def take(self, record: "RoundRecord") -> None:
+        """Note the plan, the reading and the samples of a round."""
+        plan = [record.plan.batch_sizes.tolist(), record.plan.cuts.tolist()]
+        if not self.plans or self.plans[-1][1:] != plan:
+            self.plans.append([record.round, *plan])
+        if record.constants is not None:
+            self.readings.append({"round": record.round} | dict(record.constants))
+        self.reading_seconds += sum(s for phase, s in record.phases.items() if phase.startswith(READING))
+        self.samples = record.samples
 
 
 def train(task: Task) -> Outcome:
-    """Train until the higher target is reached, or the rounds are used up."""
-    simulation = simulation_of(task)
+    """Train until the higher target is reached, the rounds are used up, or the task gives up."""
+    simulation, notes, gave_up = simulation_of(task), Notes(), False
     began = time.perf_counter()
-    evaluations: list[list[Any]] = []
-    plans: list[list[Any]] = []
-    readings: list[dict[str, Any]] = []
     for record in simulation:
-        plan = [record.plan.batch_sizes.tolist(), record.plan.cuts.tolist()]
-        if not plans or plans[-1][1:] != plan:
-            plans.append([record.round, *plan])
-        if record.constants is not None:
-            readings.append({"round": record.round} | dict(record.constants))
-        if record.accuracy is not None:
-            last, mean = last_and_mean(simulation.engine, record, task.serve)
-            evaluations.append([record.round, record.clock, last, mean])
-            if target_reached(task, record.clock, last, mean):
-                break
-    return asdict(task) | {
-        "way": task.plans,  # because the key "plans" holds the plans themselves
-        "evaluations": evaluations,
-        "plans": plans,
-        "readings": readings,
-        "wall_seconds": time.perf_counter() - began,
-    }
+        notes.take(record)
+        if record.accuracy is None:
+            continue
+        last, mean = last_and_mean(simulation.engine, record, task.serve)
+        notes.evaluations.append([record.round, record.clock, last, mean])
+        if target_reached(task, record.clock, last, mean):
+            break
+        if task.most_seconds is not None and record.clock > task.most_seconds:
+            gave_up = True
+            break
+    # The key "way" holds the task's field `plans`, because the key "plans" holds the plans themselves.
+    outcome = asdict(task) | {"way": task.plans} | asdict(notes)
+    return outcome | {"gave_up": gave_up, "wall_seconds": time.perf_counter() - began}
 
 
 def target_reached(task: Task, clock: float, last: float, mean: float | None) -> bool:
@@ -73,8 +88,8 @@ def simulation_of(task: Task) -> "Simulation":
     return simulate(
         network(setting.network),
         data,
-        draw_fleet(FLEETS[task.fleet], seeds),
-        shares=partition(data.y_train.numpy(), DEVICES, seeds, kind=setting.partition),
+        draw_fleet(replace(FLEETS[task.fleet], devices=setting.devices), seeds),
+        shares=partition(data.y_train.numpy(), setting.devices, seeds, kind=setting.partition),
         rounds=task.rounds,
         strategy=task.strategy,
         learning_rate=setting.learning_rate,
@@ -110,12 +125,15 @@ def work(tasks: "Queue[Task]", outcomes: "Queue[Outcome]") -> None:
             task = tasks.get_nowait()
         except queue.Empty:
             return
-        outcome = train(task)
-        outcomes.put(outcome)
-        clock, last, mean = outcome["evaluations"][-1][1:]
-        mean_words = "not kept" if mean is None else f"{mean:.3f}"
-        print(
-            f"{task.strategy} {task.fleet} {task.serve} {task.plans} {task.constants or ''} {task.seed}: "
-            f"{clock:.4g} virtual s, last {last:.3f}, mean {mean_words}, {outcome['wall_seconds']:.0f} s",
-            flush=True,
-        )
+        outcomes.put(train(task))
+
+
+def told(outcome: Outcome) -> str:
+    """What came of a training, in one line."""
+    names = ("setting", "strategy", "fleet", "serve", "way", "seed")
+    _, clock, last, mean = outcome["evaluations"][-1]
+    return (
+        f"{' '.join(str(outcome[name]) for name in names)} {outcome['constants'] or ''}: "
+        f"{clock:.4g} virtual s, last {last:.3f}, mean {'not kept' if mean is None else f'{mean:.3f}'}, "
+        f"{outcome['wall_seconds']:.0f} s{', gave up' if outcome['gave_up'] else ''}"
+    )

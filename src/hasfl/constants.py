@@ -3,7 +3,8 @@
 The suffix of an array says what entry j is: `_of` is layer j alone, `_upto` is a sum over layers 1 to j.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self, TypeAlias
 
@@ -13,32 +14,44 @@ from hasfl.arrays import FloatL, frozen, quantities, quantity, same_length
 from hasfl.errors import InputError
 
 # n(1), the noise of a batch of one sample, where a private layer has batch norm. Without batch norm n(1) = 1.
-# Measured: VGG-16 needs 1.45 times the rounds of the law, the small CNN on CIFAR-10 three times, and digits
-# hardly more than once (docs/constants.md, "Single samples").
+# Measured: hardly more than 1 for digits, 1.3 for VGG-16, 2 for ResNet-18 and for VGG-16 with two shards,
+# 3 for the small CNN on CIFAR-10 (docs/constants.md, "Single samples").
 SINGLE_NOISE = 1.5
 # The paper's bound has σ²/b for every batch size, so n(1) = 1.
 PAPER_SINGLE_NOISE = 1.0
+# Drift goes with this power of the interval I. A replica that walked freely would drift with I itself, but
+# training pulls replicas back. Measured powers: 0.2 for ResNet-18 on CIFAR-100, 0.4 for digits, 0.55 for
+# VGG-16 on CIFAR-10 (docs/constants.md, "How the constants go with N and I").
+DRIFT_OVER_INTERVALS = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What measured noise and drift depend on, for the same model, data and interval.
+    """What measured noise and drift depend on, for the same model and data.
 
     The gradient's noise is averaged over n devices, and a step moves weights by γ times the noise: the cost
     of noise grows as γ/n. A replica walks with the noise of one device, γ² in squares; relative to the noise
-    of common steps, and without the part that all replicas share, drift grows as γ (n − 1).
+    of common steps, and without the part that all replicas share, drift grows as γ (n − 1). The longer the
+    interval I, the farther replicas walk: drift grows as I^0.4, which is measured and not derived.
     """
 
     learning_rate: float  # γ
     devices: int  # n, those that take part in a round
+    interval: int  # I, rounds between two aggregations
 
     def noise_over(self, other: Self) -> float:
         """How many times as large noise is here as under other conditions."""
         return self.learning_rate / other.learning_rate * other.devices / self.devices
 
     def drift_over(self, other: Self) -> float:
-        """How many times as large drift is here as under other conditions; 0 for a device alone."""
-        return self.learning_rate / other.learning_rate * (self.devices - 1) / max(other.devices - 1, 1)
+        """How many times as large drift is here as under other conditions; 0 for a device alone.
+
+        If I = 1, replicas never move apart, and the law of rounds takes drift and skew as 0 by itself. So
+        drift for I = 1 may be kept here, to be converted to other intervals.
+        """
+        rates = self.learning_rate / other.learning_rate
+        walks: float = (self.interval / other.interval) ** DRIFT_OVER_INTERVALS
+        return rates * (self.devices - 1) / max(other.devices - 1, 1) * walks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,13 +93,12 @@ class BoundConstants:
         return len(self.variance_of)
 
     def under(self, now: Conditions, known: Conditions) -> Self:
-        """The same constants: the bound itself has the learning rate and the number of devices."""
+        """The same constants: the bound itself has the learning rate, the devices and the interval."""
         return self
 
-    @property
-    def log_errors(self) -> Mapping[str, float]:
-        """Standard errors of the logarithms of the constants, by field: none for the paper's constants."""
-        return {}
+    def an_error_off(self) -> Iterator[tuple[Self, Self]]:
+        """Nothing: the paper's constants have no errors."""
+        return iter(())
 
     @property
     def moment_upto(self) -> FloatL:
@@ -110,6 +122,7 @@ class MeasuredConstants:
     skew_of: FloatL | None = None  # rounds that a private layer j costs where data differ, over R∞; None: 0
     noise_error: float = 0.0  # standard error of ln noise
     drift_error: float = 0.0  # standard error of ln drift
+    skew_error: float = 0.0  # standard error of the skew of a model that devices hold whole
     single_noise: float = SINGLE_NOISE  # c = n(1) where a private layer has batch norm
 
     kind: ClassVar[str] = "measured"
@@ -128,7 +141,7 @@ class MeasuredConstants:
         skew = quantities("constants.skew_of", skew_of)
         same_length({"constants.drift_of": self.drift_of, "constants.skew_of": skew}, per="layer")
         object.__setattr__(self, "skew_of", skew)
-        for field in ("noise", "noise_error", "drift_error"):
+        for field in ("noise", "noise_error", "drift_error", "skew_error"):
             object.__setattr__(self, field, quantity(f"constants.{field}", getattr(self, field)))
         object.__setattr__(self, "single_noise", _checked_single_noise(self.single_noise))
 
@@ -144,6 +157,7 @@ class MeasuredConstants:
         """The constants for the conditions of a plan, from those `known` under others.
 
         Skew stays, except for a device alone: it has nobody to differ from, so private layers cost nothing.
+        How skew goes with the interval was not measured. R∞ stays too.
         """
         if now == known:
             return self
@@ -154,10 +168,21 @@ class MeasuredConstants:
             skew_of=None if now.devices == 1 else self.skew_of,
         )
 
-    @property
-    def log_errors(self) -> Mapping[str, float]:
-        """Standard errors of the logarithms of the constants, by field."""
-        return {"noise": self.noise_error, "drift_of": self.drift_error}
+    def an_error_off(self) -> Iterator[tuple[Self, Self]]:
+        """For each constant with an error, the constants with this one an error too large and too small.
+
+        Layers share an error of the skew as they share the drift.
+        """
+        for name, error in (("noise", self.noise_error), ("drift_of", self.drift_error)):
+            if error > 0:
+                known, factor = getattr(self, name), math.exp(error)
+                yield replace(self, **{name: known * factor}), replace(self, **{name: known / factor})
+        drift = float(self.drift_of.sum())
+        if self.skew_error > 0 and drift > 0:
+            assert self.skew_of is not None
+            off = self.skew_error / drift * self.drift_of
+            less = np.maximum(self.skew_of - off, 0.0)
+            yield replace(self, skew_of=self.skew_of + off), replace(self, skew_of=less)
 
     @property
     def drift_upto(self) -> FloatL:

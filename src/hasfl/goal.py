@@ -53,6 +53,10 @@ class Goal:
             and (self.seconds is None or clock < self.seconds)
         )
 
+    def allows_reading(self, samples: int, used: int) -> bool:
+        """Whether the budget E allows a reading of `samples` samples after `used` samples."""
+        return self.samples is None or used + samples <= self.samples
+
     def reached(self, accuracies: Sequence[float], losses: Sequence[float]) -> bool:
         """Whether the last evaluation is good enough, or accuracy has reached a plateau.
 

@@ -1,12 +1,13 @@
 """What happened in a round."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
 
 from hasfl.arrays import IntN
+from hasfl.forecast import GoalForecast
 from hasfl.plan import Plan
 
 
@@ -38,7 +39,7 @@ class RoundRecord:
     test_loss: float | None
     seconds: float  # that this round took
     clock: float  # seconds since the start, this round included
-    samples: int  # used since the start, this round included
+    samples: int  # used since the start by training and readings, this round included
     aggregated: bool  # whether an aggregation ended the round
     phases: Mapping[str, float]  # seconds by step; they add up to `seconds`
     bits: Mapping[str, float]  # sent, by arrow
@@ -51,6 +52,7 @@ class RoundRecord:
     constants: Mapping[str, Any] | None = (
         None  # of the law of rounds, if they were read at the end of the round
     )
+    forecast: GoalForecast | None = None  # of the end of training, where the model was evaluated
 
     def as_json(self) -> dict[str, Any]:
         """The record as plain numbers and lists, as `rounds.jsonl` holds it."""
@@ -62,6 +64,7 @@ class RoundRecord:
             "phases": dict(self.phases),
             "bits": dict(self.bits),
             "notes": list(self.notes),
+            "forecast": None if self.forecast is None else asdict(self.forecast),
         }
 
     @classmethod
@@ -70,4 +73,6 @@ class RoundRecord:
         other = {name: value for name, value in row.items() if name not in ("batch_sizes", "cuts")}
         other["devices"] = np.array(row["devices"], dtype=np.int64)
         other["notes"] = tuple(row["notes"])
+        forecast = row.get("forecast")  # records of older versions have none
+        other["forecast"] = None if forecast is None else GoalForecast(**forecast)
         return cls(**other, plan=Plan(row["batch_sizes"], row["cuts"]))

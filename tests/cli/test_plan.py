@@ -189,6 +189,15 @@ def test_wrong_problems(hasfl: Hasfl, tmp_path: Path, case: str) -> None:
         (("--batch", "65"), "batch size 65 of device '1' is above 64, the smaller of max_batch"),
         (("--sensitivity", "--cut", "4"), "--sensitivity compares the best plans"),
         (("--sensitivity", "--solver", "bcd"), "--sensitivity compares the best plans"),
+        (
+            ("--interval", "often"),
+            "--interval must be a whole number, several like 5,15,50, or best; got 'often'",
+        ),
+        (("--interval", "5,,15"), "--interval must be a whole number, several like 5,15,50, or best"),
+        (("--interval", "5,best"), "--interval must be a whole number, several like 5,15,50, or best"),
+        (("--interval", "0"), "--interval must be from 1 to 1,000,000,000, got 0"),
+        (("--interval", "1e3"), "--interval must be a whole number"),
+        (("--interval", "1000"), "no plan reaches target 400 (C1)"),
         (("--nonsense",), "No such option"),
     ],
 )
@@ -248,7 +257,7 @@ def test_verbs_and_options_are_few(hasfl: Hasfl) -> None:
 
     verbs = {name: verb.params for name, verb in get_command(app).commands.items()}  # type: ignore[attr-defined]
     assert set(verbs) == {"plan", "profile", "data", "train", "compare", "runs", "show", "export"}
-    assert all(len(params) <= 10 for params in verbs.values())  # an argument and nine options
+    assert all(len(params) <= 11 for params in verbs.values())  # an argument and ten options
 
 
 def test_a_search_prints_its_certificate(hasfl: Hasfl, tmp_path: Path) -> None:

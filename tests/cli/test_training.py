@@ -167,7 +167,7 @@ def test_of_every_kind_of_note_the_first_is_told(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("wanted", ["0.05", "0.999999"])
 def test_whether_the_goal_was_reached_is_told(train: Callable[..., Outcome], wanted: str) -> None:
-    done = train({"stop.accuracy": wanted})
+    done = train({"stop.accuracy": wanted, "training.evaluate_every": "2"})
     assert ("hasfl reached 5 % on held-out samples after 2 rounds" in done.out) == (wanted == "0.05")
     assert ("hasfl used up its budget after 4 rounds" in done.out) == (wanted != "0.05")
 

@@ -125,9 +125,10 @@ MEASURED = "[constants]\nrounds = 500\nnoise = 20\ndrift_of = [0.1, 0.1, 0.1, 0.
 
 
 def test_constants_measured_in_training(tmp_path: Path) -> None:
-    read = problem(tmp_path, 'model.name = "small-cnn"\n' + MEASURED + "drift_error = 0.3")
+    read = problem(tmp_path, 'model.name = "small-cnn"\n' + MEASURED + "drift_error = 0.3\nskew_error = 0.2")
     assert isinstance(read.constants, MeasuredConstants)
-    assert (read.constants.rounds, read.constants.noise, read.constants.drift_error) == (500.0, 20.0, 0.3)
+    assert (read.constants.rounds, read.constants.noise) == (500.0, 20.0)
+    assert (read.constants.drift_error, read.constants.skew_error) == (0.3, 0.2)
     assert (read.constants.drift_of.tolist(), read.target) == ([0.1] * 5, None)
     settings = Scenario(constants=ConstantsOfScenario(rounds=500, noise=20, drift_of=[0.1])).settings()
     assert isinstance(settings.known_constants, MeasuredConstants)

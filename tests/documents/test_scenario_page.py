@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hasfl.documents.document import Document
+from hasfl.documents.problem_file import ConstantsOfScenario
 from hasfl.documents.scenario import Scenario
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
@@ -53,3 +54,8 @@ def test_sections_with_rows_of_their_own() -> None:
     assert set(DEFAULTS) == {"model", "data", "training", "stop", "fleet", "world"}
     for name in ("[[device]]", "[[absence]]", "[constants]"):
         assert f"`{name}`" in PAGE
+
+
+def test_every_constant_is_named() -> None:
+    for name, field in ConstantsOfScenario.model_fields.items():
+        assert f"`{field.alias or name}`" in part("constants"), name

@@ -14,12 +14,14 @@ E|g|² = |∇|² + σ² (1/b − 1/n).
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from hasfl.arrays import IntN
 from hasfl.constants import BoundConstants
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
@@ -27,8 +29,18 @@ from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import InputError
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order, Plan
-from hasfl.readings import paper_estimates
-from hasfl.readings.paper_estimates import DEVICES, LEAST_GAP, estimate_bound_constants
+from hasfl.readings import gradients, paper_estimates
+from hasfl.readings.gradients import Gradient, Samples
+from hasfl.readings.paper_estimates import (
+    DEVICES,
+    LEAST_GAP,
+    SAMPLES,
+    effort_of_estimate,
+    estimate_bound_constants,
+)
+from hasfl.readings.probe import Probe
+from hasfl.state.layer_state import LayerState
+from hasfl.state.training_data import TrainingData
 from tests.engines.models import model as catalogue_model
 from tests.engines.simulations import run
 from tests.engines.trainings import job as any_job
@@ -37,7 +49,7 @@ from tests.engines.trainings import probe_of, sgd
 A, C, FEATURES = 1.5, 0.7, 3
 SHARES = (40, 90, 33, 60, 50, 70, 45)  # more devices than are probed
 BATCHES = np.array([1, 2, 4, 3, 8, 5, 2])
-PROBES, PROBE_SAMPLES = 120, 8  # few samples, so that what a biased estimator forgets is not small
+PROBES = 120  # of few samples each, so that what a biased estimator forgets is not small
 # How many standard errors a mean of independent estimates may be off: by chance, one of five such means is
 # farther out in fewer than 1 in 20,000 seeds.
 LARGEST_Z = 4.5
@@ -91,18 +103,16 @@ def truth(ready: LocalEngine) -> dict[str, float]:
         "variance": float(variance.mean()),
         "square": float((square - variance / sizes).mean()),
         "loss": float(np.mean([C / 2 * float(o.square().sum(1).mean()) for o in outputs])),
-        "noise of both halves": float((variance / (2 * (PROBE_SAMPLES // 2))).mean()),
+        "noise of both halves": float((variance / SAMPLES).mean()),
     }
 
 
 @pytest.fixture(scope="module")
 def probed() -> tuple[list[BoundConstants], dict[str, float]]:
     ready = engine(SimulatedEngine, depth=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paper_estimates, "SAMPLES", PROBE_SAMPLES)
-        return [
-            estimate_bound_constants(probe_of(ready), order(len(SHARES), t)) for t in range(PROBES)
-        ], truth(ready)
+    return [estimate_bound_constants(probe_of(ready), order(len(SHARES), t)) for t in range(PROBES)], truth(
+        ready
+    )
 
 
 def z_score(found: list[float], expected: float) -> float:
@@ -116,7 +126,7 @@ def test_variance_is_unbiased(probed: tuple[list[BoundConstants], dict[str, floa
     for layer, scale in ((0, A**2), (1, 1.0)):
         found = [each.variance_of[layer] for each in constants]
         assert abs(z_score(found, scale * true["variance"])) < LARGEST_Z
-        half = PROBE_SAMPLES // 2  # with 1/(h − 1) or 1/(2h) in place of 1/h, as is easily written:
+        half = SAMPLES // 2  # with 1/(h − 1) or 1/(2h) in place of 1/h, as is easily written:
         for biased in (half / (half - 1), (half - 1) / half, 2.0, 0.5):
             assert abs(z_score([biased * value for value in found], scale * true["variance"])) > LARGEST_Z
 
@@ -195,6 +205,43 @@ def test_few_devices_are_asked_and_others_in_another_round(monkeypatch: pytest.M
         assert len(set(asked[-DEVICES:])) == DEVICES
     assert len(asked) == 8 * DEVICES
     assert set(asked) == set(range(len(SHARES)))
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("shares", [SHARES, (1, 3, 40), (40, 1, 1, 5, 2, 9, 8)], ids=str)
+def test_the_effort_is_what_is_done(
+    depth: int, shares: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every sample that a gradient is taken of, device by device; w̄ is sent where devices differ."""
+    ready = engine(SimulatedEngine, depth=depth, shares=shares)
+    owner = np.full(len(ready.job.data.x), -1)
+    for device, share in enumerate(ready.job.data.shares):
+        owner[share] = device
+    seen = np.zeros(len(shares), dtype=int)
+    taken, drawn = gradients.gradient, Samples.of
+
+    def of(data: TrainingData, indices: Sequence[IntN]) -> Samples:
+        made = drawn(data, indices)
+        owners[id(made)] = owner[np.concatenate(indices)]
+        kept.append(made)
+        return made
+
+    def gradient(
+        probe: Probe, states: Sequence[LayerState], samples: Samples, round: int
+    ) -> tuple[Gradient, Tensor]:
+        np.add.at(seen, owners[id(samples)], 1)
+        return taken(probe, states, samples, round)
+
+    owners: dict[int, IntN] = {}
+    kept: list[Samples] = []  # so that no two have the same id
+    monkeypatch.setattr(Samples, "of", of)
+    monkeypatch.setattr(paper_estimates, "gradient", gradient)
+    estimate_bound_constants(probe_of(ready), order(len(shares)))
+    effort = effort_of_estimate(probe_of(ready), order(len(shares)))
+    assert sum(each.samples for each in effort.passes).tolist() == seen.tolist()
+    assert effort.samples == seen.sum() > 0
+    assert all(each.backward for each in effort.passes)
+    assert (effort.uploads, effort.downloads) == (0, min(depth, 1))
 
 
 def test_a_loss_of_nothing_leaves_a_gap() -> None:

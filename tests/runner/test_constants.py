@@ -22,8 +22,9 @@ from tests.runner.scenarios import kept, rounds, sentence, write
 pytestmark = pytest.mark.usefixtures("readings_come_soon")
 FIXED = {"training.interval": "2", "stop.rounds": "12"}
 FIELDS = {
-    "measured": {"overshoot", "carried", "drift", "walked", "read_noise", "undone", "skew_of"}
-    | {"rounds", "noise", "drift_of", "noise_error", "drift_error", "single_noise"},
+    "measured": {"overshoot", "carried", "walked", "loss", "own_loss"}
+    | {"read_noise", "read_noise_error", "read_drift", "read_drift_error", "read_skew", "read_skew_error"}
+    | {"rounds", "noise", "drift_of", "skew_of", "noise_error", "drift_error", "skew_error", "single_noise"},
     "paper": {"smoothness", "initial_gap", "variance_of", "moment_of", "single_noise"},
 }
 
@@ -58,35 +59,40 @@ def run(
 def test_constants_are_recorded_where_they_were_due(
     hasfl: Hasfl, tmp_path: Path, changes: dict[str, str], kind: str
 ) -> None:
-    """After the first and the fourth interval, in the round that ends them; never where nobody asks."""
+    """In the round that ends an interval; never where nobody asks."""
     rows = run(hasfl, tmp_path, changes)
     found = {row["round"]: set(row["constants"]) for row in rows if row["constants"] is not None}
-    assert found == ({} if kind == "none" else dict.fromkeys((2, 8), FIELDS[kind]))
+    due = {"measured": (2, 4, 6, 8, 10, 12), "paper": (2, 8), "none": ()}[kind]
+    assert found == dict.fromkeys(due, FIELDS.get(kind))
 
 
-def test_after_the_first_readings_they_keep_to_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of samples; here a generous one, for a short training."""
-    monkeypatch.setattr(sources, "BUDGET", 0.5)
+def test_readings_keep_to_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock that counts them; here with generous shares, for a short training."""
+    first, later = 3.0, 0.6
+    monkeypatch.setattr(sources, "FIRST_SHARE", first)
+    monkeypatch.setattr(sources, "LATER_SHARE", later)
     made = simulation("hasfl", unequal_fleet(), rounds=90, interval=1, max_batch=3)
     records = list(made.training.rounds())
     found = {record.round: record.constants for record in records if record.constants}
-    assert list(found)[:2] == [1, 4]
-    assert len(found) > 3
+    assert 3 < len(found) < 45
     known: Any = made.training.observer.source  # type: ignore[attr-defined]
-    assert known.spent <= 0.5 * records[-1].samples
+    assert 0 < known.spent <= later * records[-1].clock
+    assert known.readings == len(found)
     errors = [constants["noise_error"] for constants in found.values()]
-    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < errors[0]
     assert not any(any(constants["drift_of"]) for constants in found.values())  # I = 1
 
 
 @pytest.mark.parametrize("constants", ["measured", "paper"])
-def test_plans_may_stay(constants: str) -> None:
-    """Nothing is read and nothing changes any more after the fourth interval, in a world that stays."""
+def test_plans_may_stay(constants: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read and nothing changes any more after the last of few readings, in a world that stays."""
+    monkeypatch.setattr(sources, "STAY_ROUNDS", 8)
     made = simulation(
         "hasfl", unequal_fleet(), rounds=66, interval=2, max_batch=8, plans="stay", constants=constants
     )
     records = list(made.training.rounds())
-    assert [record.round for record in records if record.constants is not None] == [2, 8]
+    read = [record.round for record in records if record.constants is not None]
+    assert read == ([8] if constants == "measured" else [2, 8])
     after = [record.plan for record in records if record.round > 8]
     assert len(set(after)) == 1
 

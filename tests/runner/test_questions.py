@@ -14,7 +14,7 @@ import torch
 from hasfl.constants import BoundConstants, Conditions, MeasuredConstants
 from hasfl.documents.document import read_toml
 from hasfl.documents.scenario import KNOWN_DATA, Scenario
-from hasfl.errors import MissingExtra
+from hasfl.errors import InputError, MissingExtra
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
@@ -25,6 +25,7 @@ from hasfl.runner.scenarios import simulation_of
 from hasfl.theory.objective import rounds_needed
 from tests.cli.conftest import Hasfl
 from tests.lanes import quick_then_slow
+from tests.planning.random_problems import measured, random_problem
 from tests.reporting.runs import record
 from tests.runner.scenarios import CONSTANTS, PIS, sentence, write
 from tests.training.fakes import small_profile
@@ -152,7 +153,7 @@ def fake_run(
 ) -> RunReadings:
     made = scenario or Scenario.model_validate({"fleet": {"devices": 3}, "training": {"interval": interval}})
     return RunReadings(
-        path=Path("run"), scenario=made, folder=Path(), records=records, constants=constants, read_in=1
+        path=Path("run"), scenario=made, folder=Path(), records=records, read=constants, read_in=1
     )
 
 
@@ -178,10 +179,10 @@ def test_the_law_gives_back_the_rounds_of_a_run_with_one_plan(interval: int) -> 
     profile = small_profile()
     plan = Plan([1, 4, 16], [1, 2, 2])
     run = fake_run([record(t, plan=plan) for t in range(1, 41)], some_constants(profile), interval=interval)
-    constants = replace(run.constants, rounds=run.endless_rounds(profile, 40))
+    known = some_constants(profile)
+    constants = replace(known, rounds=run.endless_rounds(profile, 40))
     assert rounds_needed(plan, a_problem(constants, profile, run.scenario)) == pytest.approx(40, rel=1e-12)
-    half = replace(run.constants, rounds=run.endless_rounds(profile, 20))
-    assert half.rounds == pytest.approx(constants.rounds / 2)
+    assert run.endless_rounds(profile, 20) == pytest.approx(constants.rounds / 2)
 
 
 def test_rounds_of_several_plans_and_devices_add_up() -> None:
@@ -223,6 +224,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         arguments = ["train", f"{folder}/{scenario}.toml", "--strategy", strategy]
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("hasfl.readings.sources.FIRST_SHARE", 1e9)  # so that a short run has a reading
             patch.setattr(sys, "argv", ["hasfl", *arguments, "--out", str(folder / "runs"), "--run", name])
             with pytest.raises(SystemExit) as stop:
                 main()
@@ -234,9 +236,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_constants_of_a_run_are_those_that_it_read_last(trained: Path) -> None:
     run = readings_of(trained / "runs" / "read")
     asked = read_question(str(trained / "small.toml"), run=trained / "runs" / "read")
-    known, planned = run.constants, asked.problem.constants
+    known, planned = run.read, asked.problem.constants
     assert (asked.constants, asked.rounds_known, run.read_in) == ("read", True, 15)
     assert isinstance(planned, MeasuredConstants)
+    assert isinstance(known, MeasuredConstants)
     assert (known.rounds, known.noise) == (1.0, planned.noise)
     assert np.array_equal(known.drift_of, planned.drift_of)
     reached = run.scenario.stop.goal().met_by(run.records)
@@ -271,8 +274,38 @@ def test_what_differs_is_told_and_noise_follows_the_learning_rate(trained: Path)
     assert "training.interval 15 instead of 5" in told
     assert "data.partition 'iid' instead of 'shards'" in told
     assert "devices 4 instead of 8" in told
-    scaled = run.constants.under(Conditions(0.1, 8), Conditions(0.05, 4))
+    assert run.read is not None
+    scaled = run.read.under(Conditions(0.1, 8, 5), Conditions(0.05, 4, 15))
     assert asked.problem.constants.noise == scaled.noise
+    np.testing.assert_array_equal(asked.problem.constants.drift_of, scaled.drift_of)
+
+
+def read_with(drift: float, *, interval: int = 15, participants: int = 3) -> Question:
+    """A question with constants as a run has read them."""
+    problem = measured(random_problem(5, devices=(3, 3), layers=(4, 4)), 5)
+    constants = replace(problem.constants, drift_of=np.full(4, drift))
+    problem = replace(problem, interval=interval, constants=constants)
+    return Question(problem=problem, constants="read", participants=participants)
+
+
+def test_another_interval_changes_the_drift_alone() -> None:
+    asked = read_with(0.5)
+    there = asked.at(60)
+    assert there.interval == 60
+    np.testing.assert_allclose(there.constants.drift_of, 0.5 * 4**0.4)
+    unchanged = {"drift_of": asked.problem.constants.drift_of}
+    assert equal(replace(there.constants, **unchanged), asked.problem.constants)
+    assert there.fleet is asked.problem.fleet
+    assert asked.at(15) is asked.problem
+
+
+def test_a_run_without_drift_says_nothing_of_other_intervals() -> None:
+    """It had one device, or an aggregation after every round; one device alone never drifts."""
+    with pytest.raises(InputError, match="the run read no drift, because it had one device or an aggreg"):
+        read_with(0.0, interval=1).at(5)
+    assert read_with(0.0).at(15).interval == 15
+    assert read_with(0.0, participants=1).at(5).interval == 5
+    assert replace(read_with(0.0), constants="given").at(5).interval == 5
 
 
 def test_the_papers_constants_come_with_their_target(trained: Path) -> None:
@@ -353,17 +386,27 @@ def test_what_is_wrong_is_said_in_a_sentence(
     assert expected in sentence(hasfl("plan", path, *options))
 
 
+def test_a_run_too_short_for_a_reading_gives_the_guess(hasfl: Hasfl, tmp_path: Path) -> None:
+    """R∞ is such that the run's plan takes the run's rounds; another training guesses for itself."""
+    path = write(tmp_path, {"training.interval": "15", "stop.rounds": "3"}, name="short")
+    assert hasfl("train", path, "--out", tmp_path, "--run", "short").code == 0
+    asked = read_question(str(path), run=tmp_path / "short")
+    guess = read_question(str(path)).problem.constants
+    assert equal(replace(asked.problem.constants, rounds=1.0), guess)
+    assert "too short for a reading, so noise and drift are guessed" in remarks(asked)
+    (plan,) = {each.plan for each in readings_of(tmp_path / "short").records}
+    assert rounds_needed(plan, asked.problem) == pytest.approx(3)
+    named = write(tmp_path, {"training.interval": "15"}, '[constants]\nfrom = "short"\n', name="named")
+    training = simulation_of(read_toml(str(named), Scenario), folder=tmp_path).training
+    assert equal(training.observer.problem(1, np.arange(4)).constants, guess)
+
+
 def test_a_run_that_cannot_give_constants(hasfl: Hasfl, trained: Path, tmp_path: Path) -> None:
-    short = write(tmp_path, {"training.interval": "15", "stop.rounds": "3"}, name="short")
-    given = write(tmp_path, {"training.target": "500.0", "stop.rounds": "3"}, CONSTANTS, name="given")
-    few = write(tmp_path, {"stop.rounds": "3"}, name="few")
-    for path, expected in (
-        (few, "read no constants in its 3 rounds, because they were too few: train longer"),
-        (short, "has 3 rounds, and constants are read at the end of an interval of 15 rounds"),
-        (given, "read no constants, because its scenario gives them: plan with that scenario"),
-    ):
-        assert hasfl("train", path, "--out", tmp_path, "--run", path.stem).code == 0
-        assert expected in sentence(hasfl("plan", "--from", tmp_path / path.stem))
+    path = write(tmp_path, {"training.target": "500.0", "stop.rounds": "3"}, CONSTANTS, name="given")
+    assert hasfl("train", path, "--out", tmp_path, "--run", "given").code == 0
+    assert "read no constants, because its scenario gives them: plan with that scenario" in sentence(
+        hasfl("plan", "--from", tmp_path / "given")
+    )
     assert "has its own constants" in sentence(
         hasfl("plan", "examples/problem.json", "--from", trained / "runs" / "read")
     )

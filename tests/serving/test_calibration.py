@@ -219,7 +219,7 @@ def held(sizes: list[int], seed: int = 0) -> TrainingData:
     [
         ([7, 30, 50], 60, [7, 20, 20]),
         ([7, 30, 50], 1000, [7, 30, 50]),
-        ([3000, 1000], CALIBRATION_SAMPLES, [2000, 1000]),
+        ([3000, 100], CALIBRATION_SAMPLES, [200, 100]),
     ],
 )
 def test_every_device_gives_as_many_samples(sizes: list[int], most: int, each: list[int]) -> None:

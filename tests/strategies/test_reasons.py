@@ -44,8 +44,9 @@ def test_a_reading_is_told_with_what_it_changed() -> None:
 def test_another_learning_rate_is_no_reading(factor: float) -> None:
     """Although noise and drift change with it."""
     problem = a_problem()
-    rate, devices = problem.learning_rate, len(problem.fleet)
-    scaled = problem.constants.under(Conditions(factor * rate, devices), Conditions(rate, devices))
+    rate = problem.learning_rate
+    known = Conditions(rate, len(problem.fleet), problem.interval)
+    scaled = problem.constants.under(replace(known, learning_rate=factor * rate), known)
     assert scaled.noise != problem.constants.noise
     later = replace(problem, learning_rate=factor * rate, constants=scaled)
     assert not reads_anew(problem, later)
@@ -68,7 +69,7 @@ def test_rates_and_devices_are_told() -> None:
 def test_another_number_of_devices_is_no_reading(before: int, now: int) -> None:
     """Although noise and drift change with it."""
     whole = a_problem(noise=1.0)
-    known = Conditions(whole.learning_rate, len(whole.fleet))
+    known = Conditions(whole.learning_rate, len(whole.fleet), whole.interval)
     problems = [
         replace(
             whole,
@@ -115,7 +116,7 @@ def test_a_note_says_what_the_decision_rests_on() -> None:
     """The saving in it is that of the two plans, and it says `new plan` if and only if the plan is new."""
     new = kept = 0
     for seed in range(15):
-        before = a_problem(seed, noise=1.0, noise_error=0.4, drift_error=0.4)
+        before = a_problem(seed, noise=1.0, noise_error=0.8, drift_error=0.8)
         now = reading(before, 4)
         old = best_plan(before, gap=1e-3).plan
         (plan, (note,)), decider = decided(old, before, now)

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.constants import MeasuredConstants
+from hasfl.effort import Effort, Learnt, TimeSpent
 from hasfl.fleet import Fleet
 from hasfl.goal import Goal
 from hasfl.plan import Decision, Order, Plan
@@ -15,7 +16,8 @@ from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.record import Evaluation
 from hasfl.theory.paradigms import SPLIT, Paradigm
-from hasfl.training.clock import ModelledClock
+from hasfl.training.clock import NOTHING, Cost, ModelledClock
+from hasfl.training.judging import Judging
 from hasfl.training.loop import Training
 
 LAYERS, SAMPLE_BITS = 3, 64.0
@@ -70,10 +72,12 @@ class FakeEngine:
     def aggregate(self) -> None:
         self.calls.append(("aggregate",))
 
-    def evaluate(self) -> Evaluation:
+    def evaluate(self, *, held_out: bool = True) -> Evaluation:
         """The accuracies are those of held-out samples; on the test set the model is a little worse."""
         self.calls.append(("evaluate",))
         accuracy = next(self.accuracies, 0.5)  # type: ignore[call-overload]
+        if not held_out:
+            return Evaluation(accuracy=0.9 * accuracy, test_loss=1.1)
         return Evaluation(
             accuracy=0.9 * accuracy, test_loss=1.1, held_out_accuracy=accuracy, held_out_loss=1.0
         )
@@ -125,6 +129,7 @@ class FakeObserver:
     interval: int
     present: Callable[[int], list[int]]
     whole: Fleet = field(default_factory=small_fleet)
+    efforts: Callable[[Order], Effort | None] = lambda order: None  # of the reading after a round
 
     def participants(self, round: int) -> IntN:
         return np.array(self.present(round))
@@ -141,8 +146,10 @@ class FakeObserver:
             interval=self.interval,
         )
 
-    def learn(self, order: Order, loss: SupportsFloat) -> None:
+    def learn(self, order: Order, spent: TimeSpent) -> Learnt | None:
         self.calls.append(("learn", order.round))
+        effort = self.efforts(order)
+        return None if effort is None else Learnt({"noise": order.round}, effort)
 
     def saved(self) -> Mapping[str, Any]:
         return {}
@@ -164,6 +171,10 @@ def training(
     notes: Mapping[int, str] | None = None,
     paradigm: Paradigm = SPLIT,
     keeps_mean: bool = False,
+    efforts: Callable[[Order], Effort | None] = lambda order: None,
+    beforehand: Cost = NOTHING,
+    judging: Judging | None = None,
+    judges_always: bool = True,
     evaluate_every: int = 100,
     report_every: int = 1,
     calls: list[Call] | None = None,
@@ -173,7 +184,7 @@ def training(
     return Training(
         engine=FakeEngine(noted, losses, accuracies),
         decider=FakeDecider(noted, interval, cuts, batches, trouble or {}, notes or {}),
-        observer=FakeObserver(noted, interval, present),
+        observer=FakeObserver(noted, interval, present, efforts=efforts),
         clock=ModelledClock(
             profile=small_profile(), paradigm=paradigm, sample_bits=SAMPLE_BITS, keeps_mean=keeps_mean
         ),
@@ -181,5 +192,8 @@ def training(
         interval=interval,
         samples=np.array([20, 30, 40]),
         evaluate_every=evaluate_every,
+        beforehand=beforehand,
+        judging=judging,
+        judges_always=judges_always,
         report_every=report_every,
     )

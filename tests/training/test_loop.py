@@ -11,6 +11,7 @@ from torch import nn
 
 from hasfl.arrays import IntN
 from hasfl.constants import BoundConstants
+from hasfl.effort import Effort
 from hasfl.errors import Diverged, Infeasible, InputError
 from hasfl.fleet import PER_DEVICE, PER_SERVER, Fleet
 from hasfl.goal import Goal
@@ -193,7 +194,7 @@ def test_the_test_set_decides_nothing() -> None:
 
 def test_an_evaluation_without_held_out_samples_ends_nothing() -> None:
     made = training(goal=Goal(accuracy=0.5, loss=9.0, converged=True, rounds=12), evaluate_every=1)
-    made.engine.evaluate = lambda: Evaluation(accuracy=1.0, test_loss=0.0)  # type: ignore[method-assign]
+    made.engine.evaluate = lambda **_: Evaluation(accuracy=1.0, test_loss=0.0)  # type: ignore[method-assign]
     records = list(made.rounds())
     assert len(records) == 12
     assert all(record.accuracy == 1.0 and record.held_out_accuracy is None for record in records)
@@ -244,8 +245,7 @@ def test_a_training_says_nothing_before_it_is_asked() -> None:
 
 
 def test_constants_are_recorded_where_an_interval_ends() -> None:
-    made = training(interval=2, goal=Goal(rounds=6), evaluate_every=3, losses=range(1, 7))
-    made.observer.learn = lambda order, loss: {"noise": order.round}  # type: ignore[method-assign]
+    made = training(interval=2, goal=Goal(rounds=6), evaluate_every=3, efforts=lambda order: Effort())
     records = list(made.rounds())
     read = {record.round: record.constants for record in records if record.constants is not None}
     assert read == {t: {"noise": t} for t in (2, 4, 6)}

@@ -144,7 +144,8 @@ def test_plans_are_for_the_rate_and_the_devices_of_the_round() -> None:
     for t, devices, rate in [(1, 4, 0.05), (3, 2, 0.05), (4, 4, 0.05), (7, 3, 0.025), (10, 1, 0.0125)]:
         problem = observer.problem(t, np.arange(devices))
         assert problem.learning_rate == pytest.approx(rate, rel=0.05)
-        now, known = Conditions(problem.learning_rate, devices), Conditions(0.05, DEVICES)
+        now = Conditions(problem.learning_rate, devices, problem.interval)
+        known = Conditions(0.05, DEVICES, problem.interval)
         assert problem.constants.noise == pytest.approx(whole.constants.noise * now.noise_over(known))
         drift = whole.constants.drift_upto * now.drift_over(known)
         np.testing.assert_allclose(problem.constants.drift_upto, drift)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hasfl.cli.plans.story import in_words
 from hasfl.cli.tables import titled
-from hasfl.cli.training_view import ending
+from hasfl.cli.training_view import course, ending
 from hasfl.reporting.metrics import Outcome
 from hasfl.reporting.store import CHECKPOINT, ENVIRONMENT, MODEL, RESULT, ROUNDS, SCENARIO, SETTINGS, TIMING
 from hasfl.runs.overview import RunDetails, RunSummary
@@ -101,6 +101,8 @@ def show_run(run: RunDetails) -> None:
         fleet = run.scenario.draw()
         words = in_words(run.last.plan, fleet.only(run.last.devices).names, of=len(fleet))
         say(f"  plan of round {run.last.round}: {words}")
+    if run.forecast is not None:
+        say(f"  {course(run.forecast)}")
     console.print(_files(run))
     for what, command in commands(run).items():
         say(f"  {what}: {command}")

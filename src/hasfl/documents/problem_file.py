@@ -61,6 +61,7 @@ class ConstantsSection(Document):
     skew_of: list[float] | None = None
     noise_error: float = 0.0
     drift_error: float = 0.0
+    skew_error: float = 0.0
 
     single_noise: float | None = None  # with either kind
 

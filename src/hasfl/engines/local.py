@@ -83,14 +83,15 @@ class LocalEngine(ABC):
         """A copy of the weights and buffers of the model that is handed out."""
         return cloned(whole_model(self.state.names, self.handed_out()))
 
-    def evaluate(self) -> Evaluation:
-        """Evaluate the served model on the test set, and on held-out samples if there are any."""
+    def evaluate(self, *, held_out: bool = True) -> Evaluation:
+        """Evaluate the served model on the test set and, if asked for, on held-out samples."""
+        keeps_best = self.job.serving.keeps_best
         with tensor_cores(self.job.data.x.device):
-            states, held_out = self.served(), self.job.data.held_out_samples()
+            states, samples = self.served(), self.job.data.held_out_samples() if held_out else None
             test = self._scores(states, self.job.test)
-            if held_out is None:
-                return Evaluation(accuracy=test.accuracy, test_loss=test.loss)
-            judged = self._scores(states, held_out)
+            if samples is None:
+                return Evaluation(accuracy=test.accuracy, test_loss=test.loss, kept=not keeps_best)
+            judged = self._scores(states, samples)
         by_device = judged.accuracies_of(self.job.data.held_out_shares)
         return Evaluation(
             accuracy=test.accuracy,
@@ -99,7 +100,7 @@ class LocalEngine(ABC):
             held_out_loss=judged.loss,
             mean_device_accuracy=math.fsum(by_device) / len(by_device),
             worst_device_accuracy=min(by_device),
-            kept=not self.job.serving.keeps_best or self.best.take(states, judged.accuracy, judged.loss),
+            kept=not keeps_best or self.best.take(states, judged.accuracy, judged.loss),
         )
 
     def _scores(self, states: list[LayerState], samples: tuple[Tensor, Tensor]) -> Scores:

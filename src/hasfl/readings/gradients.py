@@ -39,22 +39,66 @@ class Samples:
 def gradient(
     probe: Probe, states: Sequence[LayerState], samples: Samples, round: int, *, upto: int | None = None
 ) -> tuple[Gradient, Tensor]:
-    """The gradient of the mean over devices of their loss, and that loss.
+    """The gradient of the mean over devices of their loss, and the loss of each device.
 
     With `upto`, only the gradients of the first `upto` layers are taken. In private layers a batch norm sees
     every device's samples apart, as in training.
     """
-    depth = probe.state.depth
+    (whole,), losses = gradients_of_blocks(probe, states, samples, round, 1, upto=upto)
+    return whole, losses
+
+
+def gradients_of_blocks(
+    probe: Probe,
+    states: Sequence[LayerState],
+    samples: Samples,
+    round: int,
+    blocks: int,
+    *,
+    upto: int | None = None,
+) -> tuple[list[Gradient], Tensor]:
+    """What each block of devices contributes to the gradient, and the loss of each device.
+
+    The devices are split into `blocks` blocks of about the same size. The contributions add up to the
+    gradient of the mean over devices of their loss. All devices go through the common layers together.
+    """
     copies = [LayerState(state.weights, cloned(state.buffers), {}) for state in states]
     wanted = copies[:upto] = [trainable(state) for state in copies[:upto]]
+    losses = _losses(probe, copies, samples, round)
+    leaves = [weight for state in wanted for weight in state.weights.values()]
+    parts = [part.sum() / len(losses) for part in losses.tensor_split(blocks)]
+    found = []
+    for part in parts:
+        gradients = iter(
+            torch.autograd.grad(part, leaves, materialize_grads=True, retain_graph=part is not parts[-1])
+            if leaves
+            else ()
+        )
+        found.append([{name: next(gradients) for name in state.weights} for state in wanted])
+    return found, losses.detach()
+
+
+@torch.no_grad()
+def losses_of(probe: Probe, states: Sequence[LayerState], samples: Samples, round: int) -> Tensor:
+    """The loss of each device, without gradients."""
+    return _losses(probe, [LayerState(s.weights, cloned(s.buffers), {}) for s in states], samples, round)
+
+
+def _losses(probe: Probe, states: Sequence[LayerState], samples: Samples, round: int) -> Tensor:
+    depth = probe.state.depth
     with drawn_for(probe.data.seeds, round, layer=0):
         with NormApart(samples.rows):
-            x = forward(probe.layers[:depth], copies[:depth], samples.x)
-        outputs = forward(probe.layers[depth:], copies[depth:], x)
-    loss = samples.rows.means(probe.loss(outputs, samples.y)).mean()
-    leaves = [weight for state in wanted for weight in state.weights.values()]
-    gradients = iter(torch.autograd.grad(loss, leaves, materialize_grads=True) if leaves else ())
-    return [{name: next(gradients) for name in state.weights} for state in wanted], loss.detach()
+            x = forward(probe.layers[:depth], states[:depth], samples.x)
+        outputs = forward(probe.layers[depth:], states[depth:], x)
+    return samples.rows.means(probe.loss(outputs, samples.y))
+
+
+def summed(parts: Sequence[Gradient]) -> Gradient:
+    """The sum of gradients."""
+    return [
+        {name: torch.stack([part[j][name] for part in parts]).sum(0) for name in layer}
+        for j, layer in enumerate(parts[0])
+    ]
 
 
 def difference(minuend: Gradient, subtrahend: Gradient) -> Gradient:

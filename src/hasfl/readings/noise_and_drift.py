@@ -1,7 +1,7 @@
 """A reading: how much noise, drift and skew cost a training, measured in the training (docs/constants.md).
 
-**Noise.** At the mean model w̄, take two batches A and C that share no sample, about as large as the devices'
-batches. Let Δ be the displacement that A's gradient causes. Moving by Δ takes back a part of the slope:
+**Noise.** At the mean model w̄, take two batches A and C that share no sample. Let Δ be the displacement that
+A's gradient causes. Moving by Δ takes back a part of the slope along Δ:
 
     overshoot = ⟨g_A(w̄) − g_A(w̄ − Δ), Δ⟩ / ⟨g_A, Δ⟩        as the samples of the step see it
     carried   = ⟨g_C(w̄) − g_C(w̄ − Δ), Δ⟩ / ⟨g_A, Δ⟩        as other samples see it
@@ -10,30 +10,30 @@ Training with a fixed learning rate settles where overshoot is about as large as
 fast as carried says. The smaller the batch, the larger the part of overshoot that only its own samples see.
 So the number of rounds grows by the factor
 
-    1 + noise · mean_i(1/b_i),     noise · mean_i(1/a_i) = min(overshoot, 1) · (overshoot / carried − 1)
+    1 + noise · mean_i(1/b_i),        noise · mean_i(1/a_i) = overshoot / carried − 1
 
-where a_i is the number of device i's samples in A. Where overshoot is small, noise costs nothing. Both are
+where a_i is the number of device i's samples in A. Far from the limit of stability noise costs nothing. So
+the noise is reduced where training's own batches overshoot by less than `NEAR_THE_LIMIT`. Both numbers are
 measured on a fraction of Δ and scaled up, because the slope is nearly straight that far.
 
 **Drift.** Between aggregations, layers that a device holds for itself carry N times the noise of a common
 layer. The cost is the loss that the drift δ_i = w_i − w̄ adds, relative to the loss that the noise of common
 steps adds:
 
-    drift = ⟨∇F_i(w_i) − ∇F_i(w̄), δ_i⟩ / 4   over   Σ_j ⟨noise_j, its displacement⟩ / (4 N b)
+    drift = mean_i (F_i(w_i) − F_i(w̄) − ⟨∇F_i(w̄), δ_i⟩)   over   Σ_j ⟨noise_j, its displacement⟩ / (4 N b)
 
-Drift is shared out over layers in proportion to their noise, which A and C give for every layer. Only the
-part of the drift counts that falls with b: a random walk of I steps, whose squared length A and C predict.
-The rest follows the devices' own data and grows with I². Its cost is the skew.
+The linear term is left out: it is what a device gains on its own data. Only the part of the rest counts that
+falls with b: a random walk of I steps, whose squared length A and C predict. Drift is read only where devices
+do not gain on their own data.
 
 **Skew.** Where devices' data differ, a device's own layers follow its own samples. Its loss falls from L, the
 loss of the mean model, to l, and the aggregation brings it back. If the loss falls by the same factor every
 round, its mean is L (1 − e^−k)/k with k = ln(L/l). Gradients and progress shrink alike, so rounds grow by
-k/(1 − e^−k), which is at most 1 + k. Noise makes l larger and hides a part of k, so the upper end is taken:
-skew = k. A device's noise also falls with its loss, while a reading sees the noise at L. So only the share
-l/L of the drift counts.
+k/(1 − e^−k) = 1 + skew.
 
-With clipping, displacements are scaled as A's gradient is clipped. Noise and drift are those of the round's
-learning rate and of the devices that take part; `Conditions` says how they change with both.
+Every number is a sum over devices, and its error follows from their scatter. With clipping, displacements are
+scaled as A's gradient is clipped. Noise and drift are those of the round's learning rate and of the devices
+that take part; `Conditions` says how they change with both.
 """
 
 import math
@@ -44,56 +44,86 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasfl.arrays import FloatL, IntN
+from hasfl.arrays import FloatN, IntN
+from hasfl.effort import Effort, Pass
 from hasfl.plan import Order
 from hasfl.readings.gradients import (
     Gradient,
     Samples,
     difference,
-    gradient,
+    gradients_of_blocks,
     moved,
     products,
     require_finite,
-    weights_of,
+    summed,
 )
+from hasfl.readings.own_models import OwnModels, compared_devices, look_at_own_models
 from hasfl.readings.probe import Probe
+from hasfl.readings.tracking import Measured
 from hasfl.state.layer_state import LayerState
 from hasfl.state.precision import tensor_cores
 from hasfl.state.updates import scaled
 
-LEAST_HALF = 16  # samples of all devices together in A, and in C, if the devices hold that many
-DRIFTED_DEVICES, DRIFT_SAMPLES = 2, 4  # devices whose drift is looked at, and samples of each
+LEAST_HALF = 60  # samples of all devices together in A, and in C, if the devices hold that many
+BLOCKS = 5  # of devices, whose scatter gives the errors of overshoot and carried
 FRACTION = 0.2  # of Δ: far enough to be measured, short enough for the slope to be nearly straight
-LEAST_OWN_LOSS = 1e-3  # of the mean model's loss: a device's own loss is taken to be no smaller
-LEAST_CARRIED = 0.02  # of the overshoot: a smaller value cannot be told from noise
+NEAR_THE_LIMIT = 0.25  # overshoot of training's own batches from which on noise costs all of its rounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
     """What was measured just before one aggregation."""
 
-    noise: float  # samples: the batch size at which the rounds double
-    drift: float | None  # of the layers that are private now; None where nothing has drifted
-    walked: float | None  # the random walk's share in the squared length of the drift
-    share_of: FloatL  # each layer's share of the noise; the shares sum to 1
-    loss: float  # of the mean model
+    noise: Measured  # ln noise; noise is the batch size at which the rounds double
+    own: OwnModels | None  # drift and skew of the layers that are private now; None where nothing has drifted
     overshoot: float
     carried: float
 
-    def undone(self, own_loss: float) -> float:
-        """k = ln(L/l): how much of the devices' own progress the aggregation takes back."""
-        return math.log(self.loss / max(own_loss, LEAST_OWN_LOSS * self.loss)) if self.loss > 0 else 0.0
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TakenBack:
+    """The part of a slope that a step takes back, as samples of the step and other samples see it."""
+
+    slope: float  # ⟨g_A, Δ⟩
+    own: FloatN  # of each block of devices; the sum is overshoot · slope
+    others: FloatN  # the sum is carried · slope
+
+    @property
+    def overshoot(self) -> float:
+        """The share that the samples of the step see taken back."""
+        return float(self.own.sum()) / self.slope if self.slope > 0 else 0.0
+
+    @property
+    def carried(self) -> float:
+        """The share that other samples see taken back."""
+        return float(self.others.sum()) / self.slope if self.slope > 0 else 0.0
+
+    def noise(self, per_device: float, per_sample: float) -> Measured:
+        """ln noise, where a device has `per_device` samples in A, and `per_sample` is mean_i(1/b_i).
+
+        Both sums are divided by the larger one, because logarithms take the smallest numbers for larger ones.
+        """
+        most = max(abs(float(self.own.sum())), abs(float(self.others.sum())))
+        if self.slope <= 0 or most == 0:
+            return Measured(0.0, math.inf)
+        excess = Measured.total(self.own - self.others).times(per_device / most)
+        carried = Measured.total(self.others).times(1 / most)
+        near = most / self.slope * (carried.value + excess.value * per_sample) / NEAR_THE_LIMIT
+        return excess.times(min(max(near, 0.0), 1.0)).logarithm().over(carried.logarithm())
 
 
-def samples_beyond_training(order: Order) -> int:
-    """How many samples a reading sends that training itself would not send.
+def effort_of_reading(probe: Probe, order: Order) -> Effort:
+    """What devices and servers do for a reading.
 
-    A and C are sent for two models. For one of the models, the next round's batch serves, where it can be
-    halved. The samples for the drift come on top.
+    Each device sends A and C through the model three times: with its own layers (losses only), with the mean
+    model, and with the displaced one. Before, it receives the mean model. Then its part of A's gradient goes
+    up to be averaged, and its part of the displacement comes down. A device alone has the mean model.
     """
-    pairs = 2 * _half_sizes(order)
-    fresh = np.maximum(pairs - order.batch_sizes, 0)
-    return int((pairs + fresh).sum()) + 2 * DRIFTED_DEVICES * DRIFT_SAMPLES
+    sizes = _half_sizes(probe, order)
+    both, private = Pass(2 * sizes), probe.state.depth > 0 and len(order.devices) > 1
+    compared = np.isin(np.arange(len(sizes)), compared_devices(probe, order, sizes))
+    own = (Pass(np.where(compared, both.samples, 0), backward=False),) if private else ()
+    return Effort(passes=(*own, both, both), uploads=int(private), downloads=2 * int(private))
 
 
 def take_reading(probe: Probe, order: Order, interval: int) -> Reading:
@@ -103,28 +133,37 @@ def take_reading(probe: Probe, order: Order, interval: int) -> Reading:
 
 
 def _take_reading(probe: Probe, order: Order, interval: int) -> Reading:
-    mean = probe.state.mean()
-    halves, per_device = _two_batches(probe, order)
-    (first, loss), (second, other_loss) = (gradient(probe, mean, half, order.round) for half in halves)
+    mean, sizes = probe.state.mean(), _half_sizes(probe, order)
+    halves = _two_batches(probe, order, sizes)
+    blocks = [
+        gradients_of_blocks(probe, mean, half, order.round, min(BLOCKS, len(half.rows)))[0] for half in halves
+    ]
+    first, second = map(summed, blocks)
     clip = probe.updates.clip_factor(products(first, first).sum())
     reach = displacement(probe, mean, first, order.round, clip)
-    overshoot, carried = _taken_back(probe, mean, halves, (first, second), reach, order.round)
+    taken = _taken_back(probe, mean, halves, blocks, reach, order.round)
+    asked = sizes[sizes > 0]
+    per_device = len(asked) / float((1 / asked).sum())  # the harmonic mean of the a_i
+    per_sample = float((1 / order.batch_sizes).mean())
     apart = difference(first, second)
     jump = displacement(probe, mean, apart, order.round, clip)
-    power = products(apart, jump) * per_device / 2  # of one sample's noise, divided by N
-    drift, walked = None, None
-    if probe.state.depth and len(order.devices) > 1 and float(power.sum()) > 0:
-        walk = products(jump, jump)[: probe.state.depth].sum() * per_device / 2
-        walked = _walked(probe, order, mean, float(walk), interval)
-        drift = walked * _drift(probe, order, mean, float(power.sum()))
+    power = float(products(apart, jump).sum()) * per_device / 2  # of one sample's noise, divided by N
+    own = None
+    if probe.state.depth and len(order.devices) > 1 and power > 0:
+        walk = float(products(jump, jump)[: probe.state.depth].sum()) * per_device / 2
+        own = look_at_own_models(
+            probe,
+            order,
+            sizes,
+            mean,
+            floor=power * per_sample / 4,
+            walk=interval * (len(order.devices) - 1) * walk * per_sample,
+        )
     return Reading(
-        noise=_noise(overshoot, carried) * per_device,
-        drift=drift,
-        walked=walked,
-        share_of=_shares(power.cpu().numpy()),
-        loss=float(loss + other_loss) / 2,
-        overshoot=overshoot,
-        carried=carried,
+        noise=taken.noise(per_device, per_sample),
+        own=own,
+        overshoot=taken.overshoot,
+        carried=taken.carried,
     )
 
 
@@ -132,23 +171,22 @@ def _taken_back(
     probe: Probe,
     mean: Sequence[LayerState],
     halves: Sequence[Samples],
-    gradients: tuple[Gradient, Gradient],
+    blocks: Sequence[list[Gradient]],
     reach: Gradient,
     round: int,
-) -> tuple[float, float]:
-    """Overshoot and carried: the part of each slope that `reach`, the first gradient's step, takes back."""
+) -> TakenBack:
+    """What `reach`, the step of the first half's gradient, takes back, by blocks of devices."""
     step = [{name: FRACTION * tensor for name, tensor in layer.items()} for layer in reach]
     after = moved(mean, step)
-    lost = [
-        products(difference(before, gradient(probe, after, half, round)[0]), step)
-        for before, half in zip(gradients, halves, strict=True)
-    ]
-    totals = [per_layer.sum() for per_layer in (products(gradients[0], step), *lost)]
-    slope, own, others = torch.stack(totals).tolist()
-    require_finite(round, slope, own, others)
-    if slope <= 0:
-        return 0.0, 0.0
-    return max(own / slope, 0.0) / FRACTION, others / slope / FRACTION
+    lost = []
+    for half, before in zip(halves, blocks, strict=True):
+        now, _ = gradients_of_blocks(probe, after, half, round, len(before))
+        changes = (difference(old, new) for old, new in zip(before, now, strict=True))
+        lost.append(torch.stack([products(change, step).sum() for change in changes]).cpu().numpy())
+    slope = float(products(summed(blocks[0]), step).sum())
+    require_finite(round, slope, *lost[0], *lost[1])
+    own, others = (each / FRACTION**2 for each in lost)
+    return TakenBack(slope / FRACTION, own, others)
 
 
 def displacement(
@@ -162,66 +200,23 @@ def displacement(
     return [scaled(probe.updates.reach(state, layer, round), clip) for state, layer in pairs]
 
 
-def _noise(overshoot: float, carried: float) -> float:
-    """The noise of batches as large as A, in units of 1/a."""
-    if overshoot <= 0:
-        return 0.0
-    others = max(carried, LEAST_CARRIED * overshoot)
-    return min(overshoot, 1.0) * max(overshoot / others - 1, 0.0)
-
-
-def _walked(probe: Probe, order: Order, mean: Sequence[LayerState], walk: float, interval: int) -> float:
-    """The share of the drift that a random walk explains: I steps with the noise of a device's own batch."""
-    devices = len(order.devices)
-    private = [state.weights for state in probe.state.private]
-    apart = difference(private, weights_of(mean[: len(private)]))
-    squared = float(products(apart, apart).sum()) / devices
-    expected = interval * (devices - 1) * walk * float((1 / order.batch_sizes).mean())
-    return min(expected / squared, 1.0) if squared > 0 else 1.0
-
-
-def _drift(probe: Probe, order: Order, mean: Sequence[LayerState], power: float) -> float:
-    """The loss that drift adds over the loss that the noise of common steps adds, for layers private now."""
-    devices = probe.data.seeds.stream("drifted", order.round).permutation(order.devices)[:DRIFTED_DEVICES]
-    added = [_added_by_drift(probe, int(device), order.round, mean) for device in devices]
-    per_sample = float((1 / order.batch_sizes).mean())
-    return max(float(np.mean(added)), 0.0) / (power * per_sample)
-
-
-def _added_by_drift(probe: Probe, device: int, round: int, mean: Sequence[LayerState]) -> float:
-    """⟨∇F_i(w_i) − ∇F_i(w̄), w_i − w̄⟩ on a device's own samples."""
-    own = probe.state.model_of(device)
-    samples = Samples.of(probe.data, [probe.some_samples("read", device, round)[:DRIFT_SAMPLES]])
-    depth = probe.state.depth  # deeper layers are common and have not drifted
-    at_own, at_mean = (gradient(probe, states, samples, round, upto=depth)[0] for states in (own, mean))
-    drifted = difference(weights_of(own[:depth]), weights_of(mean[:depth]))
-    return float(products(difference(at_own, at_mean), drifted).sum())
-
-
-def _two_batches(probe: Probe, order: Order) -> tuple[list[Samples], float]:
-    """A and C, and the harmonic mean of the numbers of samples that devices have in A."""
-    first, second, sizes = [], [], []
-    for device, wanted in zip(order.devices.tolist(), _half_sizes(order).tolist(), strict=True):
-        indices = probe.some_samples("read", device, order.round)
-        half = min(wanted, len(indices) // 2)
+def _two_batches(probe: Probe, order: Order, sizes: IntN) -> list[Samples]:
+    """A and C, of the devices that can give a sample to each."""
+    first, second = [], []
+    for device, half in zip(order.devices.tolist(), sizes.tolist(), strict=True):
         if half:
+            indices = probe.some_samples("read", device, order.round)
             first.append(indices[:half])
             second.append(indices[half : 2 * half])
-            sizes.append(half)
-    halves = [Samples.of(probe.data, indices) for indices in (first, second)]
-    return halves, len(sizes) / sum(1 / size for size in sizes)
+    return [Samples.of(probe.data, indices) for indices in (first, second)]
 
 
-def _half_sizes(order: Order) -> IntN:
-    """How many samples of each device are wanted in A, and as many in C."""
-    least = math.ceil(LEAST_HALF / len(order.devices))
-    sizes: IntN = np.maximum(order.batch_sizes // 2, least)
+def _half_sizes(probe: Probe, order: Order) -> IntN:
+    """a_i: how many samples each device has in A, and as many in C.
+
+    They are in proportion to the batch sizes, so that a slow device with a small batch has little to do.
+    """
+    batches = order.batch_sizes
+    wanted = np.ceil(LEAST_HALF / batches.sum() * batches).astype(np.int64)
+    sizes: IntN = np.minimum(probe.data.sizes[order.devices] // 2, wanted)
     return sizes
-
-
-def _shares(power: FloatL) -> FloatL:
-    """Each layer's share of the noise; equal shares where there is no noise."""
-    power = np.maximum(power, 0.0)
-    total = float(power.sum())
-    shares: FloatL = power / total if total > 0 else np.full(len(power), 1 / len(power))
-    return shares

@@ -8,7 +8,9 @@ h samples each, at their own weights w_i and at the mean w̄:
     G²_j  ⟨g_a, g_b⟩ + σ²_j/b of layer j: the squared mean gradient, plus the noise of a batch of b samples
     ϑ     the loss itself, because f* is at least 0
 
-The halves are independent, so ⟨g_a, g_b⟩ estimates |∇f_i|² without bias.
+The halves are independent, so ⟨g_a, g_b⟩ estimates |∇f_i|² without bias. Devices get w̄ from the fed server.
+While no layer is private, nobody has weights of its own. Then w_i is w̄ after a step along the device's own
+gradient, and nothing is sent.
 """
 
 import math
@@ -17,8 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hasfl.arrays import FloatL
+from hasfl.arrays import FloatL, IntN
 from hasfl.constants import BoundConstants
+from hasfl.effort import Effort, Pass
 from hasfl.plan import Order
 from hasfl.readings.gradients import (
     Samples,
@@ -34,7 +37,7 @@ from hasfl.state.layer_state import LayerState, Tensors
 from hasfl.state.precision import tensor_cores
 
 DEVICES = 5  # that take gradients
-SAMPLES = 32  # of each of those devices, in two halves
+SAMPLES = 8  # of each of those devices, in two halves: few, because an estimate costs time
 LEAST_GAP = 1e-6  # ϑ of a loss that has reached 0
 LEAST_DISTANCE = 1e-30  # keeps a division by |w_i − w̄| finite
 
@@ -51,10 +54,8 @@ class DeviceEstimate:
 
 def estimate_bound_constants(probe: Probe, order: Order) -> BoundConstants:
     """The constants as a few devices of a round see them, just before an aggregation."""
-    able = order.devices[probe.data.sizes[order.devices] >= 2]
-    asked = probe.data.seeds.stream("probed", order.round).permutation(able)[:DEVICES]
     with tensor_cores(probe.data.x.device):
-        estimates = [_estimate(probe, int(device), order.round) for device in asked]
+        estimates = [_estimate(probe, device, order.round) for device in _asked(probe, order).tolist()]
     for estimate in estimates:
         require_finite(order.round, estimate.loss, estimate.smoothness)
     variance = np.mean([estimate.variance_of for estimate in estimates], axis=0)
@@ -65,6 +66,20 @@ def estimate_bound_constants(probe: Probe, order: Order) -> BoundConstants:
         variance_of=variance,
         moment_of=np.maximum(square + variance * (1 / order.batch_sizes).mean(), 0.0),
     )
+
+
+def effort_of_estimate(probe: Probe, order: Order) -> Effort:
+    """What such an estimate takes: passes at w̄ and at w_i, and w̄ for the devices if layers are private."""
+    sizes = np.minimum(SAMPLES, probe.data.sizes[order.devices]) // 2 * 2
+    samples = np.where(np.isin(order.devices, _asked(probe, order)), sizes, 0)
+    return Effort(passes=(Pass(samples), Pass(samples)), downloads=int(probe.state.depth > 0))
+
+
+def _asked(probe: Probe, order: Order) -> IntN:
+    """The devices that take gradients: a few of those that have samples for two halves."""
+    able = order.devices[probe.data.sizes[order.devices] >= 2]
+    asked: IntN = probe.data.seeds.stream("probed", order.round).permutation(able)[:DEVICES]
+    return asked
 
 
 def _estimate(probe: Probe, device: int, round: int) -> DeviceEstimate:

@@ -3,31 +3,36 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, SupportsFloat
+from typing import Any, Protocol
 
 import numpy as np
 
 from hasfl.constants import BoundConstants, Conditions, Constants
+from hasfl.effort import Learnt, TimeSpent
 from hasfl.plan import Order
 from hasfl.readings.belief import Belief
-from hasfl.readings.gradients import require_finite
-from hasfl.readings.noise_and_drift import Reading, samples_beyond_training, take_reading
-from hasfl.readings.paper_estimates import estimate_bound_constants
+from hasfl.readings.noise_and_drift import Reading, effort_of_reading, take_reading
+from hasfl.readings.paper_estimates import effort_of_estimate, estimate_bound_constants
 from hasfl.readings.probe import Probe
 from hasfl.readings.tracking import Tracked
 
 # Pairs (intervals, rounds): a reading comes after that many intervals, but not before that many rounds.
 EARLY = ((1, 15), (4, 60))
 SPACING = 24  # intervals between two later estimates of the paper's constants
-BUDGET = 0.002  # share of training's samples that all readings together may use, once the early ones are done
+# Shares of training's virtual time: that of the first reading, and later on that of all readings together.
+FIRST_SHARE, LATER_SHARE = 0.05, 0.015
+STAY_ROUNDS = 150  # where plans stay, the one reading comes after so many rounds
 NEWEST = 0.5  # weight of the newest estimate in the running mean of the paper's constants
-
-LEAST_PRIVATE = 0.05  # share of the noise: less than this in private layers says nothing of the other layers
 
 
 def early(interval: int) -> tuple[int, ...]:
     """After how many intervals of `interval` rounds the first readings come."""
     return tuple(max(least, math.ceil(rounds / interval)) for least, rounds in EARLY)
+
+
+def settled(interval: int) -> int:
+    """After how many intervals the one reading comes, where plans stay."""
+    return math.ceil(STAY_ROUNDS / interval)
 
 
 class ConstantsSource(Protocol):
@@ -36,11 +41,8 @@ class ConstantsSource(Protocol):
     def constants(self) -> Constants:
         """The constants as they are known now."""
 
-    def learn(self, probe: Probe, order: Order, nth: int, loss: SupportsFloat) -> Mapping[str, Any] | None:
-        """Renew the constants after the n-th interval, if it is time; returns an entry for the records.
-
-        `loss` is the loss of the interval's last round, of every device with its own layers.
-        """
+    def learn(self, probe: Probe, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
+        """Renew the constants after the n-th interval, if it is time; returns what was learnt."""
 
     def saved(self) -> Mapping[str, Any]:
         """Everything that was learnt, as plain values."""
@@ -59,7 +61,7 @@ class FixedConstants:
         """The known constants."""
         return self.known
 
-    def learn(self, probe: Probe, order: Order, nth: int, loss: SupportsFloat) -> Mapping[str, Any] | None:
+    def learn(self, probe: Probe, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
         """Learn nothing."""
         return None
 
@@ -85,14 +87,14 @@ class EstimatedConstants:
         assert self.known is not None, "constants are estimated before the first plan"
         return self.known
 
-    def learn(self, probe: Probe, order: Order, nth: int, loss: SupportsFloat) -> Mapping[str, Any] | None:
+    def learn(self, probe: Probe, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
         """Estimate the constants anew, if it is time."""
         able = probe.data.sizes[order.devices] >= 2
         if not able.any() or not (self.known is None or self._due(nth)):
             return None
         newest = estimate_bound_constants(probe, order)
         self.known = newest if self.known is None else _between(self.known, newest)
-        return self.saved()
+        return Learnt(self.saved(), effort_of_estimate(probe, order))
 
     def saved(self) -> Mapping[str, Any]:
         """The constants as plain numbers."""
@@ -113,58 +115,73 @@ class TrackedConstants(Belief):
     Readings are rare, because they cost time and bytes.
     """
 
-    stay: bool = False  # whether plans stay after the early readings; then no later reading is taken
-    spent: int = 0  # samples that readings have used
+    stay: bool = False  # whether plans stay after the first reading; then no later reading is taken
+    spent: float = 0.0  # virtual seconds that readings have taken
+    readings: int = 0  # that were taken
 
-    def learn(self, probe: Probe, order: Order, nth: int, loss: SupportsFloat) -> Mapping[str, Any] | None:
+    def learn(self, probe: Probe, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
         """Take a reading, if it is time."""
-        able = probe.data.sizes[order.devices] >= 2
-        cost, used = samples_beyond_training(order), int((order.drawn + order.batch_sizes).sum())
-        affordable = not self.stay and self.spent + cost <= BUDGET * used
-        if not able.any() or not (nth in early(self.interval) or affordable):
+        if nth == 0 or not (probe.data.sizes[order.devices] >= 2).any():
             return None
-        self.spent += cost
-        reading, own_loss = take_reading(probe, order, self.interval), float(loss)
-        require_finite(order.round, own_loss, reading.loss)
-        undone = reading.undone(own_loss)
-        rates = probe.updates.rates
-        now = Conditions(rates.at(order.round), len(order.devices))
-        known = Conditions(rates.learning_rate, self.devices)
-        self._track(_under(known, now, reading), undone, probe.state.depth)
-        entry = {name: getattr(reading, name) for name in ("overshoot", "carried", "drift", "walked")}
-        return entry | {"read_noise": reading.noise, "undone": undone} | _plain(self.constants())
+        effort = effort_of_reading(probe, order)
+        seconds = spent.seconds_of(effort)
+        if not self._due(nth, seconds, spent.so_far):
+            return None
+        self.spent, self.readings = self.spent + seconds, self.readings + 1
+        reading = take_reading(probe, order, self.interval)
+        self._track(reading, self._conditions(probe, order), probe.state.depth)
+        return Learnt(_entry(reading) | _plain(self.constants()), effort)
 
-    def _track(self, reading: Reading, undone: float, depth: int) -> None:
-        """Take a reading in. Skew and drift are those of the private layers, and grow with their noise."""
-        weight = self.noise.read(reading.noise)
-        self.share_of = self.share_of + weight * (reading.share_of - self.share_of)
-        private = float(self.share_of[:depth].sum())
-        if reading.drift is None or private <= 0:
-            return
-        self.skew += weight * (undone / max(private, LEAST_PRIVATE) - self.skew)
-        self.drift.read(min(math.exp(-undone), 1.0) * reading.drift / private)
+    def _due(self, nth: int, seconds: float, so_far: float) -> bool:
+        """Whether a reading that takes so many seconds is to be taken after the n-th interval."""
+        if self.stay:
+            return nth == settled(self.interval)
+        share = LATER_SHARE if self.readings else FIRST_SHARE
+        return self.spent + seconds <= share * so_far
+
+    def _conditions(self, probe: Probe, order: Order) -> tuple[Conditions, Conditions]:
+        """The conditions of a reading, and those that the constants are kept for."""
+        rates = probe.updates.rates
+        now = Conditions(rates.at(order.round), len(order.devices), self.interval)
+        return now, Conditions(rates.learning_rate, self.devices, self.interval)
+
+    def _track(self, reading: Reading, conditions: tuple[Conditions, Conditions], depth: int) -> None:
+        """Take a reading in, as it would be under the conditions that the constants are kept for."""
+        now, known = conditions
+        own = reading.own
+        self.take(
+            noise=reading.noise.plus(-math.log(now.noise_over(known))),
+            drift=None if own is None else own.drift.plus(-math.log(now.drift_over(known))),
+            skew=None if own is None else own.skew,
+            depth=depth,
+        )
 
     def saved(self) -> Mapping[str, Any]:
         """Everything that was learnt, as plain values."""
-        return {
-            "noise": [self.noise.log, self.noise.variance],
-            "drift": [self.drift.log, self.drift.variance],
-            "share_of": self.share_of.tolist(),
-            "skew": self.skew,
-            "spent": self.spent,
-        }
+        tracked = {name: getattr(self, name) for name in ("noise", "drift", "skew")}
+        counts = {name: getattr(self, name) for name in ("spent", "readings")}
+        levels = {name: [each.level, each.variance] for name, each in tracked.items()}
+        return levels | counts
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Take back what `saved` returned."""
-        self.noise, self.drift = Tracked(*values["noise"]), Tracked(*values["drift"])
-        self.share_of = np.array(values["share_of"])
-        self.skew, self.spent = values["skew"], values["spent"]
+        self.noise, self.drift, self.skew = (Tracked(*values[name]) for name in ("noise", "drift", "skew"))
+        self.spent, self.readings = values["spent"], values["readings"]
 
 
-def _under(known: Conditions, now: Conditions, reading: Reading) -> Reading:
-    """What the reading would have been under the conditions that the constants are kept for."""
-    drift = None if reading.drift is None else reading.drift / now.drift_over(known)
-    return replace(reading, noise=reading.noise / now.noise_over(known), drift=drift)
+def _entry(reading: Reading) -> dict[str, Any]:
+    """A reading for the records. An error that is not finite is None, because JSON has no such numbers."""
+    own = reading.own
+    seen = {"read_noise": reading.noise}
+    entry: dict[str, Any] = {"overshoot": reading.overshoot, "carried": reading.carried}
+    if own is not None:
+        seen |= {"read_drift": own.drift, "read_skew": own.skew}
+        entry |= {"walked": own.walked, "loss": own.loss, "own_loss": own.own_loss}
+    for name, each in seen.items():
+        told = math.isfinite(each.error)
+        entry[name] = None if not told else each.value if name == "read_skew" else math.exp(each.value)
+        entry[f"{name}_error"] = each.error if told else None
+    return entry
 
 
 def _between(old: BoundConstants, new: BoundConstants) -> BoundConstants:

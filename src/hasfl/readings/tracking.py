@@ -1,35 +1,76 @@
-"""A number that is read now and then with an error, and that changes slowly."""
+"""Numbers that are measured now and then with an error, and that change slowly."""
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
-# Standard deviations, in logarithms: a reading is good to a factor of 2, a constant changes by a factor of
-# 1.4 between two readings, and the guess before the first reading is good to a factor of 4.
-READING_ERROR, CHANGE, GUESS_ERROR = math.log(2), math.log(1.4), math.log(4)
-LEAST = 0.2  # smaller readings count as this, so that logarithms stay finite; it costs a plan next to nothing
+import numpy as np
+from numpy.typing import NDArray
+
+# Standard deviation, in logarithms: a constant changes by a factor of about 1.2 between two readings.
+CHANGE = math.log(1.2)
+LEAST = 1e-3  # smaller values count as this, so that logarithms stay finite; it costs a plan nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured number with its standard error."""
+
+    value: float
+    error: float
+
+    @classmethod
+    def total(cls, parts: NDArray[np.float64]) -> Self:
+        """The sum of parts that err independently. Its error follows from the scatter of the parts."""
+        count = len(parts)
+        scatter = float(parts.std(ddof=1)) if count > 1 else math.inf
+        return cls(float(parts.sum()), math.sqrt(count) * scatter)
+
+    def times(self, factor: float) -> "Measured":
+        """The number in other units."""
+        return Measured(factor * self.value, abs(factor) * self.error)
+
+    def plus(self, shift: float) -> "Measured":
+        """The number, shifted."""
+        return Measured(self.value + shift, self.error)
+
+    def logarithm(self) -> "Measured":
+        """The logarithm of a number that is known to be positive.
+
+        A value below its own error says only that the number is not much larger than the error. Then the
+        logarithm of the error is taken, and its own error is the larger, the farther the value lies below.
+        """
+        if math.isinf(self.error):
+            return Measured(0.0, math.inf)
+        seen = max(self.value, self.error, LEAST)
+        surprise = max(self.error - self.value, 0.0) / seen
+        return Measured(math.log(seen), self.error / seen + surprise)
+
+    def over(self, other: "Measured") -> "Measured":
+        """The difference of two logarithms."""
+        return Measured(self.value - other.value, math.hypot(self.error, other.error))
 
 
 @dataclass(slots=True)
 class Tracked:
-    """A random walk in logarithms, filtered (Kalman 1960, for one number)."""
+    """A number that does a random walk and is seen with errors (Kalman 1960, for one number)."""
 
-    log: float
-    variance: float = GUESS_ERROR**2
-
-    @property
-    def value(self) -> float:
-        """The best estimate."""
-        return math.exp(self.log)
+    level: float  # the number itself, or its logarithm
+    variance: float
 
     @property
     def error(self) -> float:
-        """The standard error of the estimate, in logarithms."""
+        """The standard error of the level."""
         return math.sqrt(self.variance)
 
-    def read(self, value: float) -> float:
-        """Take a reading in; returns the weight that it was given."""
+    def read(self, seen: Measured, *, model_error: float) -> None:
+        """Take a reading in. It weighs as much as it tells; one that saw nothing changes nothing.
+
+        `model_error` is the standard error of the way of reading itself, which no scatter shows.
+        """
+        if math.isinf(seen.error):
+            return
         before = self.variance + CHANGE**2
-        weight = before / (before + READING_ERROR**2)
-        self.log += weight * (math.log(max(value, LEAST)) - self.log)
+        weight = before / (before + seen.error**2 + model_error**2)
+        self.level += weight * (seen.value - self.level)
         self.variance = (1 - weight) * before
-        return weight

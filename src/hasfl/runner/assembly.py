@@ -1,6 +1,5 @@
 """From a model, data, a fleet and settings to everything that takes part in a training."""
 
-import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields, replace
@@ -14,6 +13,7 @@ from torch import nn
 from hasfl.arrays import SHOWN, IntN
 from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.data import Dataset, partition, shares_of
+from hasfl.effort import TimeSpent
 from hasfl.engines.job import Job
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
@@ -31,9 +31,11 @@ from hasfl.readings.sources import (
     FixedConstants,
     TrackedConstants,
     early,
+    settled,
 )
 from hasfl.runner.objectives import loss_and_metric
 from hasfl.seeds import Seeds
+from hasfl.serving.calibration import CALIBRATION_SAMPLES
 from hasfl.settings import Descent, Machine, Planning, Serving, Settings
 from hasfl.state.own_optimizer import optimizer, slots_per_weight
 from hasfl.state.training_data import TrainingData
@@ -41,7 +43,10 @@ from hasfl.state.updates import Updates
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.decider import StrategyDecider
 from hasfl.strategies.strategy import Strategy
-from hasfl.training.clock import ModelledClock
+from hasfl.theory.traffic import Arrangement
+from hasfl.training.clock import NOTHING, Cost, ModelledClock
+from hasfl.training.forecaster import Forecaster
+from hasfl.training.judging import Judging
 from hasfl.training.loop import Training
 from hasfl.training.observer import WorldObserver, usual_participants
 from hasfl.world import World
@@ -205,27 +210,37 @@ def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: S
 
 def _training(engine: LocalEngine, world: World, profile: Profile, settings: Settings) -> Training:
     chosen, data = strategy(settings.strategy), engine.job.data
+    observer = _observer(engine, chosen, world, profile, settings)
+    clock = ModelledClock(
+        profile=profile,
+        paradigm=chosen.paradigm,
+        sample_bits=RAW_BITS[data.x.dtype] * data.x[0].numel(),
+        keeps_mean=settings.serving.averages,
+    )
     return Training(
         engine=engine,
-        decider=StrategyDecider(chosen, Seeds(settings.seed), _last_new_plan(settings)),
-        observer=_observer(engine, chosen, world, profile, settings),
-        clock=ModelledClock(
-            profile=profile,
-            paradigm=chosen.paradigm,
-            sample_bits=RAW_BITS[data.x.dtype] * data.x[0].numel(),
-            keeps_mean=settings.serving.averages,
-        ),
+        decider=StrategyDecider(chosen, Seeds(settings.seed), _last_new_plan(observer.source, settings)),
+        observer=observer,
+        clock=clock,
         goal=settings.goal,
         interval=settings.interval,
         samples=data.sizes,
         evaluate_every=settings.evaluate_every or settings.interval,
+        beforehand=_learnt_beforehand(observer, clock),
+        judging=_judging(engine) if settings.needs_held_out else None,
+        judges_always=settings.evaluate_every is not None,
+        forecaster=_forecaster(engine, observer, settings),
         report_every=settings.machine.report_every or (settings.interval if settings.machine.on_gpu else 1),
     )
 
 
-def _last_new_plan(settings: Settings) -> int | None:
-    """The last round that may begin with a new plan, where plans stay: the one after the early readings."""
-    return early(settings.interval)[-1] * settings.interval + 1 if settings.planning.plans == "stay" else None
+def _last_new_plan(source: ConstantsSource, settings: Settings) -> int | None:
+    """The last round that may begin with a new plan, where plans stay: the one after the last reading."""
+    if settings.planning.plans != "stay":
+        return None
+    reads = isinstance(source, TrackedConstants)
+    intervals = settled(settings.interval) if reads else early(settings.interval)[-1]
+    return intervals * settings.interval + 1
 
 
 def _observer(
@@ -255,7 +270,6 @@ def _observer(
             f"{chosen.name} reads its constants from training, which no device can do with one sample: give "
             "[constants], or more samples"
         )
-    observer.learn(_before_the_first_plan(world), math.nan)
     return observer
 
 
@@ -273,8 +287,39 @@ def _source(chosen: Strategy, world: World, profile: Profile, settings: Settings
     return replace(tracked, stay=stay)
 
 
-def _before_the_first_plan(world: World) -> Order:
-    """An order for the time before the first round, when the paper's constants are estimated."""
-    devices = world.present(1)
+def _learnt_beforehand(observer: WorldObserver, clock: ModelledClock) -> Cost:
+    """Estimate the paper's constants before the first plan; returns the cost.
+
+    No plan is in use yet, so passes are counted at cut 1. The model is the same everywhere.
+    """
+    devices = observer.world.present(1)
     plan = Plan.uniform(len(devices), batch_size=FIRST_BATCH, cut=1)
-    return Order(round=0, devices=devices, plan=plan, drawn=np.zeros_like(devices))
+    order = Order(round=0, devices=devices, plan=plan, drawn=np.zeros_like(devices))
+    now = Arrangement(plan, observer.fleet(1, devices), depth=0)
+    learnt = observer.learn(order, TimeSpent(0.0, lambda effort: clock.reading(now, effort).seconds))
+    if learnt is None:
+        return NOTHING
+    return clock.reading(now, learnt.effort)
+
+
+def _forecaster(engine: LocalEngine, observer: WorldObserver, settings: Settings) -> Forecaster:
+    """Forecasts when training will reach its goal, by evaluations on the samples that are held out."""
+    return Forecaster(
+        goal=settings.goal,
+        evaluate_every=settings.evaluate_every or settings.interval,
+        interval=settings.interval,
+        held_out=sum(map(len, engine.job.data.held_out_shares)),
+        law=observer.law,
+    )
+
+
+def _judging(engine: LocalEngine) -> Judging:
+    """The samples of every device that an evaluation needs."""
+    data, calibration = engine.job.data, engine.calibration
+    measures = calibration is not None and calibration.drawn is not None
+    return Judging(
+        held_out=np.array([len(own) for own in data.held_out_shares]),
+        calibrating=data.number_of_every_device(CALIBRATION_SAMPLES)
+        if measures
+        else np.zeros_like(data.sizes),
+    )

@@ -1,12 +1,12 @@
 """From a file or a run to a planning problem, and from a problem to a plan."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from hasfl.arrays import IntN
-from hasfl.constants import Constants
+from hasfl.constants import Conditions, Constants, MeasuredConstants
 from hasfl.documents.document import STANDARD_INPUT, read_json, read_toml
 from hasfl.documents.problem_file import ProblemFile
 from hasfl.documents.scenario import Scenario
@@ -17,7 +17,13 @@ from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.readings.belief import Belief
 from hasfl.runner.model_costs import costs_of
-from hasfl.runner.run_readings import RunReadings, conditions_of, constants_for, named_run, readings_of
+from hasfl.runner.run_readings import (
+    RunReadings,
+    conditions_of,
+    constants_for,
+    named_run,
+    readings_of,
+)
 from hasfl.theory.laws import target_for_all
 from hasfl.theory.objective import evaluate
 
@@ -34,12 +40,38 @@ class Question:
 
     problem: Problem
     constants: Origin
+    participants: int  # devices that take part in a round while nobody is absent
     remarks: tuple[str, ...] = ()  # lines for people
 
     @property
     def rounds_known(self) -> bool:
         """Whether the number of rounds and the training time mean anything."""
         return self.constants != "guessed"
+
+    def at(self, interval: int) -> Problem:
+        """The same problem with another interval I: the constants follow, R∞ and the target stay."""
+        problem = self.problem
+        if interval == problem.interval:
+            return problem
+        if self.constants == "guessed":
+            constants: Constants = _guess(problem.profile, self.participants, interval)
+        else:
+            self._require_drift()
+            known = Conditions(problem.learning_rate, self.participants, problem.interval)
+            constants = problem.constants.under(replace(known, interval=interval), known)
+        return replace(problem, interval=interval, constants=constants)
+
+    def _require_drift(self) -> None:
+        """Refuse to convert readings in which replicas never moved apart."""
+        read, alone = self.problem.constants, self.participants == 1
+        if self.constants != "read" or not isinstance(read, MeasuredConstants):
+            return
+        if not (alone or read.drift_of.any()):
+            raise InputError(
+                "the run read no drift, because it had one device or an aggregation after every round, so "
+                "its constants say nothing about other intervals: leave out --interval, or train with "
+                "several devices and a larger training.interval"
+            )
 
 
 def read_problem(path: str) -> Problem:
@@ -63,7 +95,8 @@ def read_question(path: str | None, *, run: Path | None = None) -> Question:
     if path == STANDARD_INPUT or path.endswith(".json"):
         if run is not None:
             raise InputError(f"--from belongs to a scenario (.toml), got {path}, which has its own constants")
-        return Question(problem=_raw_problem(path), constants="given")
+        problem = _raw_problem(path)
+        return Question(problem=problem, constants="given", participants=len(problem.fleet))
     if not path.endswith(".toml"):
         raise InputError(
             f"expected a scenario (.toml), a problem (.json) or - for standard input, got {path}"
@@ -85,14 +118,15 @@ def _question_of(scenario: Scenario, folder: Path, readings: RunReadings | None,
     readings = readings or named_run(scenario, folder=folder)
     known = scenario.known_constants
     _require_what_is_needed(scenario, readings)
-    fleet = scenario.draw()
+    fleet, participants = scenario.draw(), conditions_of(scenario).devices
     costs = costs_of(scenario, fleet, folder=folder)
     if readings is not None:
         constants, remarks = constants_for(scenario, costs.profile, readings)
     elif known is not None:
         constants, remarks = known, ()
     else:
-        constants, remarks = _guess(scenario, costs.profile), _how_to_measure(scenario, name)
+        constants = _guess(costs.profile, participants, scenario.training.interval)
+        remarks = _how_to_measure(scenario, name)
     problem = Problem(
         fleet=fleet,
         profile=costs.profile,
@@ -104,7 +138,7 @@ def _question_of(scenario: Scenario, folder: Path, readings: RunReadings | None,
         samples=costs.samples,
     )
     origin: Origin = "read" if readings is not None else "guessed" if known is None else "given"
-    return Question(problem=problem, constants=origin, remarks=remarks)
+    return Question(problem=problem, constants=origin, participants=participants, remarks=remarks)
 
 
 def _require_what_is_needed(scenario: Scenario, readings: RunReadings | None) -> None:
@@ -121,9 +155,9 @@ def _require_what_is_needed(scenario: Scenario, readings: RunReadings | None) ->
         raise InputError("training.target is missing: a plan needs the mean squared gradient ε to reach")
 
 
-def _guess(scenario: Scenario, profile: Profile) -> Constants:
+def _guess(profile: Profile, devices: int, interval: int) -> Constants:
     """The constants that training begins with."""
-    return Belief.guessed(profile, conditions_of(scenario).devices, scenario.training.interval).constants()
+    return Belief.guessed(profile, devices, interval).constants()
 
 
 def _target(

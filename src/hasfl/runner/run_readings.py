@@ -6,7 +6,8 @@ the R∞ rounds with infinitely large batches. A run that reached its goal with 
 
     R∞ = Σ_t 1/B(p_t)
 
-with the constants that were read last.
+with the constants that were read last. A run too short for a reading has trained with the guess. Then the
+guess takes the place of the constants, and R∞ is right for plans like those of the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
 from hasfl.paths import expanded, is_there
 from hasfl.profile import Profile
+from hasfl.readings.belief import Belief
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.stored_runs import find_run, scenario_folder, stored_scenario
@@ -33,19 +35,26 @@ OF_THE_PLAN = ("strategy", "max_batch", "participation", "evaluate_every", "metr
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunReadings:
-    """A run, and the constants that it read last."""
+    """A run, and the constants that it read last, or guessed."""
 
     path: Path
     scenario: Scenario  # as it was trained
     folder: Path  # that paths in the scenario are relative to
     records: Sequence[RoundRecord]
-    constants: Constants  # measured ones have R∞ = 1
-    read_in: int  # the round of the last reading
+    read: Constants | None  # measured ones have R∞ = 1; None if there was no reading
+    read_in: int | None  # the round of the last reading
 
     @property
     def conditions(self) -> Conditions:
         """What the constants were read for."""
         return conditions_of(self.scenario)
+
+    def constants(self, profile: Profile) -> Constants:
+        """The constants that the run planned with at its end."""
+        if self.read is not None:
+            return self.read
+        known = self.conditions
+        return Belief.guessed(profile, known.devices, known.interval).constants()
 
     def endless_rounds(self, profile: Profile, upto: int) -> float:
         """R∞ for coming as far as the run came in round `upto`; the constants must be measured ones."""
@@ -57,7 +66,7 @@ class RunReadings:
         devices = len(record.devices)
         if devices not in laws:
             known = self.conditions
-            constants = self.constants.under(replace(known, devices=devices), known)
+            constants = self.constants(profile).under(replace(known, devices=devices), known)
             assert isinstance(constants, MeasuredConstants)
             laws[devices] = MeasuredRounds.with_constants(
                 constants, profile, devices=devices, interval=self.scenario.training.interval
@@ -66,7 +75,7 @@ class RunReadings:
 
 
 def conditions_of(scenario: Scenario) -> Conditions:
-    """The learning rate of a scenario, and the number of devices that take part while nobody is absent."""
+    """The learning rate of a scenario, the devices that take part while nobody is absent, the interval."""
     training = scenario.training
     world = World(
         fleet=scenario.draw(),
@@ -74,24 +83,24 @@ def conditions_of(scenario: Scenario) -> Conditions:
         interval=training.interval,
         participation=training.participation,
     )
-    return Conditions(training.learning_rate, world.usual_participants)
+    return Conditions(training.learning_rate, world.usual_participants, training.interval)
 
 
 def readings_of(written: Path) -> RunReadings:
-    """The constants that the run in this folder read last."""
+    """The constants that the run in this folder read last, or guessed."""
     path = find_run(written)
     with RunFolder.open(path) as folder:
         scenario, records = stored_scenario(folder), folder.records()
         read = [record for record in records if record.constants is not None]
         if not read:
-            raise InputError(_why_unread(path, scenario, scenario_folder(folder), len(records)))
+            _require_a_guess(path, scenario, scenario_folder(folder), len(records))
         return RunReadings(
             path=path,
             scenario=scenario,
             folder=scenario_folder(folder),
             records=records,
-            constants=_constants(read[-1].constants or {}, path),
-            read_in=read[-1].round,
+            read=_constants(read[-1].constants or {}, path) if read else None,
+            read_in=read[-1].round if read else None,
         )
 
 
@@ -102,11 +111,15 @@ def named_run(scenario: Scenario, *, folder: Path) -> RunReadings | None:
 
 
 def known_constants(scenario: Scenario, *, folder: Path) -> Constants | None:
-    """The constants that a scenario gives to its training: their numbers, or those that a run has read."""
+    """The constants that a scenario gives to its training: their numbers, or those that a run has read.
+
+    None if the run took no reading: then training begins with the guess, as the run did.
+    """
     readings = named_run(scenario, folder=folder)
     if readings is None:
         return scenario.known_constants
-    return readings.constants.under(conditions_of(scenario), readings.conditions)
+    read = readings.read
+    return None if read is None else read.under(conditions_of(scenario), readings.conditions)
 
 
 def _run_beside(written: str, folder: Path) -> Path:
@@ -120,16 +133,16 @@ def constants_for(
 ) -> tuple[Constants, tuple[str, ...]]:
     """The constants of a run for a scenario, and what a person should know about them.
 
-    Noise and drift are scaled to the scenario's learning rate and number of devices. R∞ is that of the
-    scenario's goal, if the run reached it, else that of coming as far as the run came.
+    Noise and drift are scaled to the scenario's learning rate, number of devices and interval. R∞ is that
+    of the scenario's goal, if the run reached it, else that of coming as far as the run came.
     """
-    known = readings.constants
+    known = readings.constants(profile)
     if len(known) != len(profile):
         raise InputError(
             f"{readings.path} trained a model of {len(known)} layers, but {scenario.model_name} has "
             f"{len(profile)}: choose a run of this model"
         )
-    remarks = [f"The constants are those that {readings.path} read in round {readings.read_in}."]
+    remarks = [_origin(readings)]
     constants = known.under(conditions_of(scenario), readings.conditions)
     if isinstance(constants, MeasuredConstants):
         reached = scenario.stop.goal().met_by(readings.records)
@@ -142,6 +155,13 @@ def constants_for(
             "no difference."
         )
     return constants, tuple(remarks)
+
+
+def _origin(readings: RunReadings) -> str:
+    """Where the constants come from."""
+    if readings.read_in is None:
+        return f"{readings.path} was too short for a reading, so noise and drift are guessed."
+    return f"The constants are those that {readings.path} read in round {readings.read_in}."
 
 
 def _how_far(readings: RunReadings, reached: RoundRecord | None) -> str:
@@ -189,19 +209,19 @@ def _constants(entry: Mapping[str, Any], path: Path) -> Constants:
         ) from None
 
 
-def _why_unread(path: Path, scenario: Scenario, folder: Path, rounds: int) -> str:
-    """Why a run has read no constants, and what to do."""
+def _require_a_guess(path: Path, scenario: Scenario, folder: Path, rounds: int) -> None:
+    """Refuse a run without a reading, unless it trained with the guess of the measured constants."""
     if scenario.constants is not None:
-        return f"{path} read no constants, because its scenario gives them: plan with that scenario"
-    interval = scenario.training.interval
-    if rounds < interval:
-        return (
-            f"{path} has {rounds} rounds, and constants are read at the end of an interval of {interval} "
-            "rounds at the earliest: train longer"
+        raise InputError(
+            f"{path} read no constants, because its scenario gives them: plan with that scenario"
         )
-    if strategy(scenario.training.strategy, folder).uses_constants:
-        return f"{path} read no constants in its {rounds} rounds, because they were too few: train longer"
-    return (
-        f"{path} read no constants, because its strategy is {scenario.training.strategy}, and only "
-        "strategies that look for the best plan read them: train with --strategy hasfl"
-    )
+    chosen = strategy(scenario.training.strategy, folder)
+    if not chosen.uses_constants:
+        raise InputError(
+            f"{path} read no constants, because its strategy is {scenario.training.strategy}, and only "
+            "strategies that look for the best plan read them: train with --strategy hasfl"
+        )
+    if not rounds:
+        raise InputError(f"{path} has no rounds yet: train longer")
+    if chosen.of_the_paper or scenario.settings().kind_of_constants == "paper":
+        raise InputError(f"{path} estimated no constants in its {rounds} rounds: train longer")

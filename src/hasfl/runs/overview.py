@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
+from hasfl.forecast import GoalForecast
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.stored_runs import stored_scenario, stored_settings
@@ -36,6 +37,7 @@ class RunDetails:
     scenario: Scenario
     scenario_file: Path  # that the run was begun or last continued with
     last: RoundRecord | None  # the last round
+    forecast: GoalForecast | None  # of the last evaluation; None if the run is finished
     result: Mapping[str, Any] | None  # of a finished run
     files: Mapping[str, int]  # bytes of each file
 
@@ -59,9 +61,15 @@ def details(path: Path) -> RunDetails:
             scenario=stored_scenario(folder),
             scenario_file=Path(settings["folder"]) / settings["scenario"],
             last=next(folder.newest_records(), None),
+            forecast=None if folder.finished else _last_forecast(folder),
             result=folder.result() if folder.finished else None,
             files={file.name: file.stat().st_size for file in sorted(path.iterdir()) if file.is_file()},
         )
+
+
+def _last_forecast(folder: RunFolder) -> GoalForecast | None:
+    evaluated = (record.forecast for record in folder.newest_records() if record.accuracy is not None)
+    return next(evaluated, None)
 
 
 def _summary(folder: RunFolder) -> RunSummary:

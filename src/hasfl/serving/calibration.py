@@ -16,7 +16,7 @@ from hasfl.serving.evaluation import SAMPLES_AT_ONCE, at_rest
 from hasfl.state.layer_state import LayerState, Tensors, cloned, forward
 from hasfl.state.training_data import TrainingData
 
-CALIBRATION_SAMPLES = 4000  # over all devices together; chosen by hand (docs/decisions/0010)
+CALIBRATION_SAMPLES = 400  # over all devices together (docs/decisions/0010)
 RUNNING_STATISTICS = ("running_mean", "running_var")  # the buffers of a batch norm that are measured
 
 

@@ -84,9 +84,14 @@ class TrainingData:
         A device with fewer samples gives all of them. The indices depend on the seed alone.
         """
         stream = self.seeds.stream("calibration")
-        per_device = max(most // len(self.shares), 1)
-        chosen = np.concatenate([stream.permutation(share)[:per_device] for share in self.shares])
-        return torch.from_numpy(stream.permutation(chosen)[:most]).to(self.x.device)
+        per_device = self.number_of_every_device(most).tolist()
+        chosen = [stream.permutation(own)[:n] for own, n in zip(self.shares, per_device, strict=True)]
+        return torch.from_numpy(stream.permutation(np.concatenate(chosen))[:most]).to(self.x.device)
+
+    def number_of_every_device(self, most: int) -> IntN:
+        """How many samples each device gives, if equally many of all devices shall be at most `most`."""
+        given: IntN = np.minimum(self.sizes, max(most // len(self.shares), 1))
+        return given
 
     def gather(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
         """The samples and labels of columns from `draw`, in the order of the columns."""

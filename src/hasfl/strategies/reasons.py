@@ -89,7 +89,7 @@ def _reading(before: Problem, now: Problem) -> str:
 
 
 def _conditions(problem: Problem) -> Conditions:
-    return Conditions(problem.learning_rate, len(problem.fleet))
+    return Conditions(problem.learning_rate, len(problem.fleet), problem.interval)
 
 
 def _in_words(old: dict[str, float], new: dict[str, float], names: Sequence[str]) -> str:

@@ -40,7 +40,12 @@ class AggregationBits:
 
 
 def aggregation_bits(
-    before: Arrangement, after: Arrangement, profile: Profile, *, with_mean: bool = False
+    before: Arrangement,
+    after: Arrangement,
+    profile: Profile,
+    *,
+    with_mean: bool = False,
+    with_slots: bool = True,
 ) -> AggregationBits:
     """Bits of an aggregation: uploads follow the cuts `before` it, downloads the cuts `after` it.
 
@@ -49,9 +54,11 @@ def aggregation_bits(
 
     If the deepest cut changes, layers change sides. Common layers that become private go up from the edge
     server once. Private layers that become common come down to the edge server once. With `with_mean`, the
-    servers keep a running mean of the weights, and the running mean of such layers is sent too.
+    servers keep a running mean of the weights, and the running mean of such layers is sent too. Without
+    `with_slots`, weights are sent alone, and the optimiser's slots stay where they are.
     """
-    delta = np.concatenate([[0.0], profile.submodel_bits_upto])  # δ of 0 to L layers
+    sizes = profile.submodel_bits_upto if with_slots else profile.param_bits_upto
+    delta = np.concatenate([[0.0], sizes])  # δ of 0 to L layers
     client, next_client = delta[before.plan.cuts], delta[after.plan.cuts]
     middle, next_middle = delta[before.depth] - client, delta[after.depth] - next_client
     moved = float(delta[after.depth] - delta[before.depth])  # above 0: common layers become private

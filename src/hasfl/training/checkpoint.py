@@ -25,6 +25,7 @@ def saved(training: Training) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         "notes": list(order.notes),
         "drawn": progress.drawn.tolist(),
         "depth": progress.depth,
+        "refused": progress.refused,
         "split": dict(split),
         "observed": dict(training.observer.saved()),
         "decided": dict(training.decider.saved()),
@@ -45,11 +46,15 @@ def restore(
     plan = Plan(values["batch_sizes"], values["cuts"])
     notes = tuple(values["notes"])
     order = Order(round=values["rounds"] + 1, devices=devices, plan=plan, drawn=drawn[devices], notes=notes)
+    if training.forecaster is not None:
+        training.forecaster.restore(records)
     training.decider.restore(values["decided"], training.observer.problem(order.round, devices))
     training.progress = Progress(
         drawn,
         order,
         values["depth"],
+        values["refused"],
+        max((each.clock for each in records if each.held_out_accuracy is not None), default=0.0),
         last=records[-1] if records else None,
         accuracies=[each.held_out_accuracy for each in records if each.held_out_accuracy is not None],
         losses=[each.held_out_loss for each in records if each.held_out_loss is not None],

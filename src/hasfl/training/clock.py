@@ -1,11 +1,15 @@
-"""What a round costs in virtual time and in traffic, by the paper's latency model."""
+"""What rounds, readings and evaluations cost in virtual time, traffic and samples (Sec. V-A).
+
+docs/clock.md lists what is counted, what is not, and why.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hasfl.arrays import IntN
+from hasfl.effort import Effort, Pass
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
@@ -16,10 +20,11 @@ from hasfl.theory.traffic import Arrangement, aggregation_bits
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds by step and bits by arrow."""
+    """Seconds by step, bits by arrow, and samples."""
 
     phases: Mapping[str, float]
     bits: Mapping[str, float]
+    samples: int = 0  # that training and readings send through the model; the budget E counts them
 
     @property
     def seconds(self) -> float:
@@ -27,7 +32,13 @@ class Cost:
         return sum(self.phases.values())
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(_summed(self.phases, other.phases), _summed(self.bits, other.bits))
+        return Cost(
+            _summed(self.phases, other.phases), _summed(self.bits, other.bits), self.samples + other.samples
+        )
+
+
+NOTHING = Cost({}, {})
+FORWARD = ("device_forward", "activation_upload", "server_forward")  # the steps of a pass without gradients
 
 
 def _summed(one: Mapping[str, float], other: Mapping[str, float]) -> Mapping[str, float]:
@@ -69,12 +80,13 @@ class ModelledClock:
                 "activation_upload": round(float((latency.activation_upload * now.fleet.up_rate).sum())),
                 "gradient_download": round(float((latency.gradient_download * now.fleet.down_rate).sum())),
             },
+            int(now.plan.batch_sizes.sum()),
         )
 
     def aggregation(self, before: Arrangement, after: Arrangement) -> Cost:
         """Steps b1 and b3; nothing where devices hold no layers."""
         if before.depth == 0:
-            return Cost({}, {})
+            return NOTHING
         bits = aggregation_bits(before, after, self.profile, with_mean=self.keeps_mean)
         latency = exchange_latency(bits, before.fleet, after.fleet)
         return Cost(
@@ -84,5 +96,58 @@ class ModelledClock:
                 "submodel_download": float(bits.submodel_download.sum()),
                 "server_submodel_upload": bits.server_submodel_upload,
                 "server_submodel_download": bits.server_submodel_download,
+            },
+        )
+
+    def mean_round(self, now: Arrangement, interval: int) -> float:
+        """The mean seconds of a round, if plan and fleet stay: T_S + T_A/I."""
+        return self.round(now).seconds + self.aggregation(now, now).seconds / interval
+
+    def reading(self, now: Arrangement, effort: Effort) -> Cost:
+        """What parties do to read constants; the samples of all passes count."""
+        return replace(self._beside_training(now, effort, "reading"), samples=effort.samples)
+
+    def evaluation(self, now: Arrangement, effort: Effort) -> Cost:
+        """What parties do to evaluate a model; its samples are not trained on, so they do not count."""
+        return self._beside_training(now, effort, "evaluation")
+
+    def _beside_training(self, now: Arrangement, effort: Effort, purpose: str) -> Cost:
+        """Passes one after the other, and exchanges, under names that begin with their purpose."""
+        passes = sum((self._pass(now, each) for each in effort.passes), NOTHING)
+        exchanges = self._exchange(now, effort)
+        phases = {"passes": passes.seconds, "exchange": exchanges.seconds}
+        return Cost(
+            {f"{purpose}_{name}": seconds for name, seconds in phases.items()},
+            {f"{purpose}_{arrow}": bits for arrow, bits in (passes + exchanges).bits.items()},
+        )
+
+    def _pass(self, now: Arrangement, sent: Pass) -> Cost:
+        """Steps a1 to a5 for the devices that send samples; a1 to the forward half of a3 for losses alone."""
+        (senders,) = np.nonzero(sent.samples)
+        if not senders.size:
+            return NOTHING
+        plan = Plan(sent.samples[senders], now.plan.cuts[senders])
+        whole = self.round(Arrangement(plan, now.fleet.only(senders), now.depth))
+        if sent.backward:
+            return whole
+        return Cost(
+            {step: whole.phases[step] for step in FORWARD},
+            {"activation_upload": whole.bits["activation_upload"]},
+        )
+
+    def _exchange(self, now: Arrangement, effort: Effort) -> Cost:
+        """Steps b1 and b3 at the present cuts, each as often as it is asked for, without optimiser slots."""
+        if now.depth == 0:
+            return NOTHING
+        bits = aggregation_bits(now, now, self.profile, with_slots=False)
+        latency = exchange_latency(bits, now.fleet, now.fleet)
+        up, down = effort.uploads, effort.downloads
+        return Cost(
+            {"submodel_upload": up * latency.up, "submodel_download": down * latency.down},
+            {
+                "submodel_upload": up * float(bits.submodel_upload.sum()),
+                "submodel_download": down * float(bits.submodel_download.sum()),
+                "server_submodel_upload": up * bits.server_submodel_upload,
+                "server_submodel_download": down * bits.server_submodel_download,
             },
         )

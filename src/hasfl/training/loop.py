@@ -11,12 +11,15 @@ from typing import SupportsFloat
 import numpy as np
 
 from hasfl.arrays import IntN
+from hasfl.effort import Learnt, TimeSpent
 from hasfl.errors import Diverged, HasflError, InputError
 from hasfl.goal import Goal
 from hasfl.plan import Decision, Order, Plan
 from hasfl.record import RoundRecord
 from hasfl.theory.traffic import Arrangement
-from hasfl.training.clock import Cost, ModelledClock
+from hasfl.training.clock import NOTHING, Cost, ModelledClock
+from hasfl.training.forecaster import Forecaster
+from hasfl.training.judging import JUDGING_SHARE, Judging
 from hasfl.training.protocols import Decider, Engine, Observer
 
 
@@ -27,6 +30,8 @@ class Progress:
     drawn: IntN  # samples that each device of the fleet has used
     order: Order  # for the next round
     depth: int = 0  # private layers in the present interval
+    refused: int = 0  # samples of a reading that the budget did not allow any more
+    judged_at: float = 0.0  # virtual time of the last evaluation on held-out samples
     last: RoundRecord | None = None
     accuracies: list[float] = field(default_factory=list)  # of every evaluation on held-out samples
     losses: list[float] = field(default_factory=list)  # of every evaluation on held-out samples
@@ -52,6 +57,10 @@ class Training:
     interval: int  # I
     samples: IntN  # |D_i|
     evaluate_every: int  # rounds
+    beforehand: Cost = NOTHING  # of estimates before the first plan; a part of the first round's record
+    judging: Judging | None = None  # how models are judged, if evaluations decide something
+    judges_always: bool = True  # whether every evaluation judges; if not, only where it costs little
+    forecaster: Forecaster | None = None  # of the end of training; None: nothing is forecast
     report_every: int = 1  # rounds whose losses are read at once, so that a GPU need not wait in each of them
     progress: Progress | None = None  # where to go on from
 
@@ -77,7 +86,7 @@ class Training:
             order = Order(round=1, devices=devices, plan=plan, drawn=drawn[devices], notes=notes)
             self.progress = Progress(drawn, order)
             if not self._goes_on(self.progress):
-                used = int(order.batch_sizes.sum())
+                used = self._next_samples(self.progress)
                 raise InputError(f"the budget allows no round: the first one uses {used} samples, give more")
         return self.progress
 
@@ -87,9 +96,13 @@ class Training:
         return self.progress is None or self._goes_on(self.progress)
 
     def _goes_on(self, progress: Progress) -> bool:
-        samples = int(progress.order.batch_sizes.sum())
         reached = self.goal.reached(progress.accuracies, progress.losses)
-        return self.goal.allows(samples, progress.last) and not reached
+        return self.goal.allows(self._next_samples(progress), progress.last) and not reached
+
+    def _next_samples(self, progress: Progress) -> int:
+        """The samples of what comes next: of a round, or of a reading for which too few were left."""
+        before = self.beforehand.samples if progress.last is None else 0
+        return max(before + int(progress.order.batch_sizes.sum()), progress.refused)
 
     def _round(self, progress: Progress) -> tuple[RoundRecord, SupportsFloat]:
         """One round of Algorithm 1; every I-th ends with an aggregation.
@@ -104,33 +117,58 @@ class Training:
         loss = self.engine.split_train(order)  # a1 to a5
         now = Arrangement(order.plan, self.observer.fleet(order.round, order.devices), progress.depth)
         cost = self.clock.round(now) + self._collection(now, progress)
+        cost += self.beforehand if progress.last is None else NOTHING
         progress.drawn[order.devices] += order.batch_sizes
 
         aggregates = order.round % self.interval == 0
-        constants = self.observer.learn(order, loss) if aggregates else None
+        learnt = self._learnt(progress, cost, now) if aggregates else None
+        if learnt is not None:
+            cost += self.clock.reading(now, learnt.effort)
         progress.order = self._next_order(progress)
         if aggregates:
             self.engine.aggregate()  # b1 to b3
             cost += self.clock.aggregation(now, self._next_arrangement(progress.order))
 
         progress.last = replace(
-            _record(order, cost, progress.last), aggregated=aggregates, constants=constants
+            _record(order, cost, progress.last),
+            aggregated=aggregates,
+            constants=None if learnt is None else learnt.entry,
         )
         if order.round % self.evaluate_every == 0 or not self._goes_on(progress):
-            self._evaluate(progress)
+            self._evaluate(progress, now)
+        self._forecast(progress, now)
         return progress.last, loss
+
+    def _learnt(self, progress: Progress, cost: Cost, now: Arrangement) -> Learnt | None:
+        """What a reading tells, if it is time for one. Where too few samples are left for it, training ends.
+
+        Training does not go on without the reading, so that a training with a larger budget E is the same up
+        to this round.
+        """
+        learnt = self.observer.learn(progress.order, self._time_spent(progress, cost, now))
+        used = cost.samples + (progress.last.samples if progress.last else 0)
+        if learnt is None or self.goal.allows_reading(learnt.effort.samples, used):
+            return learnt
+        progress.refused = learnt.effort.samples
+        return None
+
+    def _time_spent(self, progress: Progress, cost: Cost, now: Arrangement) -> TimeSpent:
+        """The virtual time with this round, and what an effort under the present plan would add."""
+        before = progress.last.clock if progress.last else 0.0
+        return TimeSpent(before + cost.seconds, lambda effort: self.clock.reading(now, effort).seconds)
 
     def _collection(self, now: Arrangement, progress: Progress) -> Cost:
         """The cost of collecting the samples of devices that take part for the first time."""
         (new,) = np.nonzero(progress.drawn[progress.order.devices] == 0)
         if not new.size or not self.clock.paradigm.collects_data:
-            return Cost({}, {})
-        return self.clock.collection(now.fleet.only(new), self.samples[progress.order.devices[new]])
+            return NOTHING
+        samples = self.samples if self.judging is None else self.samples + self.judging.held_out
+        return self.clock.collection(now.fleet.only(new), samples[progress.order.devices[new]])
 
     def _next_order(self, progress: Progress) -> Order:
         """Who takes part in the next round and what they do; after the last round nothing is decided."""
         before, t = progress.order, progress.order.round + 1
-        if self.goal.rounds is not None and t > self.goal.rounds:
+        if progress.refused or (self.goal.rounds is not None and t > self.goal.rounds):
             return replace(before, round=t, notes=())
         devices = self.observer.participants(t)
         begins_interval = (t - 1) % self.interval == 0
@@ -162,17 +200,58 @@ class Training:
         fleet = self.observer.fleet(order.round, order.devices)
         return Arrangement(order.plan, fleet, self.clock.depth(order.plan))
 
-    def _evaluate(self, progress: Progress) -> None:
+    def _evaluate(self, progress: Progress, now: Arrangement) -> None:
         """Evaluate the served model, and write the result into the last record.
 
         Only held-out samples count toward the goal; the test set is for reports.
         """
         assert progress.last is not None
-        evaluation = self.engine.evaluate()
-        progress.last = replace(progress.last, **asdict(evaluation))
+        cost = self._cost_of_judging(progress.last, now)
+        judged = self._is_judged(progress, cost)
+        evaluation = self.engine.evaluate(held_out=judged)
+        last = replace(progress.last, **asdict(evaluation))
+        progress.last = _with_cost(last, cost) if judged else last
+        if judged:
+            progress.judged_at = progress.last.clock
         if evaluation.held_out_accuracy is not None and evaluation.held_out_loss is not None:
             progress.accuracies.append(evaluation.held_out_accuracy)
             progress.losses.append(evaluation.held_out_loss)
+
+    def _is_judged(self, progress: Progress, cost: Cost) -> bool:
+        """Whether an evaluation looks at held-out samples: always if that decides nothing or is asked for.
+
+        Else it does where it costs little beside the training since the last time, and at the end.
+        """
+        assert progress.last is not None
+        if self.judging is None or self.judges_always or not self._goes_on(progress):
+            return True
+        return cost.seconds <= JUDGING_SHARE * (progress.last.clock - progress.judged_at)
+
+    def _cost_of_judging(self, last: RoundRecord, now: Arrangement) -> Cost:
+        """The cost of looking at held-out samples: nothing if that decides nothing."""
+        if self.judging is None:
+            return NOTHING
+        fleet = self.observer.fleet(last.round, self.judging.devices)
+        averaged = self.clock.keeps_mean and last.round >= self.interval
+        return self.judging.cost(
+            self.clock, now, last.devices, fleet, averaged=averaged, aggregated=last.aggregated
+        )
+
+    def _forecast(self, progress: Progress, now: Arrangement) -> None:
+        """Show the round to the forecaster; after an evaluation, write its forecast into the last record."""
+        last = progress.last
+        assert last is not None
+        if self.forecaster is None:
+            return
+        self.forecaster.watch(last)
+        reached = self.goal.reached(progress.accuracies, progress.losses)
+        if last.round % self.evaluate_every == 0 and not reached:
+            seconds = self.clock.mean_round(now, self.interval)
+            if self.judges_always:
+                seconds += self._cost_of_judging(last, now).seconds / self.evaluate_every
+            elif self.judging is not None:
+                seconds *= 1 + JUDGING_SHARE
+            progress.last = replace(last, forecast=self.forecaster.forecast(last, seconds))
 
 
 def _record(order: Order, cost: Cost, last: RoundRecord | None) -> RoundRecord:
@@ -187,11 +266,23 @@ def _record(order: Order, cost: Cost, last: RoundRecord | None) -> RoundRecord:
         test_loss=None,
         seconds=cost.seconds,
         clock=clock + cost.seconds,
-        samples=samples + int(order.batch_sizes.sum()),
+        samples=samples + cost.samples,
         aggregated=False,
         phases=cost.phases,
         bits=cost.bits,
         notes=order.notes,
+    )
+
+
+def _with_cost(record: RoundRecord, cost: Cost) -> RoundRecord:
+    """The record of a round in which something more was done."""
+    whole = Cost(record.phases, record.bits) + cost
+    return replace(
+        record,
+        seconds=record.seconds + cost.seconds,
+        clock=record.clock + cost.seconds,
+        phases=whole.phases,
+        bits=whole.bits,
     )
 
 

@@ -1,13 +1,14 @@
 """The world as it is in a round: who is present, how fast they are, and the constants that plans rest on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, SupportsFloat
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.constants import Conditions, Constants
+from hasfl.constants import Conditions, Constants, MeasuredConstants
+from hasfl.effort import Learnt, TimeSpent
 from hasfl.fleet import Fleet
 from hasfl.plan import Order
 from hasfl.problem import Problem
@@ -16,6 +17,7 @@ from hasfl.readings.probe import Probe
 from hasfl.readings.sources import ConstantsSource
 from hasfl.schedule import RateSchedule
 from hasfl.theory.laws import target_for_all
+from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.theory.paradigms import Paradigm
 from hasfl.world import World
 
@@ -34,6 +36,9 @@ class WorldObserver:
     target: float | None  # ε, where the constants are the paper's
     source: ConstantsSource
     _last: tuple[Fleet, float, IntN, Problem] | None = None  # the last problem, and what it was made from
+    _laws: dict[tuple[float, int], MeasuredRounds | None] = field(
+        default_factory=dict
+    )  # with these constants
 
     def participants(self, round: int) -> IntN:
         """The devices that are present, or the share of them that is sampled for the interval.
@@ -59,18 +64,31 @@ class WorldObserver:
         All rounds of an interval have the learning rate of its first round.
         """
         fleet = self.world.fleet_at(round)
-        rate = self.rates.for_plans(round - (round - 1) % self.world.interval)
+        rate = self._rate(round)
         last = self._last
         if last is None or last[0] is not fleet or last[1] != rate or not np.array_equal(last[2], devices):
             self._last = last = fleet, rate, devices, self._problem(fleet, rate, devices)
         return last[3]
 
-    def learn(self, order: Order, loss: SupportsFloat) -> Mapping[str, Any] | None:
-        """Renew the constants, if it is time; returns an entry for the records."""
-        entry = self.source.learn(self.probe, order, order.round // self.world.interval, loss)
-        if entry is not None:
+    def learn(self, order: Order, spent: TimeSpent) -> Learnt | None:
+        """Renew the constants, if it is time; returns what was learnt and what it took."""
+        learnt = self.source.learn(self.probe, order, order.round // self.world.interval, spent)
+        if learnt is not None:
             self._last = None
-        return entry
+            self._laws.clear()
+        return learnt
+
+    def law(self, round: int, devices: int) -> MeasuredRounds | None:
+        """The law of rounds for so many devices; None where the constants are the paper's."""
+        key = self._rate(round), devices
+        if key not in self._laws:
+            constants, interval = self._constants(*key), self.world.interval
+            self._laws[key] = (
+                MeasuredRounds.with_constants(constants, self.profile, devices=devices, interval=interval)
+                if isinstance(constants, MeasuredConstants)
+                else None
+            )
+        return self._laws[key]
 
     def saved(self) -> Mapping[str, Any]:
         """Everything that was learnt of the constants."""
@@ -79,10 +97,20 @@ class WorldObserver:
     def restore(self, values: Mapping[str, Any]) -> None:
         """Take back what `saved` returned."""
         self.source.restore(values)
+        self._laws.clear()
+
+    def _rate(self, round: int) -> float:
+        """The learning rate that plans take for a round: that of the first round of its interval."""
+        return self.rates.for_plans(round - (round - 1) % self.world.interval)
+
+    def _constants(self, rate: float, devices: int) -> Constants:
+        """The constants as they are known now, for a learning rate and a number of devices."""
+        usual, interval = usual_participants(self.world, self.paradigm), self.world.interval
+        known = Conditions(self.rates.learning_rate, usual, interval)
+        return self.source.constants().under(Conditions(rate, devices, interval), known)
 
     def _problem(self, fleet: Fleet, rate: float, devices: IntN) -> Problem:
-        known = Conditions(self.rates.learning_rate, usual_participants(self.world, self.paradigm))
-        constants = self.source.constants().under(Conditions(rate, len(devices)), known)
+        constants = self._constants(rate, len(devices))
         return Problem(
             fleet=fleet.only(devices),
             profile=self.profile,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, SupportsFloat
 
 from hasfl.arrays import IntN
+from hasfl.effort import Learnt, TimeSpent
 from hasfl.fleet import Fleet
 from hasfl.plan import Decision, Order, Plan
 from hasfl.problem import Problem
@@ -22,8 +23,8 @@ class Engine(Protocol):
     def aggregate(self) -> None:
         """End an interval: the forged sub-models are averaged, b1 to b3."""
 
-    def evaluate(self) -> Evaluation:
-        """How good the served model is."""
+    def evaluate(self, *, held_out: bool = True) -> Evaluation:
+        """How good the served model is; `held_out` says whether to look at held-out samples too."""
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Every tensor as an array, and plain values."""
@@ -60,11 +61,8 @@ class Observer(Protocol):
     def problem(self, round: int, devices: IntN) -> Problem:
         """The planning problem of these devices in a round."""
 
-    def learn(self, order: Order, loss: SupportsFloat) -> Mapping[str, Any] | None:
-        """Look at the gradients just before an aggregation; returns an entry for the records, or None.
-
-        `loss` is the loss of the round, of every device with its own layers.
-        """
+    def learn(self, order: Order, spent: TimeSpent) -> Learnt | None:
+        """Look at the models just before an aggregation; returns what was learnt, or None."""
 
     def saved(self) -> Mapping[str, Any]:
         """Everything that was learnt, as plain values."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from hasfl.plan import Plan, PlanReport
     from hasfl.planning.advice.sensitivity import Mistake
     from hasfl.planning.advice.why import Upgrades
+    from hasfl.planning.intervals import Intervals
     from hasfl.problem import Problem
     from hasfl.runner.questions import Question
+
+BEST = "best"  # the word of --interval for the best of all intervals
 
 
 def plan(
@@ -45,6 +48,14 @@ def plan(
         typer.Option(
             help="Fix the cuts. A cut is the number of layers that a device holds. Give one number for all "
             "devices, or one per device, as 4,2,4."
+        ),
+    ] = None,
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            help="Rounds between two aggregations, instead of those of the file. Give one number, several "
+            "as 5,15,50 to compare them, or best to choose among all.",
+            metavar="I",
         ),
     ] = None,
     solver: Annotated[
@@ -74,44 +85,82 @@ def plan(
 
     The output also says how long training takes, if the scenario has [constants] or --from names a run. With
     --batch, only the cuts are chosen. With --cut, only the batch sizes are chosen. With both, nothing is
-    chosen, and the plan is only evaluated.
+    chosen, and the plan is only evaluated. With --interval best, the interval is chosen too.
     """
     from hasfl.runner.questions import read_question, solve
 
     if sensitivity and (batch is not None or cut is not None or solver != "exact"):
         raise InputError("--sensitivity compares the best plans: leave out --batch, --cut and --solver")
     asked = read_question(question, run=run)
-    problem, devices = asked.problem, len(asked.problem.fleet)
+    devices = len(asked.problem.fleet)
     ask = partial(
         solve,
         batch_sizes=None if batch is None else _per_device("--batch", batch, devices),
         cuts=None if cut is None else _per_device("--cut", cut, devices),
     )
-    report = ask(problem, solver=solver, gap=gap, time_limit=time_limit)
-    saved = _upgrades(report, problem, ask, time_limit) if why else None
+    search = partial(ask, solver=solver, gap=gap)
+    found = None if interval is None else _tried(interval, asked, search, gap, time_limit)
+    if found is None:
+        report = search(asked.problem, time_limit=time_limit)
+    else:
+        report, asked = found.best, replace(asked, problem=asked.at(found.best_interval))
+    saved = _upgrades(report, asked.problem, ask, time_limit) if why else None
     lost = _mistakes(report, asked, gap, time_limit) if sensitivity else None
     if as_json:
-        typer.echo(json.dumps(_as_json(report, asked, saved, lost)))
+        typer.echo(json.dumps(_as_json(report, asked, found, saved, lost)))
     else:
         from hasfl.cli.plans.plan_view import show_plan
 
-        show_plan(report, asked, saved, lost or [])
+        show_plan(report, asked, found, saved, lost or [])
 
 
 def _as_json(
-    report: "PlanReport", asked: "Question", saved: "Upgrades | None", lost: "list[Mistake] | None"
+    report: "PlanReport",
+    asked: "Question",
+    found: "Intervals | None",
+    saved: "Upgrades | None",
+    lost: "list[Mistake] | None",
 ) -> dict[str, object]:
     """The plan and the advice that was asked for."""
     from hasfl.planning.advice.why import pace_setters
 
     known = asked.rounds_known
     printed = {"constants": asked.constants} | report.as_json(rounds_known=known)
+    if found is not None:
+        printed |= found.as_json(rounds_known=known)
     if saved is not None:
         printed["set_by"] = pace_setters(report.plan, asked.problem)
         printed["upgrades"] = [each.as_json(report.objective, rounds_known=known) for each in saved.found]
     if lost is not None:
         printed["sensitivity"] = [asdict(mistake) for mistake in lost]
     return printed
+
+
+def _tried(
+    written: str, asked: "Question", search: "Callable[..., PlanReport]", gap: float, seconds: float
+) -> "Intervals":
+    """The best plan for every interval that --interval asks for."""
+    from hasfl.planning.intervals import best_interval, try_intervals
+
+    def ask(problem: "Problem", start: "Plan | None", share: float) -> "PlanReport":
+        return search(problem, time_limit=share, start=start)
+
+    if written == BEST:
+        own, known = asked.problem.interval, asked.rounds_known
+        return best_interval(asked.at, own, ask, gap=gap, seconds=seconds, rounds_known=known)
+    return try_intervals(asked.at, _intervals(written), ask, seconds=seconds)
+
+
+def _intervals(text: str) -> list[int]:
+    """The intervals of "15" or "5,15,50"."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f"--interval must be a whole number, several like 5,15,50, or {BEST}; got {text!r}"
+        ) from None
+    _require_counts("--interval", values)
+    return list(dict.fromkeys(values))
 
 
 def _upgrades(
@@ -144,6 +193,10 @@ def _per_device(option: str, text: str, devices: int) -> IntN:
         raise InputError(
             f"{option} has {len(values)} entries for {devices} devices: give one, or one per device"
         )
+    _require_counts(option, values)
+    return np.broadcast_to(values, devices)
+
+
+def _require_counts(option: str, values: list[int]) -> None:
     if wrong := [value for value in values if not 1 <= value <= MOST]:
         raise InputError(f"{option} must be from 1 to {MOST:,}, got {str(wrong[0])[:20]}")
-    return np.broadcast_to(values, devices)

@@ -8,11 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hasfl.arrays import FloatN, IntN
+from hasfl.cli.plans.interval_view import show_intervals
 from hasfl.cli.plans.sensitivity_view import show_mistakes
 from hasfl.cli.tables import titled
 from hasfl.plan import PlanReport
 from hasfl.planning.advice.sensitivity import Mistake
 from hasfl.planning.advice.why import EDGE_SERVER, Upgrades, pace_setters
+from hasfl.planning.intervals import Intervals
 from hasfl.problem import Problem
 from hasfl.runner.questions import Question
 from hasfl.theory.latency import (
@@ -39,7 +41,11 @@ COLUMNS = ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (
 
 
 def show_plan(
-    report: PlanReport, asked: Question, upgrades: Upgrades | None, mistakes: Sequence[Mistake]
+    report: PlanReport,
+    asked: Question,
+    intervals: Intervals | None,
+    upgrades: Upgrades | None,
+    mistakes: Sequence[Mistake],
 ) -> None:
     """Print the plan, the time of a round by step, the training time, and the advice that was asked for."""
     console, problem = Console(), asked.problem
@@ -50,6 +56,8 @@ def show_plan(
     console.print(_worth(report, asked))
     for remark in asked.remarks:
         console.print(Text(f"  {remark}"), soft_wrap=True)  # commands are there to be copied
+    if intervals is not None:
+        show_intervals(intervals, asked)
     if upgrades is not None:
         console.print(_why(report, asked, upgrades))
     if mistakes:

@@ -89,10 +89,12 @@ class PlanStory:
 
     def _words(self, round: int, devices: IntN, plan: Plan) -> str:
         """A plan in words, and the mean time of a round under it."""
+        names = self.training.observer.fleet(round, devices).names
+        words = in_words(plan, names, of=len(self.training.samples))
+        return f"{words} · a round takes {format_seconds(self.round_seconds(round, devices, plan))}"
+
+    def round_seconds(self, round: int, devices: IntN, plan: Plan) -> float:
+        """The mean time of a round under a plan."""
         training = self.training
-        fleet = training.observer.fleet(round, devices)
-        now = Arrangement(plan, fleet, training.clock.depth(plan))
-        aggregation = training.clock.aggregation(now, now).seconds
-        seconds = training.clock.round(now).seconds + aggregation / training.interval
-        words = in_words(plan, fleet.names, of=len(training.samples))
-        return f"{words} · a round takes {format_seconds(seconds)}"
+        now = Arrangement(plan, training.observer.fleet(round, devices), training.clock.depth(plan))
+        return training.clock.mean_round(now, training.interval)

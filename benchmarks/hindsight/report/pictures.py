@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.hindsight.canvas import colours_of, entitle, factor_axis, label_ends, panels
 from benchmarks.hindsight.laws import common_forecast, forecast, judged, laws_by_cut
+from benchmarks.hindsight.report.canvas import colours_of, entitle, factor_axis, label_ends, panels
 from benchmarks.hindsight.runs import (
-    Cell,
-    Floats,
     Results,
     Run,
-    fleet_of,
     mean_rounds,
     optimum,
-    round_seconds,
     seconds_of,
 )
-from benchmarks.hindsight.settings import BATCHES, FLEETS, SETTINGS
+from benchmarks.hindsight.settings import FLEETS, SETTINGS, Cell
 from hasfl.reporting.canvas import COLOURS, DARK, NORMAL, PALE, SMALL, label, new_figure, whole_ticks
 from hasfl.reporting.figures import save_figure
 
@@ -136,7 +132,8 @@ def _draw_law(axes: "Axes", results: Results) -> None:
     for cut, law in laws_by_cut(rounds).items():
         inverse = np.array([1 / b for b, J in rounds if cut == J])
         of_cut = np.array([r for (_, J), r in rounds.items() if cut == J])
-        axes.scatter(inverse, of_cut, color=colours[cut], s=16, lw=0, zorder=3)
+        faces = [colours[cut] if x < 1 else "white" for x in inverse]
+        axes.scatter(inverse, of_cut, c=faces, edgecolors=[colours[cut]], s=16, lw=0.8, zorder=3)
         ends[cut] = float(inverse.max()), float(of_cut[inverse.argmax()])
         if law is not None:
             line = np.array([0.0, inverse.max()])
@@ -145,11 +142,11 @@ def _draw_law(axes: "Axes", results: Results) -> None:
             ends[cut] = float(line[1]), float(height[1])
     widest, highest = max(x for x, _ in ends.values()), max(*rounds.values(), *(y for _, y in ends.values()))
     axes.set(xlim=(0, 1.14 * widest), ylim=(0, 1.08 * highest))
-    ticks = [1 / b for b in BATCHES if widest / 8 <= 1 / b <= widest]
-    axes.set_xticks([0, *ticks], labels=["0", *(f"1/{1 / tick:.0f}" for tick in ticks)])
+    ticks = [1 / b for b in SETTINGS[results.setting].batches if widest / 8 <= 1 / b <= widest]
+    axes.set_xticks([0, *ticks], labels=["0", *(f"1/{1 / x:.0f}" if x < 1 else "1" for x in ticks)])
     axes.yaxis.set_major_formatter("{x:,.0f}")
     label(axes, x="1 / batch size", y=f"rounds to {100 * target:g} %")
-    entitle(axes, results.setting)
+    entitle(axes, results.setting, below="○ single samples, not fitted" if widest == 1 else "")
     label_ends(axes, ends, colours)
 
 
@@ -163,13 +160,9 @@ def hindsight_picture(settings: Sequence[Results], fleet: str = "narrow") -> "Fi
 
 def _draw_seconds(axes: "Axes", results: Results, *, fleet: str) -> None:
     target, colours = SETTINGS[results.setting].targets[1], colours_of(results.setting)
-    runs = results.runs(fleet=fleet, **HASFL)
-    seeds = {run.seed for run in runs} & set(results.seeds) or set(results.seeds)
-    seconds: dict[Cell, float] = {}
-    for cell in results.fixed:
-        by_seed = seconds_of(results, cell, target, "mean", fleet)
-        if seeds <= set(by_seed):
-            seconds[cell] = float(np.mean([by_seed[seed] for seed in seeds]))
+    seeds = results.whole_seeds
+    runs = [run for run in results.runs(fleet=fleet, **HASFL) if run.seed in seeds]
+    seconds = mean_seconds(results, target, fleet)
     ends: dict[int, tuple[float, float]] = {}
     for cut, colour in colours.items():
         line = [(b, s) for (b, J), s in seconds.items() if cut == J and math.isfinite(s)]
@@ -184,8 +177,9 @@ def _draw_seconds(axes: "Axes", results: Results, *, fleet: str) -> None:
     if math.isfinite(taken):
         axes.axhline(taken, color=DARK, lw=1.2, ls="--", zorder=0)
     axes.set_xscale("log")
-    axes.set_xlim(min(BATCHES) / MARGIN, max(BATCHES) * 1.6)
-    axes.set_xticks(BATCHES, labels=[str(b) for b in BATCHES])
+    batches = SETTINGS[results.setting].batches
+    axes.set_xlim(min(batches) / MARGIN, max(batches) * 1.6)
+    axes.set_xticks(batches, labels=[str(b) for b in batches])
     axes.minorticks_off()
     factor_axis(axes, "y")
     label(axes, x="batch size of every device", y=f"virtual seconds to {100 * target:g} %")
@@ -193,6 +187,13 @@ def _draw_seconds(axes: "Axes", results: Results, *, fleet: str) -> None:
     title = f"{results.setting}, {fleet} fleet, {seeds_in_words(seeds)}"
     entitle(axes, title, below=words + hasfl_in_words(runs, taken))
     label_ends(axes, ends, colours)
+
+
+def mean_seconds(results: Results, target: float, fleet: str) -> dict[Cell, float]:
+    """Mean seconds of fixed plans over the seeds that most of them were trained with."""
+    seeds = results.whole_seeds
+    by_seed = {cell: seconds_of(results, cell, target, "mean", fleet) for cell in results.cells(seeds)}
+    return {cell: float(np.mean([of[seed] for seed in seeds])) for cell, of in by_seed.items()}
 
 
 def hasfl_in_words(runs: Sequence[Run], taken: float) -> str:
@@ -231,24 +232,10 @@ def plans_picture(results_of_all: Sequence[Results]) -> "Figure | None":
     return figure
 
 
-def clock_at(run: Run, rounds: Floats) -> Floats:
-    """Virtual time at the end of rounds, by the seconds of the plans.
-
-    Layers that move between a device and the edge server when a plan changes are not counted.
-    """
-    firsts = [first for first, _ in run.plans]
-    seconds = [round_seconds(run.setting, plan, fleet_of(run.fleet, run.seed)) for _, plan in run.plans]
-    lasts = [*(first - 1 for first in firsts[1:]), max(run.evaluations[-1, 0], rounds.max())]
-    ends = np.array([0, *lasts], dtype=np.float64)  # the last round of each plan
-    clocks = np.concatenate([[0.0], np.cumsum(np.diff(ends) * seconds)])
-    clock: Floats = np.interp(rounds, ends, clocks)
-    return clock
-
-
 def _draw_plans(column: "Sequence[Axes]", run: Run) -> None:
     upper, middle, lower = column
     edges = np.array([first - 1 for first, _ in run.plans] + [run.evaluations[-1, 0]])
-    clock = clock_at(run, edges)
+    clock = run.clock_at(edges)
     batches = np.array([[b.mean(), b.min(), b.max()] for b in (plan.batch_sizes for _, plan in run.plans)]).T
     upper.stairs(batches[2], clock, baseline=batches[1], fill=True, color=BLUE, alpha=0.15)
     upper.stairs(batches[0], clock, baseline=None, color=BLUE, lw=1.6)
@@ -272,13 +259,14 @@ def _draw_noise(axes: "Axes", run: Run, end: float) -> None:
     readings = [reading for reading in run.readings if "noise" in reading]
     if not readings:
         return
-    clock = clock_at(run, np.array([reading["round"] for reading in readings], dtype=np.float64))
-    noise, error, read = (np.array([r[k] for r in readings]) for k in ("noise", "noise_error", "read_noise"))
+    clock = run.clock_at(np.array([reading["round"] for reading in readings], dtype=np.float64))
+    names = ("noise", "noise_error", "read_noise")  # a reading that saw nothing is None, which becomes NaN
+    noise, error, read = (np.array([r[name] for r in readings], dtype=np.float64) for name in names)
     edges = np.append(clock, max(end, clock[-1] * 1.001))
     low, high = noise * np.exp(-error), noise * np.exp(error)
     axes.stairs(high, edges, baseline=low, fill=True, color=BLUE, alpha=0.15)
     axes.stairs(noise, edges, baseline=None, color=BLUE, lw=1.6)
     axes.plot(clock, read, marker="o", ls="", ms=4, mfc="white", mec=DARK)
-    axes.set_ylim(min(low.min(), read.min()) / 1.2, max(high.max(), read.max()) * 1.2)
+    axes.set_ylim(np.nanmin([*low, *read]) / 1.2, np.nanmax([*high, *read]) * 1.2)
     factor_axis(axes, "y")
     axes.set_title("○ readings, — filtered, ± standard error", fontsize=SMALL, color=DARK, loc="left")

@@ -1,7 +1,7 @@
 """The tables of the report, as lines of Markdown."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,16 @@ from benchmarks.hindsight.laws import (
     Judgement,
     Law,
     constants_of,
-    fitted_law,
     forecast,
     judged,
     laws_by_cut,
+    shared_law,
+    single_sample_factor,
 )
+from benchmarks.hindsight.report.words import listed, named, number, percent, share, spread, table
 from benchmarks.hindsight.runs import (
     COLUMN,
     KINDS,
-    Cell,
     Floats,
     Results,
     Run,
@@ -29,48 +30,29 @@ from benchmarks.hindsight.runs import (
     rounds_of,
     seconds_of,
 )
-from benchmarks.hindsight.settings import FLEETS, SETTINGS
+from benchmarks.hindsight.settings import FLEETS, SETTINGS, Cell
 from hasfl.constants import MeasuredConstants
 
 NO_NOISE = 1.01 * NOISES[0]  # samples: a fitted noise up to this is at its lower limit, and is shown as 0
 
-# ── words ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 0) -> list[str]:
-    """A Markdown table. The first `words` columns are aligned left, the others right."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * words + "--:|" * (len(head) - words)]
-    return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
-
-
-def number(value: float) -> str:
-    """A number with three significant digits, or with all digits before the point if those are more."""
-    if not math.isfinite(value):
-        return "never" if value > 0 else "–"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def spread(values: Iterable[float]) -> str:
-    """Mean and standard deviation over seeds that reached the target, and their number if some did not."""
-    of_seeds = list(values)
-    reached = [value for value in of_seeds if math.isfinite(value)]
-    if not reached:
-        return "never" if of_seeds else "–"
-    words = number(float(np.mean(reached)))
-    if len(reached) > 1:
-        words += f" ± {float(f'{np.std(reached, ddof=1):.2g}'):g}"
-    return words if len(reached) == len(of_seeds) else f"{words} ({len(reached)} of {len(of_seeds)})"
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
-
-
-def named(cell: Cell) -> str:
-    return f"b={cell[0]} cut={cell[1]}"
-
 
 # ── the tables of a setting ─────────────────────────────────────────────────────────────────────────────
+
+
+def trained_cells(results: Results) -> list[str]:
+    """Which fixed plans each seed has, a line for all seeds that have the same plans."""
+    seeds_of: dict[tuple[Cell, ...], list[int]] = {}
+    for seed in results.seeds:
+        seeds_of.setdefault(results.cells([seed]), []).append(seed)
+    return [f"- seed {listed(seeds)}: {cells_in_words(cells)}" for cells, seeds in seeds_of.items()]
+
+
+def cells_in_words(cells: Sequence[Cell]) -> str:
+    """Fixed plans, cuts with the same batch sizes together."""
+    cuts_of: dict[tuple[int, ...], list[int]] = {}
+    for cut in sorted({cut for _, cut in cells}):
+        cuts_of.setdefault(tuple(b for b, J in cells if cut == J), []).append(cut)
+    return "; ".join(f"b = {listed(batches)} at cut {listed(cuts)}" for batches, cuts in cuts_of.items())
 
 
 def grid_tables(results: Results) -> list[str]:
@@ -105,22 +87,25 @@ def law_table(results: Results) -> list[str]:
     )
     measured = [measured_upto(results, fleet, term) for term in terms for fleet in FLEETS]
     head = ["served", "target", "cut", "R∞_J", "s_J", "misfit", "one R∞", "s_J", "misfit", "s_J / s_first"]
+    head += ["b = 1 over the law"]
     head += [f"{words}, {fleet}" for words in ("measured noise (1 + drift_J)", "skew_J") for fleet in FLEETS]
     rows = []
     for kind in KINDS:
         for target in setting.targets:
             rounds = mean_rounds(results, target, kind)
-            common = fitted_law(rounds)
+            common = shared_law(rounds)
             for cut, law in laws_by_cut(rounds).items():
                 row = [kind, percent(target), str(cut), *law_words(law, cut)[:3], *law_words(common, cut)]
+                row.append(factor_words(single_sample_factor(rounds, common, cut)))
                 rows.append([*row, *(by_cut.get(cut, "–") for by_cut in measured)])
     return [
         "### The law of rounds, R = R∞ (1 + s_J/b)",
         "",
         "Fitted by least squares in logarithms, over the plans that reached the target with all seeds. The",
         "first three columns of numbers fit each cut J alone. The next three fit one R∞ for all cuts, as",
-        "the planner assumes, with s_J = s (1 + drift_J). The misfit is the largest relative error. The",
-        "last columns show the constants that HASFL measured: its last reading before the higher target.",
+        "the planner assumes, with s_J = s (1 + drift_J). The misfit is the largest relative error. Plans",
+        "with b = 1 are not fitted; a column shows their rounds over those of the law with one R∞. The last",
+        "columns show the constants that HASFL measured: its last reading before the higher target.",
         "",
         *table(head, rows, words=1),
     ]
@@ -134,6 +119,10 @@ def law_words(law: Law | None, cut: int) -> tuple[str, str, str, str]:
     ratio = "–" if first <= NO_NOISE else f"{law.noise[cut] / first:.2f}"
     noise = "0" if law.noise[cut] <= NO_NOISE else number(law.noise[cut])
     return number(law.endless), noise, f"{law.misfit[cut]:.0%}", ratio
+
+
+def factor_words(factor: float) -> str:
+    return "–" if math.isnan(factor) else f"{factor:.2f}" if math.isfinite(factor) else "never"
 
 
 def noise_upto(constants: MeasuredConstants) -> Floats:
@@ -165,7 +154,7 @@ def own_runs(results: Results, fleet: str, constants: str | None = None) -> list
 def contest_table(results: Results) -> list[str]:
     """Plans that were made during training, against fixed plans."""
     targets = SETTINGS[results.setting].targets
-    head = ["plans made in training", "against"]
+    head = ["plans made in training", "against", "readings"]
     for target in targets:
         head += [f"s to {percent(target)}", "best fixed, s", "ratio"]
     tasks = sorted({run.task for run in results.made}, key=default_first)
@@ -173,9 +162,17 @@ def contest_table(results: Results) -> list[str]:
     for task in tasks:
         runs = [run for run in results.runs() if run.task == task]
         cells = [cell for target in targets for cell in contest(results, runs, target)]
-        rows.append([in_words(task), rivals(task[0])[0], *cells])
-    note = "Best fixed: the fixed plan that was best with the same seeds, fleet and kind of served model."
-    return ["### HASFL against hindsight", "", note, "", *table(head, rows, words=2)]
+        readings = share(run.share_of_readings for run in runs)
+        rows.append([in_words(task), rivals(task[0])[0], readings, *cells])
+    return [
+        "### HASFL against hindsight",
+        "",
+        "Best fixed: the fixed plan that was best with the same seeds, fleet and kind of served model.",
+        "Readings: the part of the virtual seconds that readings took. Where it is not counted, the run is",
+        "older, and its readings took no time on the clock.",
+        "",
+        *table(head, rows, words=2),
+    ]
 
 
 def default_first(task: tuple[str, str, str, str | None, str]) -> tuple[object, ...]:
@@ -212,7 +209,8 @@ def contest(results: Results, runs: Sequence[Run], target: float) -> tuple[str, 
 def best_accuracy(runs: Sequence[Run], kind: str) -> str:
     """The best accuracy and the seconds of runs that did not reach their target."""
     best = float(np.mean([np.nanmax(run.evaluations[:, COLUMN[kind]]) for run in runs]))
-    return f"never; {percent(best)} in {spread(float(run.evaluations[-1, 1]) for run in runs)} s"
+    words = f"never; {percent(best)} in {spread(float(run.evaluations[-1, 1]) for run in runs)} s"
+    return words + ", then gave up" * any(run.gave_up for run in runs)
 
 
 def forecast_table(results: Results) -> list[str]:

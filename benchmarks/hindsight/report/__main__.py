@@ -11,24 +11,18 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from benchmarks.hindsight.pictures import draw_all
-from benchmarks.hindsight.runs import Results, mean_rounds, missing, optimum, read_results
-from benchmarks.hindsight.settings import FLEETS, RESULTS, SETTINGS
-from benchmarks.hindsight.tables import (
-    contest,
+from benchmarks.hindsight.report.pictures import draw_all
+from benchmarks.hindsight.report.tables import (
     contest_table,
     forecast_table,
     grid_tables,
-    judgement,
     law_table,
-    named,
-    number,
-    own_runs,
     paper_table,
-    percent,
-    spread,
-    table,
+    trained_cells,
 )
+from benchmarks.hindsight.report.verdicts import asked_and_reached, rankings, summary
+from benchmarks.hindsight.runs import Results, missing, read_results, undecided
+from benchmarks.hindsight.settings import RESULTS, SETTINGS
 
 HEAD = """Made by `python -m benchmarks.hindsight.report` from trainings of `python -m benchmarks.hindsight`.
 
@@ -41,52 +35,29 @@ HEAD = """Made by `python -m benchmarks.hindsight.report` from trainings of `pyt
 - *Fixed* plans are alike for all devices. The fixed plan with the least mean seconds over the seeds is the
   *hindsight optimum* (bold). A plan with a batch size and a cut for each device can be faster: then the ratio
   is below 1.
+- Some seeds have a part of the fixed plans only. A mean over seeds is taken over the plans that all of these
+  seeds have. Laws and forecasts use the seeds with the most plans.
 - ± is the standard deviation over the seeds. "2 of 3" means that two of three seeds reached the target.
 """
-
-
-def summary(results_of_all: Sequence[Results]) -> list[str]:
-    """HASFL with default options, at the higher target of every setting."""
-    head = [
-        "setting",
-        "fleet",
-        "target",
-        "HASFL, s",
-        "best fixed, s",
-        "ratio",
-        "Spearman, measured",
-        "paper's",
-    ]
-    rows = []
-    for results in results_of_all:
-        target = SETTINGS[results.setting].targets[1]
-        for fleet in FLEETS:
-            runs = own_runs(results, fleet)
-            best = optimum(results, target, "mean", fleet)
-            best_words = number(best.seconds) + f" ({named(best.cell)})" if best is not None else "–"
-            cost = contest(results, runs, target) if runs else ("–", best_words, "–")
-            ranks = [ranking(results, fleet, constants) for constants in (None, "paper")]
-            rows.append([results.setting, fleet, percent(target), *cost, *ranks])
-    note = (
-        "HASFL serves the mean. Spearman is the rank correlation of forecast and real rounds, with measured "
-        "constants and with the paper's."
-    )
-    return ["## In short", "", note, "", *table(head, rows, words=2)]
-
-
-def ranking(results: Results, fleet: str, constants: str | None) -> str:
-    """Spearman's correlation of forecast and real rounds, over the runs of HASFL with these constants."""
-    target = SETTINGS[results.setting].targets[1]
-    real = mean_rounds(results, target, "mean")
-    judgements = [judgement(run, real) for run in own_runs(results, fleet, constants)]
-    return spread(verdict.spearman for _, verdict in judgements if verdict is not None)
 
 
 def chapter(results: Results) -> list[str]:
     """All tables of a setting."""
     lacking = missing(results)
-    seeds = ", ".join(map(str, results.seeds)) or "none"
-    lines = [f"## {results.setting}", "", f"Seeds of fixed plans: {seeds}.", ""]
+    setting = SETTINGS[results.setting]
+    what = f"{setting.network} on {setting.data}, {setting.partition}, "
+    what += f"N = {setting.devices}, I = {setting.interval}."
+    lines = [f"## {results.setting}", "", what, ""]
+    lines += ["Fixed plans:", "", *trained_cells(results), ""] if results.fixed else []
+    open_cases = undecided(results, setting.targets[1], "mean")
+    if open_cases:
+        lines += [
+            "Ended before the time of the best fixed plan and without the higher target (mean served), so",
+            "that more rounds might have made them better:",
+            "",
+            *(f"- {words}" for words in open_cases),
+            "",
+        ]
     lines += ["Missing:", "", *(f"- {words}" for words in lacking), ""] if lacking else []
     if results.fixed:
         lines += contest_table(results) if results.made else []
@@ -99,8 +70,10 @@ def chapter(results: Results) -> list[str]:
 
 def report(results_of_all: Sequence[Results], title: str) -> str:
     """The whole report in Markdown."""
+    parts = (summary, asked_and_reached, rankings)
+    first = (line for part in parts for line in part(results_of_all))
     chapters = (line for results in results_of_all for line in chapter(results))
-    return "\n".join([title, "", HEAD, *summary(results_of_all), *chapters]).rstrip() + "\n"
+    return "\n".join([title, "", HEAD, *first, *chapters]).rstrip() + "\n"
 
 
 def main() -> None:
@@ -110,7 +83,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the trained runs")
     parser.add_argument("--out", type=Path, help="a folder for the report and the pictures")
     options = parser.parse_args()
-    benchmarks, today = Path(__file__).parents[1], date.today().isoformat()
+    benchmarks, today = Path(__file__).parents[2], date.today().isoformat()
     path = options.out / "hindsight.md" if options.out else benchmarks / f"hindsight_{today}.md"
     pictures = options.out or benchmarks.parent / "docs"
     pictures.mkdir(parents=True, exist_ok=True)

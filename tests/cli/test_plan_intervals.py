@@ -1,0 +1,140 @@
+"""`hasfl plan --interval`: batch sizes, cuts and the interval together."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hasfl.cli.plans.interval_view import LAW_ENDS, LEFT_OUT
+from hasfl.planning.intervals import LADDER
+from tests.cli.conftest import Hasfl
+from tests.cli.test_plan import DEMO, EXAMPLE, MEASURED, write
+from tests.problems import raw
+
+
+def problem(folder: Path, kind: str, **changes: object) -> Path:
+    if kind == "measured":
+        changes = {"constants": MEASURED, "target": ...} | changes
+    return write(folder, raw(**changes))
+
+
+def printed(hasfl: Hasfl, *arguments: object) -> dict[str, Any]:
+    outcome = hasfl("plan", *arguments, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    found: dict[str, Any] = json.loads(outcome.out)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["measured", "paper"])
+def test_one_interval_is_that_of_a_file_with_it(hasfl: Hasfl, tmp_path: Path, kind: str) -> None:
+    """Measured drift follows the interval; the paper's bound has the interval itself."""
+    other: dict[str, Any] = {"interval": 40}
+    if kind == "measured":
+        drift = [0.05 * (40 / 15) ** 0.4] * 5
+        other |= {"constants": MEASURED | {"drift_of": drift}}
+    (tmp_path / "other").mkdir()
+    expected = printed(hasfl, problem(tmp_path / "other", kind, **other))
+    found = printed(hasfl, problem(tmp_path, kind), "--interval", 40)
+    assert found["interval"] == 40
+    for field in ("objective", "rounds", "round_seconds"):
+        assert found[field] == pytest.approx(expected[field], rel=1e-3)
+    assert found["aggregation_seconds"] == expected["aggregation_seconds"]
+
+
+@pytest.mark.parametrize("kind", ["measured", "paper"])
+def test_best_is_the_best_of_single_intervals(hasfl: Hasfl, tmp_path: Path, kind: str) -> None:
+    path = problem(tmp_path, kind)
+    found = printed(hasfl, path, "--interval", "best")
+    tried = {each["interval"]: each for each in found["intervals"]}
+    assert {15} < set(tried) <= {15, *LADDER}
+    for interval in (1, 5, 15):
+        alone = printed(hasfl, path, "--interval", interval)
+        assert alone["objective"] == pytest.approx(tried[interval]["objective"], rel=2e-3)
+        assert tried[interval]["gap"] <= 1e-3 * (1 + 1e-9)
+    best = tried[found["interval"]]
+    assert best["relative_time"] == 1.0
+    assert all(each["relative_time"] >= 1 for each in tried.values())
+    assert found["objective"] == best["objective"] == min(each["objective"] for each in tried.values())
+    assert found["batch_sizes"] == best["batch_sizes"]
+    least = found["objective"] * (1 - found["other_intervals_save_at_most"])
+    for interval in (4, 10, 22, 33):
+        assert printed(hasfl, path, "--interval", interval)["objective"] >= least * (1 - 1e-9)
+
+
+def test_the_table_says_which_is_best_and_what_is_left_out(hasfl: Hasfl, tmp_path: Path) -> None:
+    shown = hasfl("plan", problem(tmp_path, "measured"), "--interval", "50,5,15,5").out
+    rows = re.findall(r"^ +(\d+) .* %(.*)$", shown.partition("The best plan for each interval")[2], re.M)
+    assert [int(interval) for interval, _ in rows] == [5, 15, 50]
+    best = [int(interval) for interval, mark in rows if "◀ best" in mark]
+    assert len(best) == 1
+    assert f"an aggregation every {best[0]}:" in shown
+    assert " ".join(LEFT_OUT.split()) in " ".join(shown.split())
+    assert LAW_ENDS in shown
+    assert "No other interval" not in shown
+    whole = hasfl("plan", problem(tmp_path, "measured"), "--interval", "best").out
+    assert re.search(r"No other interval up to \d+ saves more than [\d.]+ % of the time", whole)
+    assert "for each interval" not in hasfl("plan", problem(tmp_path, "measured"), "--interval", "5").out
+    assert "R∞ counts" not in hasfl("plan", problem(tmp_path, "paper"), "--interval", "best").out
+
+
+def test_an_interval_out_of_reach_has_a_row(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = problem(tmp_path, "paper")
+    assert "no plan reaches the target" in hasfl("plan", path, "--interval", "5,1000").out
+    last = printed(hasfl, path, "--interval", "5,1000")["intervals"][-1]
+    assert last["interval"] == 1000
+    assert "target" in last["trouble"]
+
+
+def test_guesses_give_relative_times(hasfl: Hasfl) -> None:
+    found = printed(hasfl, DEMO, "--interval", "best")
+    assert found["constants"] == "guessed"
+    for each in (found, *found["intervals"]):
+        assert not {"objective", "rounds", "lower_bound"} & set(each)
+    assert min(each["relative_time"] for each in found["intervals"]) == 1.0
+    shown = hasfl("plan", DEMO, "--interval", "1,20").out
+    assert "training, over the best" in shown
+    assert "1.000 ×" in shown
+
+
+def test_guesses_for_another_interval_are_those_of_a_scenario_with_it(hasfl: Hasfl, tmp_path: Path) -> None:
+    """Also from an interval of 1, with which nothing drifts."""
+    text = DEMO.read_text()
+    interval = re.search(r"^interval = \d+", text, re.M)
+    assert interval is not None
+    for written in ("1", "7"):
+        (tmp_path / f"{written}.toml").write_text(text.replace(interval[0], f"interval = {written}"))
+    there = printed(hasfl, tmp_path / "7.toml")
+    assert printed(hasfl, tmp_path / "1.toml", "--interval", 7)["cuts"] == there["cuts"]
+
+
+def test_why_is_for_the_best_interval(hasfl: Hasfl, tmp_path: Path) -> None:
+    path, fixed = problem(tmp_path, "measured"), ("--batch", 8, "--cut", 2, "--why")
+    found = printed(hasfl, path, "--interval", "best", *fixed)
+    assert found["interval"] != 15
+    alone = printed(hasfl, path, "--interval", found["interval"], *fixed)
+    assert (found["set_by"], found["upgrades"]) == (alone["set_by"], alone["upgrades"])
+    assert found["upgrades"] != printed(hasfl, path, *fixed)["upgrades"]
+
+
+@pytest.mark.slow
+def test_sensitivity_is_for_the_best_interval(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = problem(tmp_path, "measured")
+    found = printed(hasfl, path, "--interval", "2,40", "--sensitivity")
+    alone = printed(hasfl, path, "--interval", found["interval"], "--sensitivity")
+    predicted, expected = (
+        [each["predicted_seconds"] for each in one["sensitivity"]] for one in (found, alone)
+    )
+    assert predicted == pytest.approx(expected, rel=2e-3)
+
+
+def test_what_is_fixed_stays_fixed(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = problem(tmp_path, "measured")
+    found = printed(hasfl, path, "--interval", "best", "--batch", 8, "--cut", 2)
+    assert (found["batch_sizes"], found["cuts"]) == ([8] * 3, [2] * 3)
+    assert found["other_intervals_save_at_most"] < 0.1
+    assert (
+        printed(hasfl, EXAMPLE, "--interval", "5,8", "--solver", "bcd")["other_intervals_save_at_most"]
+        is None
+    )

@@ -1,0 +1,129 @@
+"""The filter of a learning curve, against the Gaussian process that it filters."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hasfl.forecasting.curve import (
+    PULL,
+    SLOPE_ERROR,
+    USUAL_SLOPE,
+    WANDER,
+    Curve,
+    Standing,
+    Trend,
+    of_accuracy,
+    of_loss,
+)
+
+STEPS = 4000  # of the slow way
+
+
+def slow_moments(
+    way: float, level: float, slope: float, variances: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of (z, slope) after a way, in very many small steps of the two equations."""
+    dx = way / STEPS
+    move = np.array([[1.0, dx], [0.0, 1 - PULL * dx]])
+    mean, covariance = np.array([level, slope]), variances
+    for _ in range(STEPS):
+        mean = move @ mean + [0.0, PULL * USUAL_SLOPE * dx]
+        covariance = move @ covariance @ move.T + np.diag([0.0, WANDER**2 * dx])
+    return mean, covariance
+
+
+@given(st.floats(0.01, 5.0), st.floats(-3, 3), st.floats(-1, 4))
+def test_a_trend_moves_as_its_equations_say(way: float, level: float, slope: float) -> None:
+    trend = Trend(*(np.asarray(v) for v in (0.7, level, slope, 0.09, 0.02, 0.16)))
+    mean, covariance = slow_moments(way, level, slope, np.array([[0.09, 0.02], [0.02, 0.16]]))
+    moved = trend.at(0.7 + way)
+    assert [moved.level, moved.slope] == pytest.approx(mean, abs=5e-3)
+    ours = [moved.level_variance, moved.covariance, moved.slope_variance]
+    assert ours == pytest.approx(covariance[[0, 0, 1], [0, 1, 1]], rel=5e-3)
+
+
+@given(st.lists(st.floats(0.01, 2.0), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+def test_the_filter_is_the_conditional_gaussian(ways: list[float], seed: int) -> None:
+    """All evaluations at once, by the covariance matrix of z at all x, and by the filter one by one."""
+    rng = np.random.default_rng(seed)
+    xs = np.cumsum([0.0, *ways])
+    read = [
+        Standing(z, e)
+        for z, e in zip(rng.normal(0, 1, len(xs)), rng.uniform(0.05, 0.5, len(xs)), strict=True)
+    ]
+    first = read[0]
+    starts = [Trend.begun(0.0, first).at(x) for x in xs]
+    means = np.array([float(start.level) for start in starts])
+    # From x_a on, z is carried on by z and slope at x_a; what comes on top does not depend on them.
+    covariance = np.zeros((len(xs), len(xs)))
+    for a, start in enumerate(starts):
+        for b in range(a, len(xs)):
+            carried = -math.expm1(-PULL * (xs[b] - xs[a])) / PULL
+            covariance[a, b] = covariance[b, a] = start.level_variance + carried * start.covariance
+    gain = covariance[:, 1:] @ np.linalg.inv(
+        covariance[1:, 1:] + np.diag([each.error**2 for each in read[1:]])
+    )
+    surprise = np.array([each.z for each in read[1:]]) - means[1:]
+    trend = Trend.begun(0.0, first)
+    likelihood = 0.0
+    for x, each in zip(xs[1:], read[1:], strict=True):
+        trend = trend.at(x)
+        likelihood += float(trend.log_likelihood(each))
+        trend = trend.reading(each)
+    assert float(trend.level) == pytest.approx((means + gain @ surprise)[-1], abs=1e-8)
+    assert float(trend.level_variance) == pytest.approx(
+        (covariance - gain @ covariance[1:])[-1, -1], abs=1e-8
+    )
+    whole = covariance[1:, 1:] + np.diag([each.error**2 for each in read[1:]])
+    density = -(surprise @ np.linalg.solve(whole, surprise) + np.linalg.slogdet(whole)[1]) / 2
+    assert likelihood == pytest.approx(density, abs=1e-7)
+
+
+def test_many_trends_at_once_are_each_of_them() -> None:
+    xs = np.array([0.3, 1.1, 2.0])
+    together = Trend.begun(0.0, Standing(0.1, 0.2)).at(xs).reading(Standing(1.0, 0.3))
+    for k, x in enumerate(xs):
+        alone = Trend.begun(0.0, Standing(0.1, 0.2)).at(x).reading(Standing(1.0, 0.3))
+        assert float(alone.level) == together.level[k]
+        assert float(alone.slope_variance) == together.slope_variance[k]
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 10_000))
+def test_a_better_accuracy_stands_higher(one: float, other: float, samples: int) -> None:
+    lower, higher = sorted((one, other))
+    assert of_accuracy(lower, samples).z <= of_accuracy(higher, samples).z
+    assert of_accuracy(one, samples).z == pytest.approx(-of_accuracy(1 - one, samples).z, abs=1e-6)
+
+
+@given(st.floats(1e-6, 50))
+def test_a_loss_stands_where_its_probability_stands(loss: float) -> None:
+    q = math.exp(-loss)
+    expected = math.log(q) - math.log1p(-q)
+    assert of_loss(loss, 100).z == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_more_samples_tell_more() -> None:
+    for standing in (of_accuracy, of_loss):
+        errors = [standing(0.4, samples).error for samples in (10, 100, 10_000)]
+        assert errors == sorted(errors, reverse=True)
+        assert errors[0] > 2 * errors[2]
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.5, 1.5])
+def test_scores_at_the_edge_stay_finite(value: float) -> None:
+    assert all(map(math.isfinite, of_accuracy(value, 20)))
+    assert all(map(math.isfinite, of_loss(value, 20)))
+
+
+def test_a_curve_learns_its_slope() -> None:
+    """Exact evaluations on a line: the slope is found, and it is known far better than before."""
+    curve = Curve(Standing(3.0, 0.1))
+    for t in range(1, 40):
+        curve.read(t, Standing(0.5 * math.log(t), 1e-3), float(t))
+    assert curve.trend is not None
+    assert float(curve.trend.slope) == pytest.approx(0.5, abs=0.05)
+    assert float(curve.trend.slope_variance) < SLOPE_ERROR**2 / 4
+    assert [each.round for each in curve.evaluations] == list(range(1, 40))

@@ -1,0 +1,237 @@
+"""Forecasts of the end of a training, against trainings that go on to their end."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hasfl.constants import MeasuredConstants
+from hasfl.forecast import GoalForecast
+from hasfl.forecasting.budgets import budget_end
+from hasfl.goal import Goal
+from hasfl.plan import Plan
+from hasfl.record import RoundRecord
+from hasfl.theory.measured_rounds import MeasuredRounds
+from hasfl.theory.traffic import Arrangement
+from hasfl.training.forecaster import Forecaster
+from hasfl.training.loop import Training
+from tests.reporting.runs import record
+from tests.training.fakes import small_profile, training
+
+SMALL, LARGE = Plan([1, 1, 1], [1, 1, 1]), Plan([32, 32, 32], [1, 1, 1])
+EVERY, HELD_OUT = 10, 100_000
+
+
+def law(noise: float = 8.0, rounds: float = 1.0) -> MeasuredRounds:
+    constants = MeasuredConstants(rounds=rounds, noise=noise, drift_of=np.zeros(3))
+    return MeasuredRounds.with_constants(constants, small_profile(), devices=3, interval=EVERY)
+
+
+def forecaster(goal: Goal, known: MeasuredRounds | None = None, **changes: Any) -> Forecaster:
+    fields = {"evaluate_every": EVERY, "interval": EVERY, "held_out": HELD_OUT} | changes
+    return Forecaster(goal=goal, law=lambda round, devices: known, **fields)
+
+
+def logistic(u: float) -> float:
+    """A learning curve whose z is the line 1.2 ln u − 5."""
+    return 1 / (1 + math.exp(5 - 1.2 * math.log(u)))
+
+
+def run(plans: list[Plan], known: MeasuredRounds | None) -> list[RoundRecord]:
+    """The records of a training with these plans, whose accuracy is `logistic` of its progress."""
+    records, u = [], 0.0
+    for t, plan in enumerate(plans, start=1):
+        u += 1.0 if known is None else known.progress(plan)
+        q = logistic(u) if t % EVERY == 0 else None
+        scores = {} if q is None else {"held_out_accuracy": q, "held_out_loss": -math.log(q), "accuracy": q}
+        records.append(record(t, plan=plan, clock=0.1 * t, samples=0, **scores))
+    return records
+
+
+def watched(goal: Goal, records: list[RoundRecord], known: MeasuredRounds | None) -> GoalForecast:
+    forecasts = forecaster(goal, known)
+    for each in records:
+        forecasts.watch(each)
+    found = forecasts.forecast(records[-1], 0.5)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("goal", [Goal(accuracy=0.8), Goal(loss=-math.log(0.8))])
+def test_a_curve_that_goes_on_as_it_began_is_forecast(goal: Goal) -> None:
+    records = run([SMALL] * 600, None)
+    end = next(each.round for each in records if (each.held_out_accuracy or 0) >= 0.8)
+    found = watched(goal, records[: end // 3], None)
+    assert found.rounds == pytest.approx(end, rel=0.1)
+    assert found.fewest_rounds is not None
+    assert found.most_rounds is not None
+    assert found.fewest_rounds <= end <= found.most_rounds
+    assert found.seconds_left == pytest.approx(0.5 * (found.rounds - end // 3))
+    assert found.measure == ("accuracy" if goal.accuracy else "loss")
+
+
+def test_rounds_count_by_what_their_plans_are_worth() -> None:
+    """After a change of the plan, the forecast is that of the whole curve over progress."""
+    known = law()
+    records = run([SMALL] * 300 + [LARGE] * 900, known)
+    end = next(each.round for each in records if (each.held_out_accuracy or 0) >= 0.8)
+    u_end = sum(known.progress(each.plan) for each in records[:end])
+    found = watched(Goal(accuracy=0.8), records[:310], known)
+    assert found.rounds == pytest.approx(end, rel=0.1)
+    assert found.endless_rounds == pytest.approx(u_end, rel=0.1)
+    blind = watched(Goal(accuracy=0.8), records[:310], None)
+    assert blind.rounds is None or blind.rounds > 1.5 * end
+
+
+@given(st.integers(1, 60), st.sampled_from([0, 7, 35]))
+def test_a_resumed_training_forecasts_the_same(rounds: int, read: int) -> None:
+    """Also if constants were read on the way: what rounds before are worth follows from the newest ones."""
+    records = run([SMALL] * 25 + [LARGE] * 35, law())
+    if read:
+        records[read - 1] = replace(records[read - 1], constants={"noise": 8.0})
+    goal = Goal(accuracy=0.8)
+    whole, resumed = forecaster(goal, law()), forecaster(goal, law())
+    for each in records[:rounds]:
+        whole.watch(each)
+    resumed.restore(records[:rounds])
+    for each in records[rounds:]:
+        whole.watch(each)
+        resumed.watch(each)
+    assert whole.forecast(records[-1], 0.5) == resumed.forecast(records[-1], 0.5)
+    assert whole.stretches == resumed.stretches
+
+
+def test_new_constants_change_the_rounds_before() -> None:
+    records = run([SMALL] * 30 + [LARGE] * 30, law())
+    current = [law(noise=0.1)]
+    forecasts = Forecaster(
+        goal=Goal(accuracy=0.8),
+        evaluate_every=EVERY,
+        interval=EVERY,
+        held_out=HELD_OUT,
+        law=lambda round, devices: current[-1],
+    )
+    for each in records[:40]:
+        forecasts.watch(each)
+    current.append(law())
+    forecasts.watch(replace(records[40], constants={"noise": 8.0}))
+    fresh = forecaster(Goal(accuracy=0.8), law())
+    fresh.restore(records[:41])
+    forecasts.first_rounds = fresh.first_rounds
+    assert forecasts.forecast(records[40], 0.5) == fresh.forecast(records[40], 0.5)
+
+
+def test_the_first_forecast_stays() -> None:
+    """It is that of the constants, where they know R∞ of the goal; else that of the first evaluation."""
+    records, goal = run([SMALL] * 60, law()), Goal(accuracy=0.8)
+    for known, expected in ((law(rounds=100.0), 900), (law(), None)):
+        forecasts, told = forecaster(goal, known), []
+        for each in records:
+            forecasts.watch(each)
+            if each.accuracy is not None:
+                told.append(forecasts.forecast(each, 0.5))
+        firsts = {each.first_rounds for each in told if each is not None}
+        assert firsts == {expected or told[1].rounds}
+        resumed = forecaster(goal, known)
+        resumed.restore([*records[:-1], replace(records[-1], forecast=told[1])])
+        assert resumed.first_rounds == told[1].first_rounds
+
+
+def test_a_model_that_stays_is_read_once() -> None:
+    """A served mean changes with aggregations only; the same scores again tell nothing new."""
+    records = run([SMALL] * 30, None)
+    first, second = records[9], records[19]
+    same = {"held_out_accuracy": first.held_out_accuracy, "held_out_loss": first.held_out_loss}
+    none = {"held_out_accuracy": None, "held_out_loss": None}
+    again, left_out = ([*records[:19], replace(second, **each), *records[20:]] for each in (same, none))
+    goal = Goal(accuracy=0.8)
+    assert watched(goal, again, None) == watched(goal, left_out, None) != watched(goal, records, None)
+
+
+def test_an_evaluation_before_its_time_is_left_out() -> None:
+    """A budget may end in it. A training that goes on must not know it."""
+    records = run([SMALL] * 30, None)
+    early = {"held_out_accuracy": 0.7, "held_out_loss": 0.3}
+    hurried = [*records[:14], replace(records[14], **early), *records[15:]]
+    goal = Goal(accuracy=0.8)
+    assert watched(goal, hurried, None) == watched(goal, records, None)
+
+
+def test_scores_that_are_no_numbers_are_left_out() -> None:
+    records = run([SMALL] * 30, None)
+    broken = [*records[:19], replace(records[19], held_out_loss=math.nan), *records[20:]]
+    found = watched(Goal(accuracy=0.8), broken, None)
+    assert found.rounds is not None
+
+
+def test_nothing_is_said_before_the_second_evaluation_and_without_a_goal() -> None:
+    records = run([SMALL] * 19, None)
+    for goal in (Goal(accuracy=0.8), Goal(converged=True)):
+        forecasts = forecaster(goal)
+        for each in records:
+            forecasts.watch(each)
+        assert forecasts.forecast(records[-1], 0.5) is None
+
+
+def test_a_goal_that_no_curve_reaches_is_out_of_sight() -> None:
+    scores = {"held_out_accuracy": 0.1, "held_out_loss": 2.3, "accuracy": 0.1}
+    records = [record(t, plan=SMALL, **(scores | {"held_out_loss": 2.3 + t / 1e6})) for t in range(1, 200)]
+    found = watched(Goal(accuracy=1.0), records, None)
+    assert found.rounds is None
+    assert found.seconds_left is None
+    assert found.most_rounds is None
+
+
+@pytest.mark.parametrize(
+    "goal", [Goal(rounds=37), Goal(samples=400), Goal(seconds=9000.0), Goal(rounds=50, samples=300)]
+)
+def test_budgets_end_when_they_say(goal: Goal) -> None:
+    """The loop itself is the oracle: after each round, the forecast is the round that was last."""
+    loop = training(goal=goal, interval=1)
+    records = list(loop.rounds())
+    (order,) = {each.plan for each in records}
+    now = Arrangement(order, loop.observer.fleet(1, np.arange(3)), loop.clock.depth(order))
+    seconds = loop.clock.mean_round(now, 1)
+    ends = {budget_end(goal, each, seconds) for each in records}
+    (end,) = ends
+    assert end is not None
+    assert end.rounds == len(records)
+    assert end.budget in {name for name in ("rounds", "samples", "seconds") if getattr(goal, name)}
+
+
+def test_without_a_budget_there_is_no_end() -> None:
+    assert budget_end(Goal(accuracy=0.8), record(5), 0.5) is None
+
+
+def test_records_do_not_depend_on_budgets() -> None:
+    """So a training that goes on with a larger budget has the records of one that had it from the start."""
+    short, long = (
+        list(watching(Goal(accuracy=0.9, rounds=rounds), [0.3, 0.35, 0.4, 0.5]).rounds()) for rounds in (4, 8)
+    )
+    assert [each.forecast for each in short] == [each.forecast for each in long[:4]]
+    assert short[3].forecast is not None
+
+
+def test_a_goal_that_is_reached_is_not_forecast() -> None:
+    records = list(watching(Goal(accuracy=0.9), [0.3, 0.6, 0.7, 0.95]).rounds())
+    forecast = [each.round for each in records if each.forecast is not None]
+    assert (forecast, len(records)) == ([4, 6], 8)
+
+
+def watching(goal: Goal, accuracies: list[float]) -> Training:
+    """A loop among stand-ins with an evaluation every two rounds."""
+    loop = training(goal=goal, evaluate_every=2, accuracies=accuracies)
+    loop.forecaster = forecaster(goal, evaluate_every=2, interval=2)
+    return loop
+
+
+def test_records_keep_forecasts() -> None:
+    found = watched(Goal(accuracy=0.8), run([SMALL] * 30, None), None)
+    kept = record(30, forecast=found)
+    assert RoundRecord.from_json(kept.as_json()).forecast == found
+    older = {name: value for name, value in kept.as_json().items() if name != "forecast"}
+    assert RoundRecord.from_json(older).forecast is None
