@@ -23,12 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.hindsight.laws import fitted_constants
 from benchmarks.hindsight.report.words import number, percent, table
-from benchmarks.hindsight.runs import mean_rounds, read_results
 from benchmarks.hindsight.settings import RESULTS, SETTINGS, Cell, Task
 from hasfl.effort import Learnt, TimeSpent
 from hasfl.plan import Order
+from hasfl.readings.belief import Belief
 from hasfl.readings.probe import Probe
 from hasfl.readings.sources import TrackedConstants
 
@@ -164,10 +163,13 @@ class Seen(NamedTuple):
         return cls(float(np.average(logs, weights=weights)), float(1 / math.sqrt(weights.sum())))
 
 
-def share_upto(row: Row) -> list[float]:
-    """The share of the noise in the first J layers, for each J."""
-    drift = np.cumsum(row["drift_of"])
-    shares: list[float] = (drift / drift[-1]).tolist()
+def share_upto(setting: str) -> list[float]:
+    """The share of the first J layers in the drift, for each J, as training believes it."""
+    from benchmarks.hindsight.runs import profile_of
+
+    chosen = SETTINGS[setting]
+    belief = Belief.guessed(profile_of(setting), chosen.devices, chosen.interval)
+    shares: list[float] = belief.share_of.cumsum().tolist()
     return shares
 
 
@@ -175,13 +177,10 @@ def noise_of(rows: Sequence[Row]) -> Seen:
     return Seen.of((row["read_noise"], row["read_noise_error"]) for row in rows)
 
 
-def drift_of(rows: Sequence[Row]) -> Seen:
-    """Drift of the whole model: that of the private layers over their share of the noise."""
-    pairs = []
-    for row in rows:
-        read, share = row.get("read_drift"), share_upto(row)[row["cut"] - 1]
-        pairs.append((None if read is None or share <= 0 else read / share, row.get("read_drift_error")))
-    return Seen.of(pairs)
+def drift_of(rows: Sequence[Row], share: float) -> Seen:
+    """Drift of the whole model: that of the private layers over their share."""
+    reads = [(row.get("read_drift"), row.get("read_drift_error")) for row in rows]
+    return Seen.of((None if read is None else read / share, error) for read, error in reads)
 
 
 def believed(rows: Sequence[Row], value: Callable[[Row], float], error: str) -> Seen:
@@ -203,13 +202,16 @@ class Grid:
 NO_GRID = Grid(Seen(0.0, math.inf), Seen(0.0, math.inf), 0.0, 0.0)
 
 
-def grid_constants(setting: str, rows: Sequence[Row]) -> Grid:
-    """The constants that fit the rounds of the grid, with the shares of the noise that readings saw."""
+def grid_constants(setting: str) -> Grid:
+    """The constants that fit the rounds of the grid."""
+    from benchmarks.hindsight.laws import fitted_constants
+    from benchmarks.hindsight.runs import mean_rounds, read_results
+
     results = read_results(RESULTS, setting)
     if not results.fixed:
         return NO_GRID
-    shares = np.mean([share_upto(row) for row in rows], axis=0)
-    upto = {cut: float(shares[cut - 1]) for cut in SETTINGS[setting].cuts}
+    shares = share_upto(setting)
+    upto = {cut: shares[cut - 1] for cut in SETTINGS[setting].cuts}
     rounds = mean_rounds(results, SETTINGS[setting].targets[1], "mean")
     fit = fitted_constants(rounds, upto, skewed=SETTINGS[setting].partition != "iid")
     if fit is None:
@@ -223,27 +225,26 @@ def report(folder: Path, setting: str) -> list[str]:
     rows = stored(folder, setting)
     if not rows:
         return [f"## {setting}", "", "No readings are stored.", ""]
-    grid = grid_constants(setting, rows)
+    grid, shares = grid_constants(setting), share_upto(setting)
     plans: dict[Cell, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (row["cut"], row["b"])):
         plans.setdefault((row["b"], row["cut"]), []).append(row)
     head = ["cut", "b", "share of private layers", "noise read", f"within {CLOSE:g}", "drift read"]
     head += [f"within {CLOSE:g}", "skew read", "noise believed", "drift believed"]
-    lines = [plan_row(cell, of_plan, grid) for cell, of_plan in plans.items()]
+    lines = [plan_row(cell, of_plan, grid, shares[cell[1] - 1]) for cell, of_plan in plans.items()]
     return [
         f"## {setting}",
         "",
         *introduction(setting, rows, grid),
         "",
         *table(head, lines),
-        *closeness(plans, grid),
+        *closeness(plans, grid, shares),
     ]
 
 
-def plan_row(cell: Cell, rows: Sequence[Row], grid: Grid) -> list[str]:
+def plan_row(cell: Cell, rows: Sequence[Row], grid: Grid, share: float) -> list[str]:
     """Everything that the readings under one plan saw."""
-    noise, drift = noise_of(rows), drift_of(rows)
-    share = float(np.mean([share_upto(row)[cell[1] - 1] for row in rows]))
+    noise, drift = noise_of(rows), drift_of(rows, share)
     skews = [row["read_skew"] for row in rows if row.get("read_skew") is not None]
     marks = [
         "–" if not (seen.known and real.known) else "yes" if seen.close_to(real) else "**no**"
@@ -271,13 +272,14 @@ def introduction(setting: str, rows: Sequence[Row], grid: Grid) -> list[str]:
     return [*lines, f"{words} (largest misfit {grid.misfit:.0%})."]
 
 
-def closeness(plans: dict[Cell, list[Row]], grid: Grid) -> list[str]:
+def closeness(plans: dict[Cell, list[Row]], grid: Grid, shares: Sequence[float]) -> list[str]:
     """How many plans have readings near the grid's values."""
     sentences = []
-    for name, of, real in (("Noise", noise_of, grid.noise), ("Drift", drift_of, grid.drift)):
+    noises = [noise_of(rows) for rows in plans.values()]
+    drifts = [drift_of(rows, shares[cut - 1]) for (_, cut), rows in plans.items()]
+    for name, seen, real in (("Noise", noises, grid.noise), ("Drift", drifts, grid.drift)):
         if not real.known:
             continue
-        seen = [of(rows) for rows in plans.values()]
         told = [each for each in seen if each.known]
         close = sum(each.close_to(real) for each in told)
         sentences.append(
