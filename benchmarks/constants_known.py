@@ -1,7 +1,6 @@
-"""How good are readings of the constants, how does ε change plans, and which plans come from other settings?
+"""How good are readings of the constants, and how does ε change plans?
 
-    python -m benchmarks.constants_known            # docs/constants_known.png and constants_epsilon.png
-    python -m benchmarks.constants_known --table    # constants and plans of 16 combinations of settings
+    python -m benchmarks.constants_known    # docs/constants_known.png and constants_epsilon.png
 
 The first picture uses a problem whose constants are known: least squares, y = x·w* + e with x Gaussian in d
 dimensions, at w = w*. There σ² = d E e² and G² = σ²/b. The overshoot of a step on n samples (how much the
@@ -9,20 +8,17 @@ step lowers the slope that its own samples see) is 1 + (d + 1)/n times the carri
 samples). So with N devices the noise is (d + 1)/N.
 """
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hasfl import FleetRanges, Plan, Seeds, draw_fleet, simulate
-from hasfl.data import load_dataset, partition
-from hasfl.networks import LayeredModel, network
+from hasfl import Plan, Seeds
+from hasfl.networks import LayeredModel
 from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan
 from hasfl.readings.noise_and_drift import take_reading
@@ -53,8 +49,6 @@ DIMENSIONS = (8, 32, 128)  # for the paper's constants
 NOISE_DIMENSIONS = (16, 32, 64, 128, 256, 512)
 BATCH = 16  # the batch size of the training
 RATE = 0.3  # so large that noise costs all of its rounds
-
-ROUNDS_OF_TABLE = 255
 
 
 def half_square(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -166,45 +160,7 @@ def draw_epsilon(path: Path) -> None:
     save_figure(figure, path)
 
 
-def table() -> None:
-    """Print the noise after each reading, the last drift and the last plan, for combinations of settings."""
-    data = load_dataset("digits")
-    head = "| γ | optimiser | norm | data | noise | drift of all layers | b | cuts "
-    print(f"{head}| accuracy, {ROUNDS_OF_TABLE} rounds |")
-    print("|--:|---|---|---|--:|--:|---|---|--:|")
-    kinds: tuple[Literal["iid", "shards"], ...] = ("iid", "shards")
-    norms: tuple[Literal["batch", "none"], ...] = ("batch", "none")
-    for rate, optimizer, norm, kind in product((5e-4, 0.05), ("sgd", "momentum"), norms, kinds):
-        torch.manual_seed(0)
-        simulation = simulate(
-            network("small-cnn", norm=norm),
-            data,
-            draw_fleet(FleetRanges(devices=DEVICES), Seeds(0)),
-            shares=partition(data.y_train.numpy(), DEVICES, Seeds(0), kind=kind),
-            rounds=ROUNDS_OF_TABLE,
-            learning_rate=rate,
-            optimizer=optimizer,
-        )
-        records = list(simulation)
-        readings = [record.constants for record in records if record.constants is not None]
-        plan, noise = records[-1].plan, ", ".join(f"{reading['noise']:.2g}" for reading in readings) or "–"
-        drift = f"{sum(readings[-1]['drift_of']):.2g}" if readings else "–"
-        print(
-            f"| {rate:g} | {optimizer} | {norm} | {kind} | {noise} | {drift} "
-            f"| {plan.batch_sizes.min()} to {plan.batch_sizes.max()} "
-            f"| {plan.cuts.min()} to {plan.cuts.max()} | {records[-1].accuracy:.1%} |",
-            flush=True,
-        )
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--table", action="store_true")
-    if parser.parse_args().table:
-        table()
-        return
     draw_known(DOCS / "constants_known.png")
     draw_epsilon(DOCS / "constants_epsilon.png")
 

@@ -35,7 +35,7 @@ PLANS = tuple(name for name in SETTINGS if name not in ("digits-late", "digits-f
 BATCHES = (2, 4, 8, 16)
 ROUNDS = {"small-cnn": (15, 30, 60), "vgg16": (150, 300, 600), "resnet18": (150, 300, 600)}  # by network
 UNKNOWN = math.log(10)  # standard error of a logarithm: a number that may be wrong by more is not known
-CLOSE = 2.0  # a reading within this factor of the grid's value is close
+CLOSE = 2.0  # a reading within this factor of the grid's value, give or take its error, is close
 
 Row = dict[str, Any]  # a reading: its plan, seed and round, and the entry of the records
 
@@ -149,8 +149,8 @@ class Seen(NamedTuple):
         return f"{number(math.exp(self.log))} ×÷ {math.exp(self.error):.2f}" if self.known else "unknown"
 
     def close_to(self, other: "Seen") -> bool:
-        """Whether the two are within a factor of `CLOSE` of each other."""
-        return abs(self.log - other.log) <= math.log(CLOSE)
+        """Whether this is within a factor of `CLOSE` of the other, give or take the other's error."""
+        return abs(self.log - other.log) <= math.log(CLOSE) + other.error
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float | None, float | None]]) -> "Seen":
