@@ -162,8 +162,8 @@ def asked_and_reached(results_of_all: Sequence[Results]) -> list[str]:
         "## Asked and reached",
         "",
         "Means over the seeds, to the higher target, the running mean served. `hasfl-bcd` plans with the",
-        "paper's Algorithm 2 and the paper's constants, whose estimates are on the clock. Where it missed the",
-        "target or gave up, its last second counts, so the ratio is an upper limit.",
+        "paper's Algorithm 2 and the paper's constants, whose estimates are on the clock. Where it missed",
+        "the target or gave up, its last second counts, so the ratio is an upper limit.",
         "",
         *table(head, rows, words=2),
     ]
