@@ -40,9 +40,10 @@ def test_readings_are_averaged_as_independent_numbers(pairs: list[tuple[float, f
 
 
 def test_drift_of_private_layers_is_divided_by_their_share() -> None:
-    row = {"cut": 2, "drift_of": [1.0, 1.0, 6.0], "read_drift": 3.0, "read_drift_error": 0.2}
-    seen = drift_of([row])
+    row = {"cut": 2, "read_drift": 3.0, "read_drift_error": 0.2}
+    seen = drift_of([row], 0.25)
     assert math.exp(seen.log) == pytest.approx(3.0 / 0.25)
-    assert seen.close_to(Seen(math.log(12 * 1.99), 0.1))
-    assert not seen.close_to(Seen(math.log(12 * 2.01), 0.1))
-    assert np.isinf(drift_of([row | {"read_drift": None}]).error)
+    assert seen.close_to(Seen(math.log(12 * 1.99), 0.0))
+    assert not seen.close_to(Seen(math.log(12 * 2.01), 0.0))
+    assert seen.close_to(Seen(math.log(12 * 2.01), 0.1))  # give or take the other's error
+    assert np.isinf(drift_of([row | {"read_drift": None}], 0.25).error)
