@@ -222,10 +222,9 @@ def grid_constants(setting: str) -> Grid:
 
 def report(folder: Path, setting: str) -> list[str]:
     """The table of a setting."""
-    rows = stored(folder, setting)
+    rows, grid, shares = stored(folder, setting), grid_constants(setting), share_upto(setting)
     if not rows:
-        return [f"## {setting}", "", "No readings are stored.", ""]
-    grid, shares = grid_constants(setting), share_upto(setting)
+        return [f"## {setting}", "", grid_words(setting, grid), "", "No readings are stored.", ""]
     plans: dict[Cell, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (row["cut"], row["b"])):
         plans.setdefault((row["b"], row["cut"]), []).append(row)
@@ -235,7 +234,8 @@ def report(folder: Path, setting: str) -> list[str]:
     return [
         f"## {setting}",
         "",
-        *introduction(setting, rows, grid),
+        *introduction(rows),
+        grid_words(setting, grid),
         "",
         *table(head, lines),
         *closeness(plans, grid, shares),
@@ -258,18 +258,22 @@ def plan_row(cell: Cell, rows: Sequence[Row], grid: Grid, share: float) -> list[
     return [*row, f"{np.mean(skews):.2f}" if skews else "–", *(belief.words for belief in beliefs)]
 
 
-def introduction(setting: str, rows: Sequence[Row], grid: Grid) -> list[str]:
-    """What the columns mean, and what the grid says."""
+def introduction(rows: Sequence[Row]) -> list[str]:
+    """What the columns mean."""
     rounds, seeds = (sorted({row[name] for row in rows}) for name in ("round", "seed"))
-    lines = [
+    return [
         f"Readings in rounds {', '.join(map(str, rounds))}, seeds {', '.join(map(str, seeds))}; means of",
         "logarithms, weighted by the errors that the readings gave themselves (×÷ is one standard error).",
         "Drift is that of the whole model. Believed: after the last reading, the guess included.",
     ]
+
+
+def grid_words(setting: str, grid: Grid) -> str:
+    """What the grid says."""
     target = SETTINGS[setting].targets[1]
     words = f"**The grid** to {percent(target)}: noise {grid.noise.words}, drift {grid.drift.words}"
     words += f", skew {number(grid.skew)}" * (grid.skew > 0)
-    return [*lines, f"{words} (largest misfit {grid.misfit:.0%})."]
+    return f"{words} (largest misfit {grid.misfit:.0%})."
 
 
 def closeness(plans: dict[Cell, list[Row]], grid: Grid, shares: Sequence[float]) -> list[str]:

@@ -89,7 +89,7 @@ def single_sample_factor(rounds: Mapping[Cell, float], law: Law | None, cut: int
 
 @dataclass(frozen=True, slots=True)
 class FittedConstants:
-    """R = R∞ (1 + skew σ_J + noise/b (1 + drift σ_J)), where σ_J is the share of the noise up to cut J."""
+    """R = R∞ (1 + skew σ_J + noise/b (1 + drift σ_J)); σ_J is the share of the layers 1 to J in the drift."""
 
     endless: float  # R∞
     noise: float

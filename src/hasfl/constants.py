@@ -14,8 +14,8 @@ from hasfl.arrays import FloatL, frozen, quantities, quantity, same_length
 from hasfl.errors import InputError
 
 # n(1), the noise of a batch of one sample, where a private layer has batch norm. Without batch norm n(1) = 1.
-# Measured: hardly more than 1 for digits, 1.3 for VGG-16, 2 for ResNet-18 and for VGG-16 with two shards,
-# 3 for the small CNN on CIFAR-10 (docs/constants.md, "Single samples").
+# Measured: about 1 for digits, 1.6 for VGG-16, 2.2 to 3.3 for VGG-16 with two shards, 3 for the small CNN on
+# CIFAR-10 (docs/constants.md, "Single samples").
 SINGLE_NOISE = 1.5
 # The paper's bound has σ²/b for every batch size, so n(1) = 1.
 PAPER_SINGLE_NOISE = 1.0

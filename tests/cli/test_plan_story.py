@@ -79,7 +79,7 @@ def test_the_beginning_has_the_plan_and_the_time_of_a_round() -> None:
     assert plan_line.startswith(f"plan: {words} · a round takes ")
     if len(interval) == 3:  # a whole interval, with its aggregation
         assert plan_line.endswith(format_seconds(sum(interval) / 3))
-    assert reason.startswith("first plan: there is no reading yet, so it rests on an estimate of the noise")
+    assert reason.startswith("first plan: it rests on a noise of ")
 
 
 def test_every_change_is_told_with_its_round_and_its_plan() -> None:

@@ -97,10 +97,7 @@ def test_the_first_plan_says_what_it_rests_on() -> None:
     assert first_plan(known) == ("first plan: it rests on a noise of 3 samples",)
     guessed = a_problem(noise=0.5, noise_error=float(np.log(4)))
     (note,) = first_plan(guessed)
-    assert note == (
-        "first plan: there is no reading yet, so it rests on an estimate of the noise: 0.5 samples, right to "
-        "a factor of 4"
-    )
+    assert note == "first plan: it rests on a noise of 0.5 samples, right to a factor of 4"
     assert first_plan(a_problem(noise=1.0, noise_error=0.0))[0].endswith("a noise of 1 sample")
 
 

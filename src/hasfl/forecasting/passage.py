@@ -34,7 +34,7 @@ class Passage(NamedTuple):
     """Rounds in all until the goal is reached; infinite where it is out of sight."""
 
     rounds: float
-    fewest: float  # from `fewest` to `most` is a range that holds about 8 times out of 10
+    fewest: float  # from `fewest` to `most` is a range meant to hold 8 times out of 10
     most: float
 
 

@@ -16,8 +16,8 @@ from hasfl.profile import Profile
 from hasfl.readings.tracking import LEAST, Measured, Tracked
 
 # Guesses before the first reading, and by which factor a guess is wrong (one standard deviation).
-# Noise, in samples, divided by the 0.4th power of the number of weights. The grids say 0.5 to 0.8 samples for
-# 23 thousand weights, 5.4 for 11 million, and 13 for 15 million.
+# Noise, in samples, divided by the 0.4th power of the number of weights. The grids say 0.2 to 0.8 samples for
+# 23 thousand weights, 5 for 11 million, and 12 for 15 million.
 GUESSED_NOISE, NOISE_POWER, NOISE_FACTOR = 0.01, 0.4, 4.0
 # Drift of the whole model, divided by N I^0.4. The grids say 0.14 for VGG-16 and for ResNet-18.
 GUESSED_DRIFT, DRIFT_FACTOR = 0.14, 1.5

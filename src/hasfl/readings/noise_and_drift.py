@@ -115,9 +115,10 @@ class TakenBack:
 def effort_of_reading(probe: Probe, order: Order) -> Effort:
     """What devices and servers do for a reading.
 
-    Each device sends A and C through the model three times: with its own layers (losses only), with the mean
-    model, and with the displaced one. Before, it receives the mean model. Then its part of A's gradient goes
-    up to be averaged, and its part of the displacement comes down. A device alone has the mean model.
+    Each device sends A and C through the mean model and through the displaced one; some devices also send
+    them through their own layers (losses only). Before, devices receive the mean model. Then their parts of
+    A's gradient go up to be averaged, and their parts of the displacement come down. A device alone has the
+    mean model.
     """
     sizes = _half_sizes(probe, order)
     both, private = Pass(2 * sizes), probe.state.depth > 0 and len(order.devices) > 1

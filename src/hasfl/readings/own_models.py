@@ -1,7 +1,7 @@
 """What the devices' own models show just before an aggregation: drift and skew (docs/constants.md).
 
-The head of `readings/noise_and_drift.py` has the equations. Every device compares its own model w_i with the
-mean model w̄ on samples of its own.
+The head of `readings/noise_and_drift.py` has the equations. Up to `MOST_DEVICES` devices compare their own
+models w_i with the mean model w̄, each on samples of its own.
 """
 
 import math

@@ -39,10 +39,8 @@ def first_plan(problem: Problem) -> tuple[str, ...]:
     if not isinstance(constants, MeasuredConstants):
         return ()
     error = constants.noise_error
-    if error > 0:
-        rests = f"an estimate of the noise: {_samples(constants.noise)}, right to a factor of"
-        return (f"{FIRST_PLAN}: there is no reading yet, so it rests on {rests} {math.exp(error):.2g}",)
-    return (f"{FIRST_PLAN}: it rests on a noise of {_samples(constants.noise)}",)
+    known = f", right to a factor of {math.exp(error):.2g}" if error > 0 else ""
+    return (f"{FIRST_PLAN}: it rests on a noise of {_samples(constants.noise)}{known}",)
 
 
 def renewed(before: Problem, now: Problem) -> str:

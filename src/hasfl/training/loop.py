@@ -218,9 +218,9 @@ class Training:
             progress.losses.append(evaluation.held_out_loss)
 
     def _is_judged(self, progress: Progress, cost: Cost) -> bool:
-        """Whether an evaluation looks at held-out samples: always if that decides nothing or is asked for.
+        """Whether an evaluation judges the model: always if that decides nothing or is asked for.
 
-        Else it does where it costs little beside the training since the last time, and at the end.
+        Else it does where that costs little beside the training since the last judgement, and at the end.
         """
         assert progress.last is not None
         if self.judging is None or self.judges_always or not self._goes_on(progress):
