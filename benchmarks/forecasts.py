@@ -92,12 +92,17 @@ def watched(curve: Curve, share: float) -> Verdict | None:
         evaluate_every=spacing,
         interval=curve.interval,
         held_out=curve.samples,
-        law=lambda round, devices: law,
+        slowness=lambda round, plan: _slowness(law, plan),
     )
     for t in range(1, now + 1):
         forecaster.watch(_record(curve, t))
     forecast = forecaster.forecast(_record(curve, now), curve.pace[curve.plan_of(now)[0]])
     return None if forecast is None else _verdict(curve, now, forecast)
+
+
+def _slowness(law: MeasuredRounds | None, plan: Plan) -> float:
+    """B of a plan; 1 before the first reading."""
+    return 1.0 if law is None else law.slowness(plan.batch_sizes, plan.deepest_cut)
 
 
 def _verdict(curve: Curve, now: int, forecast: GoalForecast) -> Verdict:

@@ -18,4 +18,4 @@ def readings_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr("hasfl.readings.sources.FIRST_SHARE", 1e9)
     monkeypatch.setattr("hasfl.readings.sources.LATER_SHARE", 1e9)
-    monkeypatch.setattr("hasfl.readings.sources.EARLY", ((1, 1), (4, 1)))
+    monkeypatch.setattr("hasfl.readings.sources.ESTIMATES_AFTER", ((1, 1), (4, 1)))

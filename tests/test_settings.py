@@ -68,7 +68,7 @@ def test_every_setting_has_one_default(group: Any) -> None:
 
 def test_a_scenario_and_the_library_know_the_same_settings() -> None:
     assert names(TrainingSection) - OF_A_FILE == set[str]().union(*map(names, GROUPS))
-    elsewhere = {"goal", "seed", "held_out", "augment", "known_constants"}
+    elsewhere = {"goal", "seed", "held_out", "augment", "known_constants", "rounds_known"}
     assert names(Settings) == names(Recipe) | elsewhere | {"descent", "planning", "serving", "machine"}
 
 

@@ -171,7 +171,7 @@ class MeasuredConstants:
     def an_error_off(self) -> Iterator[tuple[Self, Self]]:
         """For each constant with an error, the constants with this one an error too large and too small.
 
-        Layers share an error of the skew as they share the drift.
+        Layers share an error of the skew as they share the skew or, if there is none, the drift.
         """
         for name, error in (("noise", self.noise_error), ("drift_of", self.drift_error)):
             if error > 0:
@@ -180,7 +180,8 @@ class MeasuredConstants:
         drift = float(self.drift_of.sum())
         if self.skew_error > 0 and drift > 0:
             assert self.skew_of is not None
-            off = self.skew_error / drift * self.drift_of
+            shares = self.skew_of if self.skew_of.any() else self.drift_of
+            off = self.skew_error / float(shares.sum()) * shares
             less = np.maximum(self.skew_of - off, 0.0)
             yield replace(self, skew_of=self.skew_of + off), replace(self, skew_of=less)
 

@@ -223,6 +223,7 @@ class Settings(Recipe):
     held_out: float | None = None  # share of each device's samples; None: 0.1 where they decide, else 0
     augment: bool = False  # crop and flip images at random
     known_constants: Constants | None = None  # None: they are read from training
+    rounds_known: bool = True  # whether R∞ of `known_constants` is that of the goal; a run reads no R∞
     descent: Descent = Descent()
     planning: Planning = Planning()
     serving: Serving = Serving()
@@ -268,6 +269,7 @@ class Settings(Recipe):
             "serving": Serving,
             "machine": Machine,
             "augment": bool,
+            "rounds_known": bool,
         }
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):

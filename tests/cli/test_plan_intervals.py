@@ -12,6 +12,7 @@ from hasfl.planning.intervals import LADDER
 from tests.cli.conftest import Hasfl
 from tests.cli.test_plan import DEMO, EXAMPLE, MEASURED, write
 from tests.problems import raw
+from tests.runner.scenarios import sentence
 
 
 def problem(folder: Path, kind: str, **changes: object) -> Path:
@@ -134,7 +135,28 @@ def test_what_is_fixed_stays_fixed(hasfl: Hasfl, tmp_path: Path) -> None:
     found = printed(hasfl, path, "--interval", "best", "--batch", 8, "--cut", 2)
     assert (found["batch_sizes"], found["cuts"]) == ([8] * 3, [2] * 3)
     assert found["other_intervals_save_at_most"] < 0.1
-    assert (
-        printed(hasfl, EXAMPLE, "--interval", "5,8", "--solver", "bcd")["other_intervals_save_at_most"]
-        is None
-    )
+
+
+@pytest.mark.parametrize("intervals", ["5,8", "best"])
+def test_algorithm_2_has_a_plan_for_each_interval_and_proves_nothing(hasfl: Hasfl, intervals: str) -> None:
+    found = printed(hasfl, EXAMPLE, "--interval", intervals, "--solver", "bcd")
+    assert found["other_intervals_save_at_most"] is None
+    tried = {each["interval"]: each for each in found["intervals"]}
+    assert set(tried) == ({5, 8} if intervals == "5,8" else {15, *LADDER})
+    alone = printed(hasfl, EXAMPLE, "--interval", 8, "--solver", "bcd")
+    assert (tried[8]["batch_sizes"], tried[8]["cuts"]) == (alone["batch_sizes"], alone["cuts"])
+    assert found["objective"] == min(each["objective"] for each in tried.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--solver", "bcd"), "expected the paper's constants (smoothness, initial_gap"),
+        (("--solver", "bcd", "--batch", 8), "solver bcd finds batch sizes and cuts together"),
+        (("--solver", "best"), "solver must be exact or bcd, got 'best'"),
+    ],
+)
+def test_what_a_solver_cannot_do_for_the_best_interval_is_said(
+    hasfl: Hasfl, tmp_path: Path, options: tuple[object, ...], expected: str
+) -> None:
+    assert expected in sentence(hasfl("plan", problem(tmp_path, "measured"), "--interval", "best", *options))

@@ -68,18 +68,12 @@ def test_the_filter_is_the_conditional_gaussian(ways: list[float], seed: int) ->
     )
     surprise = np.array([each.z for each in read[1:]]) - means[1:]
     trend = Trend.begun(0.0, first)
-    likelihood = 0.0
     for x, each in zip(xs[1:], read[1:], strict=True):
-        trend = trend.at(x)
-        likelihood += float(trend.log_likelihood(each))
-        trend = trend.reading(each)
+        trend = trend.at(x).reading(each)
     assert float(trend.level) == pytest.approx((means + gain @ surprise)[-1], abs=1e-8)
     assert float(trend.level_variance) == pytest.approx(
         (covariance - gain @ covariance[1:])[-1, -1], abs=1e-8
     )
-    whole = covariance[1:, 1:] + np.diag([each.error**2 for each in read[1:]])
-    density = -(surprise @ np.linalg.solve(whole, surprise) + np.linalg.slogdet(whole)[1]) / 2
-    assert likelihood == pytest.approx(density, abs=1e-7)
 
 
 def test_many_trends_at_once_are_each_of_them() -> None:
@@ -126,4 +120,4 @@ def test_a_curve_learns_its_slope() -> None:
     assert curve.trend is not None
     assert float(curve.trend.slope) == pytest.approx(0.5, abs=0.05)
     assert float(curve.trend.slope_variance) < SLOPE_ERROR**2 / 4
-    assert [each.round for each in curve.evaluations] == list(range(1, 40))
+    assert curve.rounds == list(range(1, 40))

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -164,6 +165,38 @@ def test_a_solver_without_a_proof_proves_nothing() -> None:
     found = best_interval(at(question(1, "measured")), 15, heuristic, gap=GAP, seconds=60, rounds_known=False)
     assert [each.interval for each in found.tried] == sorted({*LADDER, 15})
     assert found.others_save is None
+
+
+@pytest.mark.parametrize("proves", [True, False])
+@pytest.mark.parametrize("seed", [8, 23])  # the ladder ends at once, or bounds are needed at its end
+def test_no_bound_is_searched_twice(seed: int, proves: bool) -> None:
+    problem, asked = measured(random_problem(seed, devices=(2, 2), layers=(3, 3), max_batch=4), seed), []
+
+    def counted(asking: Problem, start: Plan | None, seconds: float) -> PlanReport:
+        asked.append((asking.interval, asking.fleet.server_fed_up_rate))
+        report = ask(asking, start, seconds)
+        return report if proves else replace(report, lower_bound=None)
+
+    best_interval(at(problem), problem.interval, counted, gap=GAP, seconds=60, rounds_known=False)
+    assert len(asked) == len(set(asked))
+
+
+def test_all_searches_together_keep_to_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes all seconds that it gets; nothing is proved, so that there are as many as there can be."""
+    problem = measured(random_problem(8, devices=(2, 2), layers=(3, 3), max_batch=4), 8)
+    taken = list[float]()
+    monkeypatch.setattr("hasfl.planning.intervals.time", SimpleNamespace(monotonic=lambda: sum(taken)))
+
+    def slow(asked: Problem, start: Plan | None, seconds: float) -> PlanReport:
+        taken.append(seconds)
+        return replace(ask(asked, start, 60), lower_bound=None)
+
+    found = best_interval(at(problem), 2, slow, gap=GAP, seconds=26.0, rounds_known=False)
+    assert found.best_interval == 1
+    assert len(found.tried) == len(LADDER)
+    assert len(taken) > 26
+    assert min(taken) == 0
+    assert sum(taken) == pytest.approx(26)
 
 
 @pytest.mark.parametrize("rounds", [60.0, 100.0, 1000.0])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hasfl.constants import Conditions
 from hasfl.profile import PER_LAYER_COSTS, Profile
 from hasfl.profiling.shipped import shipped_layers
 from hasfl.readings import belief
@@ -47,7 +48,7 @@ def test_the_means_of_the_guess() -> None:
     constants = guess().constants()
     assert (constants.rounds, constants.noise) == pytest.approx((1.0, NOISE))
     np.testing.assert_allclose(constants.skew_of, GUESSED_SKEW * SHARES)
-    whole = GUESSED_DRIFT * DEVICES * INTERVAL**0.4 * math.exp(-GUESSED_SKEW)
+    whole = GUESSED_DRIFT * (DEVICES - 1) * INTERVAL**0.4 * math.exp(-GUESSED_SKEW)
     assert constants.drift_upto[-1] == pytest.approx(whole)
     errors = constants.noise_error, constants.drift_error, constants.skew_error
     assert errors == pytest.approx((math.log(NOISE_FACTOR), math.log(DRIFT_FACTOR), SKEW_ERROR))
@@ -71,10 +72,13 @@ def test_guessed_noise_is_within_its_factor_of_the_grids(model: str, least: floa
 def test_guessed_drift_goes_with_the_devices_and_a_power_of_the_interval(
     one: int, other: int, short: int, long: int
 ) -> None:
+    """So does `Conditions`: a guess for some conditions, converted to others, is the guess for these."""
     before, after = guess(one, short).constants(), guess(other, long).constants()
-    grown = other / one * (long / short) ** 0.4
-    np.testing.assert_allclose(after.drift_of, before.drift_of * grown, rtol=1e-9)
-    assert (after.noise, after.skew_upto[-1]) == (before.noise, before.skew_upto[-1])
+    there, here = Conditions(0.1, other, long), Conditions(0.1, one, short)
+    converted = before.under(there, here)
+    np.testing.assert_allclose(after.drift_of, converted.drift_of, rtol=1e-9)
+    assert after.noise == pytest.approx(converted.noise)
+    assert after.skew_upto[-1] == before.skew_upto[-1]
 
 
 def test_layers_share_alike_where_none_has_weights() -> None:
@@ -93,7 +97,7 @@ def test_without_replicas_that_part_there_is_neither_drift_nor_skew(devices: int
     constants = guess(devices, interval).constants()
     assert not constants.drift_of.any()
     assert not constants.skew_upto.any()
-    assert constants.noise == pytest.approx(NOISE)
+    assert constants.noise == pytest.approx(NOISE * DEVICES / devices)
 
 
 @given(

@@ -83,7 +83,7 @@ def least_squares(rule: Updates, shares: Sequence[int] = (70, 40, 64, 51), width
 
 @pytest.mark.parametrize("batches", [[1, 1, 1, 1], [40, 20, 64, 9], [2, 1, 1, 400]], ids=str)
 def test_two_batches_share_no_sample(batches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """60 each in proportion to batch sizes, at most half of what a device holds; others each time."""
+    """60 each in proportion to batch sizes, two of a device at least, at most half of what it holds."""
     ready = least_squares(sgd(0.1))
     spy = Spy().install(monkeypatch)
     seen = []
@@ -92,7 +92,7 @@ def test_two_batches_share_no_sample(batches: list[int], monkeypatch: pytest.Mon
         take_reading(probe_of(ready), order(4, batches, round=t), interval=3)
         first, second = spy.halves
         held = [len(share) for share in ready.job.data.shares]
-        wanted = [math.ceil(60 * b / sum(batches)) for b in batches]
+        wanted = [max(math.ceil(60 * b / sum(batches)), 2) for b in batches]
         sizes = [min(want, n // 2) for want, n in zip(wanted, held, strict=True)]
         assert first.rows.places == second.rows.places == sizes
         rows = torch.cat([first.x, second.x])
@@ -307,9 +307,9 @@ def test_the_effort_is_what_is_done(
 
 @pytest.mark.parametrize("batches", [(1, 1, 1, 1), (1, 2, 4, 8), (64, 1, 1, 1)], ids=str)
 def test_devices_read_in_proportion_to_their_batches(batches: tuple[int, ...]) -> None:
-    """So that a pass takes a slow device no longer than a round; rounded up to whole samples."""
+    """So that a slow device has little to do; rounded up to whole samples, and two at least."""
     ready = SimulatedEngine(any_job(catalogue_model("plain"), sgd(0.1), shares=(500,) * 4))
     for each in effort_of_reading(probe_of(ready), order(4, batches)).passes:
         shares = 120 * np.array(batches) / sum(batches)
         assert (each.samples >= shares - 1e-9).all()
-        assert (each.samples < shares + 2).all()
+        assert (each.samples < np.maximum(shares + 2, 4.5)).all()

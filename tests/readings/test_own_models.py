@@ -183,13 +183,18 @@ def test_the_error_of_skew_is_how_far_it_scatters() -> None:
 
 @pytest.mark.parametrize(
     ("own", "mean", "k"),
-    [(0.0, 2.0, -math.log(LEAST_OWN_LOSS)), (2.0, 2.0, 0.0), (1.0, 0.0, 0.0), (0.0, 0.0, 0.0)],
+    [(0.0, 2.0, -math.log(LEAST_OWN_LOSS)), (2.0, 2.0, 0.0)],
 )
 def test_losses_of_nothing(own: float, mean: float, k: float) -> None:
-    """A thousandth of the mean model's is as good as none; where that has none, there is nothing to gain."""
+    """A thousandth of the mean model's is as good as none."""
     skew = own_models._skew(np.full(4, mean), np.full(4, own))
     assert skew.value == pytest.approx(k / (1 - math.exp(-k)) - 1 if k else 0.0)
     assert skew.error == 0
+
+
+@pytest.mark.parametrize("mean", [0.0, -1.0])
+def test_a_loss_of_nothing_or_below_says_nothing(mean: float) -> None:
+    assert math.isinf(own_models._skew(np.full(4, mean), np.full(4, 0.5)).error)
 
 
 def test_own_models_that_are_worse_have_a_skew_below_nothing() -> None:

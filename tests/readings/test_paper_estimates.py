@@ -258,7 +258,8 @@ def test_a_loss_of_nothing_leaves_a_gap() -> None:
 def test_devices_with_one_sample_each_can_train() -> None:
     """One sample has no two halves: the others are asked, and where there are none, that is said."""
     few = [np.array([i]) for i in range(3)]
-    assert len(run("hasfl", shares=[*few, np.arange(10, 20)], rounds=4)) == 4
+    assert len(run("hasfl-bcd", shares=[*few, np.arange(10, 20)], rounds=4)) == 4
     with pytest.raises(InputError, match="one sample"):
-        run("hasfl", shares=[*few, np.array([9])], rounds=4)
+        run("hasfl-bcd", shares=[*few, np.array([9])], rounds=4)
+    assert len(run("hasfl", shares=[*few, np.array([9])], rounds=4)) == 4  # with the guess
     assert len(run("sfl", shares=[*few, np.array([9])], rounds=4)) == 4

@@ -143,3 +143,16 @@ def test_a_run_on_slower_devices_is_slower_by_as_much(records: list[RoundRecord]
 def test_free_rounds_are_infinitely_faster() -> None:
     runs = {"free": evaluated([0.5], seconds=0.0), "other": evaluated([0.5])}
     assert [row.common for row in speed_ups(runs, "free")] == [1.0, math.inf]
+
+
+def test_where_models_are_judged_rarely_the_test_set_decides_nothing() -> None:
+    """The test accuracy has a plateau, but held-out samples, seen in every seventh evaluation, have none."""
+    rows = evaluated([0.9] * 70)
+    sparse = [
+        replace(row, held_out_accuracy=row.round / 100, held_out_loss=1.0) if row.round % 7 == 0 else row
+        for row in rows
+    ]
+    assert outcome("hasfl", rows).converged
+    assert not outcome("hasfl", sparse).converged
+    flat = [row if row.held_out_accuracy is None else replace(row, held_out_accuracy=0.5) for row in sparse]
+    assert outcome("hasfl", flat).converged_rounds == 7 * 6

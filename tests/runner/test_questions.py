@@ -18,9 +18,10 @@ from hasfl.errors import InputError, MissingExtra
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
+from hasfl.readings.belief import Belief
 from hasfl.record import RoundRecord
 from hasfl.runner.questions import Question, read_question, solve
-from hasfl.runner.run_readings import RunReadings, readings_of
+from hasfl.runner.run_readings import RunReadings, conditions_of, constants_for, converted, readings_of
 from hasfl.runner.scenarios import simulation_of
 from hasfl.theory.objective import rounds_needed
 from tests.cli.conftest import Hasfl
@@ -284,8 +285,12 @@ def read_with(drift: float, *, interval: int = 15, participants: int = 3) -> Que
     """A question with constants as a run has read them."""
     problem = measured(random_problem(5, devices=(3, 3), layers=(4, 4)), 5)
     constants = replace(problem.constants, drift_of=np.full(4, drift))
-    problem = replace(problem, interval=interval, constants=constants)
-    return Question(problem=problem, constants="read", participants=participants)
+    sections = {"fleet": {"devices": participants}, "training": {"interval": interval}}
+    scenario = Scenario.model_validate(sections)
+    rate = scenario.training.learning_rate
+    problem = replace(problem, interval=interval, constants=constants, learning_rate=rate)
+    run = fake_run([], replace(constants, rounds=1.0), scenario)
+    return Question(problem=problem, constants="read", participants=participants, readings=run)
 
 
 def test_another_interval_changes_the_drift_alone() -> None:
@@ -301,11 +306,116 @@ def test_another_interval_changes_the_drift_alone() -> None:
 
 def test_a_run_without_drift_says_nothing_of_other_intervals() -> None:
     """It had one device, or an aggregation after every round; one device alone never drifts."""
-    with pytest.raises(InputError, match="the run read no drift, because it had one device or an aggreg"):
+    with pytest.raises(InputError, match="run read no drift, because it had one device or an aggreg"):
         read_with(0.0, interval=1).at(5)
     assert read_with(0.0).at(15).interval == 15
     assert read_with(0.0, participants=1).at(5).interval == 5
-    assert replace(read_with(0.0), constants="given").at(5).interval == 5
+    given = replace(read_with(0.0), constants="given", readings=None)
+    assert given.at(5).interval == 5
+
+
+@pytest.mark.parametrize(
+    ("ran", "now", "noise", "drift"),  # devices and interval
+    [
+        ((3, 15), (7, 1), 3 / 7, 3 * 15**-0.4),
+        ((3, 15), (1, 15), 3.0, 0.0),
+        ((3, 15), (11, 480), 3 / 11, 5 * 32**0.4),
+        ((1, 15), (7, 1), 1 / 7, 0.0),
+        ((3, 1), (1, 15), 3.0, 0.0),
+        ((1, 15), (2, 2), None, None),
+        ((3, 1), (3, 15), None, None),
+    ],
+)
+def test_what_a_run_read_is_converted_or_refused(
+    ran: tuple[int, int], now: tuple[int, int], noise: float | None, drift: float | None
+) -> None:
+    """Noise goes with 1/n, drift with (n − 1) I^0.4; no drift follows from a run in which nothing drifted."""
+    profile, (devices, interval) = small_profile(), ran
+    read = some_constants(profile)
+    if 1 in ran:
+        read = replace(read, drift_of=0 * read.drift_of, skew_of=None)
+    sections = {"fleet": {"devices": devices}, "training": {"interval": interval}}
+    run = fake_run([], read, Scenario.model_validate(sections))
+    conditions = Conditions(run.scenario.training.learning_rate, *now)
+    if noise is None:
+        expected = f"run read no drift, .* about {now[0]} devices with an interval of {now[1]}: set the"
+        with pytest.raises(InputError, match=expected):
+            converted(run, profile, conditions)
+        return
+    found = converted(run, profile, conditions)
+    assert isinstance(found, MeasuredConstants)
+    assert found.noise == pytest.approx(read.noise * noise)
+    np.testing.assert_allclose(found.drift_of, some_constants(profile).drift_of * drift)
+
+
+def test_plans_and_trainings_refuse_a_run_without_drift(hasfl: Hasfl, trained: Path) -> None:
+    """Unless nothing drifts in them either."""
+    still = trained / "runs" / "still"
+    shutil.copytree(trained / "runs" / "read", still)
+    rows = [json.loads(line) for line in (still / "rounds.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["constants"] is not None:
+            row["constants"]["drift_of"] = [0.0] * 5
+    (still / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    named = '[constants]\nfrom = "runs/still"\n'
+    for changes, fine in (
+        ({"training.interval": "15"}, False),
+        ({"training.interval": "1"}, True),
+        ({"fleet.devices": "1"}, True),
+    ):
+        path = write(trained, changes, named, name="still")
+        if fine:
+            assert not read_question(str(path)).problem.constants.drift_of.any()
+            assert simulation_of(read_toml(str(path), Scenario), folder=trained)
+        else:
+            for command in (("plan",), ("train", "--out", trained / "runs", "--run", "moving")):
+                assert "still read no drift, because" in sentence(hasfl(*command, path))
+    alone = write(trained, {"training.interval": "1"}, named, name="still")
+    assert "still read no drift, because" in sentence(hasfl("plan", alone, "--interval", 15))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices"), [("sl", 1), ("sl:b=4", 1), ("cl", 5), ("fl", 2), ("hasfl", 2)]
+)
+def test_constants_are_known_for_the_devices_of_the_paradigm(strategy: str, devices: int) -> None:
+    """One after the other, all whose data the server has, or those that take part. Plans are for the last."""
+    training = {"strategy": strategy, "participation": 0.4, "interval": 1}
+    scenario = Scenario.model_validate({"fleet": {"devices": 5}, "training": training})
+    assert conditions_of(scenario).devices == 2
+    profile, plan = small_profile(), Plan([4] * devices, [2] * devices)
+    known = replace(some_constants(profile), noise=3.7)
+    run = fake_run([record(1, devices=np.arange(devices), plan=plan)], known, scenario)
+    assert run.conditions == Conditions(scenario.training.learning_rate, devices, 1)
+    assert run.endless_rounds(profile, 1) == pytest.approx(1 / (1 + 3.7 / 4))
+    constants, told = constants_for(scenario, profile, run)
+    assert constants.noise == pytest.approx(3.7 * devices / 2)
+    assert (f"devices {devices} instead of 2" in " ".join(told)) == (devices != 2)
+
+
+@pytest.mark.parametrize(("strategy", "depth"), [("cl", 0), ("sfl", 2), ("fl", 3)])
+def test_a_round_is_worth_what_the_private_layers_of_its_paradigm_cost(strategy: str, depth: int) -> None:
+    """The server's model is nowhere private, and federated devices hold all three layers."""
+    profile, plan = small_profile(), Plan([4] * 3, [2] * 3)
+    scenario = Scenario.model_validate({"fleet": {"devices": 3}, "training": {"strategy": strategy}})
+    known, layers = some_constants(profile), np.arange(1, depth + 1)
+    run = fake_run([record(1, plan=plan)], known, scenario)
+    slowness = 1 + 0.05 * layers.sum() + known.noise / 4 * (1 + 0.1 * layers.sum())
+    assert run.endless_rounds(profile, 1) == pytest.approx(1 / slowness)
+
+
+@pytest.mark.parametrize(("strategy", "times"), [("sl", 4.0), ("cl", 1.0), ("hasfl", 2.0)])
+def test_a_training_knows_constants_for_the_devices_of_its_paradigm(
+    trained: Path, strategy: str, times: float
+) -> None:
+    """Of a run of four devices; half of them take part, but all in the data that the server has."""
+    changes = {"training.strategy": f'"{strategy}"', "training.participation": "0.5"}
+    named = '[constants]\nfrom = "runs/read"\n'
+    path = write(trained, changes | {"training.interval": "15"}, named, name="paradigm")
+    training = simulation_of(read_toml(str(path), Scenario), folder=trained).training
+    devices = np.arange(round(4 / times))
+    known, read = training.observer.problem(1, devices).constants, readings_of(trained / "runs" / "read").read
+    assert known.noise == pytest.approx(read.noise * times)
+    np.testing.assert_allclose(known.drift_of, read.drift_of * (len(devices) - 1) / 3)
 
 
 def test_the_papers_constants_come_with_their_target(trained: Path) -> None:
@@ -331,6 +441,8 @@ def test_a_scenario_may_name_the_run(
     training = simulation_of(read_toml(str(path), Scenario), folder=folder).training
     begins = training.observer.problem(1, np.arange(4)).constants
     assert equal(replace(asked.problem.constants, rounds=1.0), begins)
+    assert training.forecaster is not None
+    assert training.forecaster.endless is None  # a run has read no R∞
     assert solve(asked.problem).plan == training.begin().order.plan
 
 
@@ -399,6 +511,12 @@ def test_a_run_too_short_for_a_reading_gives_the_guess(hasfl: Hasfl, tmp_path: P
     named = write(tmp_path, {"training.interval": "15"}, '[constants]\nfrom = "short"\n', name="named")
     training = simulation_of(read_toml(str(named), Scenario), folder=tmp_path).training
     assert equal(training.observer.problem(1, np.arange(4)).constants, guess)
+    changes = {"training.interval": "1", "fleet.devices": "9"}
+    other = read_question(str(write(tmp_path, changes, name="other")), run=tmp_path / "short")
+    for interval in (1, 7):
+        problem = other.at(interval)
+        new_guess = Belief.guessed(problem.profile, 9, interval).constants()
+        assert equal(problem.constants, replace(new_guess, rounds=asked.problem.constants.rounds))
 
 
 def test_a_run_that_cannot_give_constants(hasfl: Hasfl, trained: Path, tmp_path: Path) -> None:

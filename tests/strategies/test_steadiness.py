@@ -80,11 +80,12 @@ def saved_seconds(old: Plan, new: Plan, problem: Problem) -> float:
 
 
 def off(problem: Problem, noisier: int, drifting: int, skewer: int = 0) -> Problem:
-    """So many standard errors of noise, drift and skew away; layers share skew's error as drift."""
+    """So many standard errors of noise, drift and skew away; layers share skew's error as skew."""
     constants = problem.constants
     noise = constants.noise * math.exp(noisier * constants.noise_error)
     drift = constants.drift_of * math.exp(drifting * constants.drift_error)
-    shares = constants.drift_of / max(constants.drift_of.sum(), 1e-300)
+    shared = constants.skew_of if constants.skew_of.any() else constants.drift_of
+    shares = shared / max(shared.sum(), 1e-300)
     skew = np.maximum(constants.skew_of + skewer * constants.skew_error * shares, 0.0)
     return replace(problem, constants=replace(constants, noise=noise, drift_of=drift, skew_of=skew))
 

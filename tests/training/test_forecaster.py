@@ -16,24 +16,29 @@ from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
 from hasfl.theory.measured_rounds import MeasuredRounds
-from hasfl.theory.traffic import Arrangement
 from hasfl.training.forecaster import Forecaster
+from hasfl.training.judging import JUDGING_SHARE, Judging
 from hasfl.training.loop import Training
 from tests.reporting.runs import record
 from tests.training.fakes import small_profile, training
 
 SMALL, LARGE = Plan([1, 1, 1], [1, 1, 1]), Plan([32, 32, 32], [1, 1, 1])
 EVERY, HELD_OUT = 10, 100_000
+JUDGING = Judging(held_out=np.array([2, 0, 4]), calibrating=np.array([3, 0, 1]))
 
 
-def law(noise: float = 8.0, rounds: float = 1.0) -> MeasuredRounds:
-    constants = MeasuredConstants(rounds=rounds, noise=noise, drift_of=np.zeros(3))
+def law(noise: float = 8.0) -> MeasuredRounds:
+    constants = MeasuredConstants(rounds=1.0, noise=noise, drift_of=np.zeros(3))
     return MeasuredRounds.with_constants(constants, small_profile(), devices=3, interval=EVERY)
+
+
+def slowness(known: MeasuredRounds | None, plan: Plan) -> float:
+    return 1.0 if known is None else known.slowness(plan.batch_sizes, plan.deepest_cut)
 
 
 def forecaster(goal: Goal, known: MeasuredRounds | None = None, **changes: Any) -> Forecaster:
     fields = {"evaluate_every": EVERY, "interval": EVERY, "held_out": HELD_OUT} | changes
-    return Forecaster(goal=goal, law=lambda round, devices: known, **fields)
+    return Forecaster(goal=goal, slowness=lambda round, plan: slowness(known, plan), **fields)
 
 
 def logistic(u: float) -> float:
@@ -45,7 +50,7 @@ def run(plans: list[Plan], known: MeasuredRounds | None) -> list[RoundRecord]:
     """The records of a training with these plans, whose accuracy is `logistic` of its progress."""
     records, u = [], 0.0
     for t, plan in enumerate(plans, start=1):
-        u += 1.0 if known is None else known.progress(plan)
+        u += 1 / slowness(known, plan)
         q = logistic(u) if t % EVERY == 0 else None
         scores = {} if q is None else {"held_out_accuracy": q, "held_out_loss": -math.log(q), "accuracy": q}
         records.append(record(t, plan=plan, clock=0.1 * t, samples=0, **scores))
@@ -79,7 +84,7 @@ def test_rounds_count_by_what_their_plans_are_worth() -> None:
     known = law()
     records = run([SMALL] * 300 + [LARGE] * 900, known)
     end = next(each.round for each in records if (each.held_out_accuracy or 0) >= 0.8)
-    u_end = sum(known.progress(each.plan) for each in records[:end])
+    u_end = sum(1 / slowness(known, each.plan) for each in records[:end])
     found = watched(Goal(accuracy=0.8), records[:310], known)
     assert found.rounds == pytest.approx(end, rel=0.1)
     assert found.endless_rounds == pytest.approx(u_end, rel=0.1)
@@ -113,7 +118,7 @@ def test_new_constants_change_the_rounds_before() -> None:
         evaluate_every=EVERY,
         interval=EVERY,
         held_out=HELD_OUT,
-        law=lambda round, devices: current[-1],
+        slowness=lambda round, plan: slowness(current[-1], plan),
     )
     for each in records[:40]:
         forecasts.watch(each)
@@ -128,15 +133,15 @@ def test_new_constants_change_the_rounds_before() -> None:
 def test_the_first_forecast_stays() -> None:
     """It is that of the constants, where they know R∞ of the goal; else that of the first evaluation."""
     records, goal = run([SMALL] * 60, law()), Goal(accuracy=0.8)
-    for known, expected in ((law(rounds=100.0), 900), (law(), None)):
-        forecasts, told = forecaster(goal, known), []
+    for endless, expected in ((100.0, 900), (1.0, 9), (None, None)):
+        forecasts, told = forecaster(goal, law(), endless=endless), []
         for each in records:
             forecasts.watch(each)
             if each.accuracy is not None:
                 told.append(forecasts.forecast(each, 0.5))
         firsts = {each.first_rounds for each in told if each is not None}
         assert firsts == {expected or told[1].rounds}
-        resumed = forecaster(goal, known)
+        resumed = forecaster(goal, law(), endless=endless)
         resumed.restore([*records[:-1], replace(records[-1], forecast=told[1])])
         assert resumed.first_rounds == told[1].first_rounds
 
@@ -186,21 +191,37 @@ def test_a_goal_that_no_curve_reaches_is_out_of_sight() -> None:
     assert found.most_rounds is None
 
 
+@pytest.mark.parametrize("judging", [None, JUDGING])
 @pytest.mark.parametrize(
     "goal", [Goal(rounds=37), Goal(samples=400), Goal(seconds=9000.0), Goal(rounds=50, samples=300)]
 )
-def test_budgets_end_when_they_say(goal: Goal) -> None:
+def test_budgets_end_when_they_say(goal: Goal, judging: Judging | None) -> None:
     """The loop itself is the oracle: after each round, the forecast is the round that was last."""
-    loop = training(goal=goal, interval=1)
+    loop = training(goal=goal, interval=1, evaluate_every=1, judging=judging)
     records = list(loop.rounds())
-    (order,) = {each.plan for each in records}
-    now = Arrangement(order, loop.observer.fleet(1, np.arange(3)), loop.clock.depth(order))
-    seconds = loop.clock.mean_round(now, 1)
-    ends = {budget_end(goal, each, seconds) for each in records}
+    ends = {budget_end(goal, each, loop.mean_round_seconds(each)) for each in records}
     (end,) = ends
     assert end is not None
     assert end.rounds == len(records)
     assert end.budget in {name for name in ("rounds", "samples", "seconds") if getattr(goal, name)}
+
+
+@pytest.mark.parametrize("keeps_mean", [False, True])
+def test_the_mean_time_of_a_round_is_that_of_whole_intervals(keeps_mean: bool) -> None:
+    """With all that comes in six rounds: three aggregations and two evaluations, one of them aggregated."""
+    loop = training(
+        goal=Goal(rounds=12), interval=2, evaluate_every=3, judging=JUDGING, keeps_mean=keeps_mean
+    )
+    records = list(loop.rounds())
+    later = records[6:]
+    judged = {each.round: each for each in records if "evaluation_passes" in each.phases}
+    found = [loop.mean_round_seconds(judged[t]) for t in (9, 12)]
+    assert np.mean(found) == pytest.approx(sum(each.seconds for each in later) / 6, rel=1e-12)
+    loop.judges_always = False
+    without = training(goal=Goal(rounds=12), interval=2, keeps_mean=keeps_mean)
+    usual = list(without.rounds())[6:]
+    expected = (1 + JUDGING_SHARE) * sum(each.seconds for each in usual) / 6
+    assert loop.mean_round_seconds(later[0]) == pytest.approx(expected, rel=1e-12)
 
 
 def test_without_a_budget_there_is_no_end() -> None:

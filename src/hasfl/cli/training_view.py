@@ -138,7 +138,7 @@ class TrainingView:
 
     def _look_ahead(self, record: RoundRecord) -> None:
         """After an evaluation: when training will end. This is told after each part of the way."""
-        seconds = self.story.round_seconds(record.round, record.devices, record.plan) if self.story else 0.0
+        seconds = self.story.training.mean_round_seconds(record) if self.story else 0.0
         budget = budget_end(self.goal, record, seconds)
         clock = 0.0 if budget is None else record.clock + (budget.rounds - record.round) * seconds
         self.outlook = Outlook(self.goal, record.forecast, budget, clock)

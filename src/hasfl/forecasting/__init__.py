@@ -1,1 +1,1 @@
-"""When a training will reach its goal, and what its learning curve says of the noise."""
+"""When a training will reach its goal."""

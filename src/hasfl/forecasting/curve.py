@@ -72,16 +72,15 @@ class Trend:
     slope_variance: Floats
 
     @classmethod
-    def begun(cls, x: Floats | float, first: Standing) -> Self:
+    def begun(cls, x: float, first: Standing) -> Self:
         """The trend at the first evaluation."""
-        same = np.ones_like(np.asarray(x, dtype=np.float64))
         return cls(
-            x=x * same,
-            level=first.z * same,
-            slope=USUAL_SLOPE * same,
-            level_variance=first.error**2 * same,
-            covariance=0 * same,
-            slope_variance=SLOPE_ERROR**2 * same,
+            x=np.asarray(x),
+            level=np.asarray(first.z),
+            slope=np.asarray(USUAL_SLOPE),
+            level_variance=np.asarray(first.error**2),
+            covariance=np.asarray(0.0),
+            slope_variance=np.asarray(SLOPE_ERROR**2),
         )
 
     def at(self, x: Floats | float) -> "Trend":
@@ -102,12 +101,6 @@ class Trend:
             slope_variance=kept**2 * self.slope_variance - WANDER**2 * np.expm1(-2 * PULL * way) / (2 * PULL),
         )
 
-    def log_likelihood(self, read: Standing) -> Floats:
-        """The logarithm of the density with which an evaluation here reads so, without its constant."""
-        variance = self.level_variance + read.error**2
-        density: Floats = -((read.z - self.level) ** 2 / variance + np.log(variance)) / 2
-        return density
-
     def reading(self, read: Standing) -> "Trend":
         """The trend after an evaluation here."""
         variance = self.level_variance + read.error**2
@@ -122,24 +115,17 @@ class Trend:
         )
 
 
-class Evaluated(NamedTuple):
-    """An evaluation of the served model: after which round, and how good the model was."""
-
-    round: int
-    standing: Standing
-
-
 @dataclass(slots=True)
 class Curve:
     """The learning curve toward an accuracy or a loss."""
 
     goal: Standing
-    evaluations: list[Evaluated] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)  # after which the model was evaluated
     trend: Trend | None = None  # after these evaluations
 
     def read(self, round: int, standing: Standing, progress: float) -> None:
         """Take in an evaluation after a round, with the progress until then."""
-        self.evaluations.append(Evaluated(round, standing))
+        self.rounds.append(round)
         x = math.log(progress)
         before = self.trend
         self.trend = Trend.begun(x, standing) if before is None else before.at(x).reading(standing)

@@ -21,8 +21,10 @@ interval from 6 to 7 takes less than 104 (1 + 10/7) = 252.6 s.
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -33,8 +35,8 @@ from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.plan import Plan, PlanReport
 from hasfl.problem import Problem
 
-# The intervals that are tried first, each about 1.5 times the one before. Near the best interval, Θ changes
-# so slowly that a finer ladder saves little: what it could save at most is told. Chosen by hand.
+# The intervals that are tried first, each about 1.5 times the one before. Near the best interval Θ changes
+# slowly, so a finer ladder would save little. The report says how much it could save at most. Chosen by hand.
 LADDER = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90)
 # A training must have so many intervals for the measured law. Trainings of VGG-16 to 70 % and of ResNet-18,
 # which the law was measured with, had 6 or more. With fewer, on digits, R∞ rose by up to 40 %
@@ -121,11 +123,12 @@ def best_interval(at: At, own: int, ask: Ask, *, gap: float, seconds: float, rou
     """The best plan for each interval of the ladder and for `own`, and a lower bound for all others.
 
     The ladder ends where no longer interval can save more than `gap` of the best plan's time, or where
-    training would have too few intervals for the law.
+    training would have too few intervals for the law. `seconds` are for all searches together.
     """
-    share, tried = seconds / (2 * len(LADDER) + 4), list[Tried]()
+    ask, share, tried = _within(seconds, ask), seconds / (2 * len(LADDER) + 4), list[Tried]()
     longest = _longest(at, own, ask, share) if rounds_known else MOST
 
+    @cache
     def at_least(low: int, high: int) -> float | None:
         return _at_least(at, low, high, ask, _start(tried), share)
 
@@ -140,6 +143,16 @@ def best_interval(at: At, own: int, ask: Ask, *, gap: float, seconds: float, rou
     bounds = [at_least(low, high) for low, high in [*ranges, (tried[-1].interval + 1, longest)]]
     proved = [bound for bound in bounds if bound is not None]
     return Intervals(tuple(tried), min(proved) if len(proved) == len(bounds) else None, longest)
+
+
+def _within(seconds: float, ask: Ask) -> Ask:
+    """Searches that take no more than these seconds together, counted from now."""
+    end = time.monotonic() + seconds
+
+    def limited(problem: Problem, start: Plan | None, share: float) -> PlanReport:
+        return ask(problem, start, max(min(share, end - time.monotonic()), 0.0))
+
+    return limited
 
 
 def _longest(at: At, own: int, ask: Ask, seconds: float) -> int:

@@ -16,11 +16,11 @@ from hasfl.profile import Profile
 from hasfl.readings.tracking import LEAST, Measured, Tracked
 
 # Guesses before the first reading, and by which factor a guess is wrong (one standard deviation).
-# Noise, in samples, divided by the 0.4th power of the number of weights. The grids say 0.2 to 0.8 samples for
-# 23 thousand weights, 5 for 11 million, and 12 for 15 million.
+# Noise of 20 devices, in samples, over the 0.4th power of the number of weights. The grids say 0.2 to 0.8
+# samples for 23 thousand weights, 5 for 11 million, and 12 for 15 million.
 GUESSED_NOISE, NOISE_POWER, NOISE_FACTOR = 0.01, 0.4, 4.0
-# Drift of the whole model, divided by N I^0.4. The grids say 0.14 for VGG-16 and for ResNet-18.
-GUESSED_DRIFT, DRIFT_FACTOR = 0.14, 1.5
+# Drift of the whole model, divided by (N − 1) I^0.4. The grids say 0.15 for VGG-16 and for ResNet-18.
+GUESSED_DRIFT, DRIFT_FACTOR = 0.15, 1.5
 GUESSED_SKEW, SKEW_ERROR = 1.0, 1.0
 
 # Errors of the ways of reading, beyond the scatter that a reading shows of itself (standard deviations).
@@ -32,6 +32,7 @@ SKEW_MODEL_ERROR = 0.5
 # networks give nearly the same drift of the whole model, whichever cut it is computed from.
 SHARE_POWER = 0.4
 BITS_OF_A_WEIGHT = 32
+DEVICES_OF_GRIDS = 20
 LEAST_PRIVATE = 0.01  # a smaller share in private layers says nothing of the other layers
 
 
@@ -48,13 +49,14 @@ class Belief:
 
     @classmethod
     def guessed(cls, profile: Profile, devices: int, interval: int) -> Self:
-        """The guess before the first reading."""
+        """The guess before the first reading, for the learning rate of the grids: 0.05 without momentum."""
         bits = profile.param_bits_upto
         noise = GUESSED_NOISE * max(float(bits[-1]) / BITS_OF_A_WEIGHT, 1.0) ** NOISE_POWER
+        noise *= DEVICES_OF_GRIDS / devices
         sizes = np.diff(bits, prepend=0.0) ** SHARE_POWER
         total = float(sizes.sum())
         shares = sizes / total if total > 0 else np.full(len(sizes), 1 / len(sizes))
-        drift = max(GUESSED_DRIFT * devices * interval**DRIFT_OVER_INTERVALS, LEAST)
+        drift = max(GUESSED_DRIFT * (devices - 1) * interval**DRIFT_OVER_INTERVALS, LEAST)
         return cls(
             noise=_with_mean(noise, NOISE_FACTOR),
             drift=_with_mean(drift, DRIFT_FACTOR),

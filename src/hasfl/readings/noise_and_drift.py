@@ -65,6 +65,7 @@ from hasfl.state.precision import tensor_cores
 from hasfl.state.updates import scaled
 
 LEAST_HALF = 60  # samples of all devices together in A, and in C, if the devices hold that many
+LEAST_OF_A_DEVICE = 2  # of them, because a batch norm over one sample is noisier than 1/b says
 BLOCKS = 5  # of devices, whose scatter gives the errors of overshoot and carried
 FRACTION = 0.2  # of Δ: far enough to be measured, short enough for the slope to be nearly straight
 NEAR_THE_LIMIT = 0.25  # overshoot of training's own batches from which on noise costs all of its rounds
@@ -218,6 +219,6 @@ def _half_sizes(probe: Probe, order: Order) -> IntN:
     They are in proportion to the batch sizes, so that a slow device with a small batch has little to do.
     """
     batches = order.batch_sizes
-    wanted = np.ceil(LEAST_HALF / batches.sum() * batches).astype(np.int64)
+    wanted = np.maximum(np.ceil(LEAST_HALF / batches.sum() * batches), LEAST_OF_A_DEVICE).astype(np.int64)
     sizes: IntN = np.minimum(probe.data.sizes[order.devices] // 2, wanted)
     return sizes

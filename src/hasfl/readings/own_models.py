@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from hasfl.arrays import FloatN, IntN
 from hasfl.plan import Order
@@ -90,11 +91,12 @@ def _of_device(
 def _skew(at_mean: FloatN, at_own: FloatN) -> Measured:
     """k/(1 − e^−k) − 1 with k = ln(L/l). It is below 0 where drift adds more than own data take away.
 
-    The error of k follows from the scatter of F_i(w̄)/L − F_i(w_i)/l over devices.
+    The error of k follows from the scatter of F_i(w̄)/L − F_i(w_i)/l over devices. A loss of 0 or below says
+    nothing.
     """
     loss = float(at_mean.mean())
     if loss <= 0:
-        return Measured(0.0, 0.0)
+        return Measured(0.0, math.inf)
     own = max(float(at_own.mean()), LEAST_OWN_LOSS * loss)
     k = math.log(loss / own)
     error = Measured.total(at_mean / loss - at_own / own).error / len(at_own)
@@ -103,6 +105,9 @@ def _skew(at_mean: FloatN, at_own: FloatN) -> Measured:
 
 def _squared_distance(probe: Probe, mean: Sequence[LayerState]) -> float:
     """The mean over devices of |w_i − w̄|²."""
-    private = [state.weights for state in probe.state.private]
-    apart = difference(private, weights_of(mean[: len(private)]))
-    return float(products(apart, apart).sum()) / len(probe.state.devices)
+    total = 0.0
+    for state, middle in zip(probe.state.private, mean, strict=False):
+        for name, weights in state.weights.items():  # one by one, because replicas may fill the memory
+            apart = weights - middle.weights[name]
+            total += float(apart.square_().sum(dtype=torch.float64))
+    return total / len(probe.state.devices)

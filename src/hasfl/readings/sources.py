@@ -16,22 +16,23 @@ from hasfl.readings.paper_estimates import effort_of_estimate, estimate_bound_co
 from hasfl.readings.probe import Probe
 from hasfl.readings.tracking import Tracked
 
-# Pairs (intervals, rounds): a reading comes after that many intervals, but not before that many rounds.
-EARLY = ((1, 15), (4, 60))
+# Pairs (intervals, rounds): the paper's constants are estimated after that many intervals, but not before so
+# many rounds.
+ESTIMATES_AFTER = ((1, 15), (4, 60))
 SPACING = 24  # intervals between two later estimates of the paper's constants
 # Shares of training's virtual time: that of the first reading, and later on that of all readings together.
 FIRST_SHARE, LATER_SHARE = 0.05, 0.015
-STAY_ROUNDS = 150  # where plans stay, the one reading comes after so many rounds
+STAY_ROUNDS = 150  # where plans stay, the one reading comes within so many rounds
 NEWEST = 0.5  # weight of the newest estimate in the running mean of the paper's constants
 
 
-def early(interval: int) -> tuple[int, ...]:
-    """After how many intervals of `interval` rounds the first readings come."""
-    return tuple(max(least, math.ceil(rounds / interval)) for least, rounds in EARLY)
+def first_estimates(interval: int) -> tuple[int, ...]:
+    """After how many intervals of `interval` rounds the paper's constants are estimated first."""
+    return tuple(max(least, math.ceil(rounds / interval)) for least, rounds in ESTIMATES_AFTER)
 
 
 def settled(interval: int) -> int:
-    """After how many intervals the one reading comes, where plans stay."""
+    """After how many intervals no reading comes any more, where plans stay."""
     return math.ceil(STAY_ROUNDS / interval)
 
 
@@ -79,7 +80,7 @@ class EstimatedConstants:
     """β, σ², G² and ϑ as the paper estimates them, averaged over estimates."""
 
     interval: int  # I
-    stay: bool = False  # whether plans stay after the early readings; then no later estimate is made
+    stay: bool = False  # whether plans stay after the first estimates; then no later one is made
     known: BoundConstants | None = None
 
     def constants(self) -> Constants:
@@ -105,7 +106,7 @@ class EstimatedConstants:
         self.known = BoundConstants(**values) if values else None
 
     def _due(self, nth: int) -> bool:
-        return nth in early(self.interval) or (not self.stay and nth > 0 and nth % SPACING == 0)
+        return nth in first_estimates(self.interval) or (not self.stay and nth > 0 and nth % SPACING == 0)
 
 
 @dataclass
@@ -120,8 +121,8 @@ class TrackedConstants(Belief):
     readings: int = 0  # that were taken
 
     def learn(self, probe: Probe, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
-        """Take a reading, if it is time."""
-        if nth == 0 or not (probe.data.sizes[order.devices] >= 2).any():
+        """Take a reading, if it is time. Its errors come from the scatter over devices, so it needs two."""
+        if nth == 0 or (probe.data.sizes[order.devices] >= 2).sum() < 2:
             return None
         effort = effort_of_reading(probe, order)
         seconds = spent.seconds_of(effort)
@@ -134,8 +135,8 @@ class TrackedConstants(Belief):
 
     def _due(self, nth: int, seconds: float, so_far: float) -> bool:
         """Whether a reading that takes so many seconds is to be taken after the n-th interval."""
-        if self.stay:
-            return nth == settled(self.interval)
+        if self.stay and (self.readings or nth > settled(self.interval)):
+            return False
         share = LATER_SHARE if self.readings else FIRST_SHARE
         return self.spent + seconds <= share * so_far
 

@@ -103,18 +103,21 @@ def _of_the_saved_model(records: Records) -> dict[str, Any]:
 def _converged_at(records: Records) -> int | None:
     """The index of the evaluation at which a run converged; None if it did not.
 
-    A served mean changes only at aggregations. So an evaluation with the same loss as the one before, and no
-    aggregation between them, is of the same model and does not count.
+    Held-out samples decide. The test set decides only in a run without any, and such a run can only be
+    reported. A served mean changes only at aggregations. So an evaluation with the same loss as the one
+    before, and no aggregation between them, is of the same model and does not count.
     """
+    held_out = any(record.held_out_accuracy is not None for record in records)
     judged: list[tuple[int, float]] = []  # the index of an evaluation, and its accuracy
     index, aggregated, loss = 0, True, None
     for record in records:
         aggregated = aggregated or record.aggregated
         if record.accuracy is not None:
-            accuracy = record.accuracy if record.held_out_accuracy is None else record.held_out_accuracy
-            if aggregated or record.test_loss != loss:
+            accuracy = record.held_out_accuracy if held_out else record.accuracy
+            if accuracy is not None and (aggregated or record.test_loss != loss):
                 judged.append((index, accuracy))
-            index, aggregated, loss = index + 1, False, record.test_loss
+                aggregated, loss = False, record.test_loss
+            index += 1
     at = plateau([accuracy for _, accuracy in judged])
     return None if at is None else judged[at][0]
 

@@ -30,7 +30,7 @@ from hasfl.readings.sources import (
     EstimatedConstants,
     FixedConstants,
     TrackedConstants,
-    early,
+    first_estimates,
     settled,
 )
 from hasfl.runner.objectives import loss_and_metric
@@ -43,12 +43,13 @@ from hasfl.state.updates import Updates
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.decider import StrategyDecider
 from hasfl.strategies.strategy import Strategy
+from hasfl.theory.paradigms import usual_participants
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import NOTHING, Cost, ModelledClock
 from hasfl.training.forecaster import Forecaster
 from hasfl.training.judging import Judging
 from hasfl.training.loop import Training
-from hasfl.training.observer import WorldObserver, usual_participants
+from hasfl.training.observer import WorldObserver
 from hasfl.world import World
 
 ENGINES: dict[str, type[LocalEngine]] = {"simulated": SimulatedEngine, "reference": ReferenceEngine}
@@ -239,7 +240,7 @@ def _last_new_plan(source: ConstantsSource, settings: Settings) -> int | None:
     if settings.planning.plans != "stay":
         return None
     reads = isinstance(source, TrackedConstants)
-    intervals = settled(settings.interval) if reads else early(settings.interval)[-1]
+    intervals = settled(settings.interval) if reads else first_estimates(settings.interval)[-1]
     return intervals * settings.interval + 1
 
 
@@ -264,11 +265,11 @@ def _observer(
         target=settings.planning.target,
         source=_source(chosen, world, profile, settings),
     )
-    reads = not isinstance(observer.source, FixedConstants)
-    if reads and (observer.samples[world.present(1)] < 2).all():
+    estimates = isinstance(observer.source, EstimatedConstants)
+    if estimates and (observer.samples[world.present(1)] < 2).all():
         raise InputError(
-            f"{chosen.name} reads its constants from training, which no device can do with one sample: give "
-            "[constants], or more samples"
+            f"{chosen.name} estimates the paper's constants in training, which no device can do with one "
+            "sample: give [constants], or more samples"
         )
     return observer
 
@@ -309,8 +310,15 @@ def _forecaster(engine: LocalEngine, observer: WorldObserver, settings: Settings
         evaluate_every=settings.evaluate_every or settings.interval,
         interval=settings.interval,
         held_out=sum(map(len, engine.job.data.held_out_shares)),
-        law=observer.law,
+        slowness=observer.slowness,
+        endless=_endless_rounds(settings),
     )
+
+
+def _endless_rounds(settings: Settings) -> float | None:
+    """R∞ of the goal; None where the constants are read, because readings do not tell it."""
+    known = settings.known_constants
+    return known.rounds if isinstance(known, MeasuredConstants) and settings.rounds_known else None
 
 
 def _judging(engine: LocalEngine) -> Judging:

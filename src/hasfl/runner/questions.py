@@ -21,6 +21,7 @@ from hasfl.runner.run_readings import (
     RunReadings,
     conditions_of,
     constants_for,
+    converted,
     named_run,
     readings_of,
 )
@@ -42,6 +43,7 @@ class Question:
     constants: Origin
     participants: int  # devices that take part in a round while nobody is absent
     remarks: tuple[str, ...] = ()  # lines for people
+    readings: RunReadings | None = None  # the run, if the constants are read
 
     @property
     def rounds_known(self) -> bool:
@@ -50,28 +52,22 @@ class Question:
 
     def at(self, interval: int) -> Problem:
         """The same problem with another interval I: the constants follow, R∞ and the target stay."""
-        problem = self.problem
-        if interval == problem.interval:
-            return problem
-        if self.constants == "guessed":
-            constants: Constants = _guess(problem.profile, self.participants, interval)
-        else:
-            self._require_drift()
-            known = Conditions(problem.learning_rate, self.participants, problem.interval)
-            constants = problem.constants.under(replace(known, interval=interval), known)
-        return replace(problem, interval=interval, constants=constants)
+        if interval == self.problem.interval:
+            return self.problem
+        return replace(self.problem, interval=interval, constants=self._constants_at(interval))
 
-    def _require_drift(self) -> None:
-        """Refuse to convert readings in which replicas never moved apart."""
-        read, alone = self.problem.constants, self.participants == 1
-        if self.constants != "read" or not isinstance(read, MeasuredConstants):
-            return
-        if not (alone or read.drift_of.any()):
-            raise InputError(
-                "the run read no drift, because it had one device or an aggregation after every round, so "
-                "its constants say nothing about other intervals: leave out --interval, or train with "
-                "several devices and a larger training.interval"
-            )
+    def _constants_at(self, interval: int) -> Constants:
+        problem = self.problem
+        if self.constants == "guessed":
+            return _guess(problem.profile, self.participants, interval)
+        known = Conditions(problem.learning_rate, self.participants, problem.interval)
+        now = replace(known, interval=interval)
+        if self.readings is None:
+            return problem.constants.under(now, known)
+        constants = converted(self.readings, problem.profile, now)
+        if isinstance(constants, MeasuredConstants) and isinstance(problem.constants, MeasuredConstants):
+            return replace(constants, rounds=problem.constants.rounds)
+        return constants
 
 
 def read_problem(path: str) -> Problem:
@@ -138,7 +134,9 @@ def _question_of(scenario: Scenario, folder: Path, readings: RunReadings | None,
         samples=costs.samples,
     )
     origin: Origin = "read" if readings is not None else "guessed" if known is None else "given"
-    return Question(problem=problem, constants=origin, participants=participants, remarks=remarks)
+    return Question(
+        problem=problem, constants=origin, participants=participants, remarks=remarks, readings=readings
+    )
 
 
 def _require_what_is_needed(scenario: Scenario, readings: RunReadings | None) -> None:

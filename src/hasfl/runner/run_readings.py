@@ -28,6 +28,7 @@ from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Recipe
 from hasfl.strategies.catalogue import strategy
 from hasfl.theory.measured_rounds import MeasuredRounds
+from hasfl.theory.paradigms import SPLIT, Paradigm, usual_participants
 from hasfl.world import World
 
 OF_THE_PLAN = ("strategy", "max_batch", "participation", "evaluate_every", "metric")  # settings of no weight
@@ -45,9 +46,14 @@ class RunReadings:
     read_in: int | None  # the round of the last reading
 
     @property
+    def paradigm(self) -> Paradigm:
+        """The way of training of the run's strategy."""
+        return strategy(self.scenario.training.strategy, self.folder).paradigm
+
+    @property
     def conditions(self) -> Conditions:
         """What the constants were read for."""
-        return conditions_of(self.scenario)
+        return conditions_of(self.scenario, self.paradigm)
 
     def constants(self, profile: Profile) -> Constants:
         """The constants that the run planned with at its end."""
@@ -59,7 +65,9 @@ class RunReadings:
     def endless_rounds(self, profile: Profile, upto: int) -> float:
         """R∞ for coming as far as the run came in round `upto`; the constants must be measured ones."""
         laws: dict[int, MeasuredRounds] = {}
-        return sum(self._law(laws, each, profile).progress(each.plan) for each in self.records[:upto])
+        private_depth, layers = self.paradigm.private_depth, len(profile)
+        plans = ((self._law(laws, each, profile), each.plan) for each in self.records[:upto])
+        return sum(1 / law.slowness(plan.batch_sizes, private_depth(plan, layers)) for law, plan in plans)
 
     def _law(self, laws: dict[int, MeasuredRounds], record: RoundRecord, profile: Profile) -> MeasuredRounds:
         """The law for the devices that took part in a round; `laws` keeps those that were made before."""
@@ -74,8 +82,11 @@ class RunReadings:
         return laws[devices]
 
 
-def conditions_of(scenario: Scenario) -> Conditions:
-    """The learning rate of a scenario, the devices that take part while nobody is absent, the interval."""
+def conditions_of(scenario: Scenario, paradigm: Paradigm = SPLIT) -> Conditions:
+    """The learning rate of a scenario, the devices that take part while nobody is absent, the interval.
+
+    Plans of `hasfl plan` are for split training, whichever strategy the scenario names.
+    """
     training = scenario.training
     world = World(
         fleet=scenario.draw(),
@@ -83,7 +94,7 @@ def conditions_of(scenario: Scenario) -> Conditions:
         interval=training.interval,
         participation=training.participation,
     )
-    return Conditions(training.learning_rate, world.usual_participants, training.interval)
+    return Conditions(training.learning_rate, usual_participants(world, paradigm), training.interval)
 
 
 def readings_of(written: Path) -> RunReadings:
@@ -118,14 +129,39 @@ def known_constants(scenario: Scenario, *, folder: Path) -> Constants | None:
     readings = named_run(scenario, folder=folder)
     if readings is None:
         return scenario.known_constants
-    read = readings.read
-    return None if read is None else read.under(conditions_of(scenario), readings.conditions)
+    if readings.read is None:
+        return None
+    paradigm = strategy(scenario.training.strategy, folder).paradigm
+    return _under(readings.read, conditions_of(scenario, paradigm), readings)
 
 
 def _run_beside(written: str, folder: Path) -> Path:
     """The folder of a run that a scenario names, searched in its folder, then in the working folder."""
     path = expanded(written)
     return folder / path if is_there(folder / path) else path
+
+
+def converted(readings: RunReadings, profile: Profile, now: Conditions) -> Constants:
+    """The constants of a run for other conditions: as it read them, or guessed anew if it took no reading.
+
+    R∞ is 1 in measured ones.
+    """
+    if readings.read is None:
+        return Belief.guessed(profile, now.devices, now.interval).constants()
+    return _under(readings.read, now, readings)
+
+
+def _under(read: Constants, now: Conditions, readings: RunReadings) -> Constants:
+    """What a run read, for other conditions; refused where replicas move apart now, but never did there."""
+    replicas_drift = now.interval > 1 and now.devices > 1
+    if replicas_drift and isinstance(read, MeasuredConstants) and not read.drift_of.any():
+        raise InputError(
+            f"{readings.path} read no drift, because it had one device or an aggregation after every round, "
+            f"so its constants say nothing about {now.devices} devices with an interval of {now.interval}: "
+            "set the interval to 1, or train with several devices and a larger training.interval, and take "
+            "the constants of that run"
+        )
+    return read.under(now, readings.conditions)
 
 
 def constants_for(
@@ -136,20 +172,20 @@ def constants_for(
     Noise and drift are scaled to the scenario's learning rate, number of devices and interval. R∞ is that
     of the scenario's goal, if the run reached it, else that of coming as far as the run came.
     """
-    known = readings.constants(profile)
-    if len(known) != len(profile):
+    layers = len(profile) if readings.read is None else len(readings.read)
+    if layers != len(profile):
         raise InputError(
-            f"{readings.path} trained a model of {len(known)} layers, but {scenario.model_name} has "
+            f"{readings.path} trained a model of {layers} layers, but {scenario.model_name} has "
             f"{len(profile)}: choose a run of this model"
         )
-    remarks = [_origin(readings)]
-    constants = known.under(conditions_of(scenario), readings.conditions)
+    now = conditions_of(scenario)
+    remarks, constants = [_origin(readings)], converted(readings, profile, now)
     if isinstance(constants, MeasuredConstants):
         reached = scenario.stop.goal().met_by(readings.records)
         upto = len(readings.records) if reached is None else reached.round
         constants = replace(constants, rounds=readings.endless_rounds(profile, upto))
         remarks.append(_how_far(readings, reached))
-    if differences := _differences(readings.scenario, scenario):
+    if differences := _differences(readings, scenario, now):
         remarks.append(
             f"The run had {' and '.join(differences)}: the rounds are a forecast only as far as this makes "
             "no difference."
@@ -174,9 +210,9 @@ def _how_far(readings: RunReadings, reached: RoundRecord | None) -> str:
     return f"The training time is that to where the run came in its {last} rounds{came}."
 
 
-def _differences(run: Scenario, now: Scenario) -> list[str]:
+def _differences(run: RunReadings, scenario: Scenario, now: Conditions) -> list[str]:
     """What the run had otherwise than the scenario, and R∞ depends on."""
-    before, after = _recipe(run), _recipe(now)
+    before, after = _recipe(run.scenario, run.conditions), _recipe(scenario, now)
     return [
         f"{name} {before[name]!r} instead of {after[name]!r}"
         for name in before
@@ -184,7 +220,7 @@ def _differences(run: Scenario, now: Scenario) -> list[str]:
     ]
 
 
-def _recipe(scenario: Scenario) -> dict[str, Any]:
+def _recipe(scenario: Scenario, conditions: Conditions) -> dict[str, Any]:
     """Everything that the number of rounds depends on, apart from the plan."""
     training = {
         f"training.{field.name}": getattr(scenario.training, field.name)
@@ -193,7 +229,7 @@ def _recipe(scenario: Scenario) -> dict[str, Any]:
         if field.name not in OF_THE_PLAN
     }
     data = {f"data.{name}": value for name, value in scenario.data if name not in ("folder", "held_out")}
-    devices = {"devices": conditions_of(scenario).devices}
+    devices = {"devices": conditions.devices}
     return {"model": scenario.model_name} | training | data | {"data.name": scenario.data_name} | devices
 
 

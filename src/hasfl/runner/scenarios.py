@@ -71,6 +71,7 @@ def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
         scenario.settings(),
         strategy=chosen,
         known_constants=known,
+        rounds_known=scenario.constants is None or scenario.constants.run is None,
         optimizer=steps,
         loss=loss,
         metric=metric,

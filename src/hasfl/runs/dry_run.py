@@ -12,7 +12,7 @@ from hasfl.runner.simulation import Simulation
 from hasfl.runs.request import RunRequest
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.strategy import Strategy
-from hasfl.training.observer import usual_participants
+from hasfl.theory.paradigms import usual_participants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

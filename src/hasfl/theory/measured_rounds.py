@@ -72,9 +72,14 @@ class MeasuredRounds(RoundsLaw):
             noise=BatchNoise.of(profile, constants.single_noise),
         )
 
-    def progress(self, plan: Plan) -> float:
-        """1/B: how many of the R∞ rounds with infinitely large batches a round under this plan is worth."""
-        return self.endless / float(self.rounds(plan.batch_sizes, plan.deepest_cut))
+    def slowness(self, batch_sizes: IntN, private_layers: int) -> float:
+        """B: a round is worth 1/B of the R∞ rounds with infinitely large batches.
+
+        Where no layer is private, there is no drift, no skew and no price of a single sample.
+        """
+        if private_layers == 0:
+            return 1 + self.sampling * float((1 / batch_sizes).sum())
+        return float(self._factor(self.noise.total(batch_sizes, private_layers), private_layers))
 
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
         """R for S = Σ_i n(b_i), by (law); always finite."""

@@ -13,6 +13,7 @@ from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
 from hasfl.theory.latency import SplitTrainingLatency, split_training_latency
+from hasfl.world import World
 
 
 class PrivateDepth(Protocol):
@@ -90,3 +91,10 @@ CENTRALISED = Paradigm(
 SEQUENTIAL = Paradigm(
     name="sequential", private_depth=_deepest_cut, split_latency=split_training_latency, in_turns=True
 )
+
+
+def usual_participants(world: World, paradigm: Paradigm) -> int:
+    """The number of devices that a training's constants are kept for: those of a round with nobody absent."""
+    if paradigm.in_turns:
+        return 1
+    return len(world.fleet) if paradigm.collects_data else world.usual_participants

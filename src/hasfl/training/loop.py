@@ -136,7 +136,7 @@ class Training:
         )
         if order.round % self.evaluate_every == 0 or not self._goes_on(progress):
             self._evaluate(progress, now)
-        self._forecast(progress, now)
+        self._forecast(progress)
         return progress.last, loss
 
     def _learnt(self, progress: Progress, cost: Cost, now: Arrangement) -> Learnt | None:
@@ -237,7 +237,19 @@ class Training:
             self.clock, now, last.devices, fleet, averaged=averaged, aggregated=last.aggregated
         )
 
-    def _forecast(self, progress: Progress, now: Arrangement) -> None:
+    def mean_round_seconds(self, last: RoundRecord) -> float:
+        """The mean time of a round with its share of aggregations and judging, if it goes on as in this one.
+
+        Where models are judged only if that costs little, judging counts with the most that it may take.
+        """
+        plan, fleet = last.plan, self.observer.fleet(last.round, last.devices)
+        now = Arrangement(plan, fleet, self.clock.depth(plan))
+        seconds = self.clock.mean_round(now, self.interval)
+        if self.judges_always:
+            return seconds + self._cost_of_judging(last, now).seconds / self.evaluate_every
+        return seconds if self.judging is None else seconds * (1 + JUDGING_SHARE)
+
+    def _forecast(self, progress: Progress) -> None:
         """Show the round to the forecaster; after an evaluation, write its forecast into the last record."""
         last = progress.last
         assert last is not None
@@ -246,12 +258,8 @@ class Training:
         self.forecaster.watch(last)
         reached = self.goal.reached(progress.accuracies, progress.losses)
         if last.round % self.evaluate_every == 0 and not reached:
-            seconds = self.clock.mean_round(now, self.interval)
-            if self.judges_always:
-                seconds += self._cost_of_judging(last, now).seconds / self.evaluate_every
-            elif self.judging is not None:
-                seconds *= 1 + JUDGING_SHARE
-            progress.last = replace(last, forecast=self.forecaster.forecast(last, seconds))
+            forecast = self.forecaster.forecast(last, self.mean_round_seconds(last))
+            progress.last = replace(last, forecast=forecast)
 
 
 def _record(order: Order, cost: Cost, last: RoundRecord | None) -> RoundRecord:

@@ -10,7 +10,7 @@ from hasfl.arrays import IntN
 from hasfl.constants import Conditions, Constants, MeasuredConstants
 from hasfl.effort import Learnt, TimeSpent
 from hasfl.fleet import Fleet
-from hasfl.plan import Order
+from hasfl.plan import Order, Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.readings.probe import Probe
@@ -18,7 +18,7 @@ from hasfl.readings.sources import ConstantsSource
 from hasfl.schedule import RateSchedule
 from hasfl.theory.laws import target_for_all
 from hasfl.theory.measured_rounds import MeasuredRounds
-from hasfl.theory.paradigms import Paradigm
+from hasfl.theory.paradigms import Paradigm, usual_participants
 from hasfl.world import World
 
 
@@ -74,21 +74,17 @@ class WorldObserver:
         """Renew the constants, if it is time; returns what was learnt and what it took."""
         learnt = self.source.learn(self.probe, order, order.round // self.world.interval, spent)
         if learnt is not None:
-            self._last = None
-            self._laws.clear()
+            self._forget()
         return learnt
 
-    def law(self, round: int, devices: int) -> MeasuredRounds | None:
-        """The law of rounds for so many devices; None where the constants are the paper's."""
-        key = self._rate(round), devices
-        if key not in self._laws:
-            constants, interval = self._constants(*key), self.world.interval
-            self._laws[key] = (
-                MeasuredRounds.with_constants(constants, self.profile, devices=devices, interval=interval)
-                if isinstance(constants, MeasuredConstants)
-                else None
-            )
-        return self._laws[key]
+    def slowness(self, round: int, plan: Plan) -> float:
+        """B of a round under a plan, with the layers that the paradigm makes private.
+
+        It is 1 where the constants are the paper's: all rounds then count the same.
+        """
+        law = self._law(self._rate(round), len(plan))
+        depth = self.paradigm.private_depth(plan, len(self.profile))
+        return 1.0 if law is None else law.slowness(plan.batch_sizes, depth)
 
     def saved(self) -> Mapping[str, Any]:
         """Everything that was learnt of the constants."""
@@ -97,11 +93,28 @@ class WorldObserver:
     def restore(self, values: Mapping[str, Any]) -> None:
         """Take back what `saved` returned."""
         self.source.restore(values)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget what was made from constants that are old now."""
+        self._last = None
         self._laws.clear()
 
     def _rate(self, round: int) -> float:
         """The learning rate that plans take for a round: that of the first round of its interval."""
         return self.rates.for_plans(round - (round - 1) % self.world.interval)
+
+    def _law(self, rate: float, devices: int) -> MeasuredRounds | None:
+        """The law of rounds for so many devices; None where the constants are the paper's."""
+        key = rate, devices
+        if key not in self._laws:
+            constants, interval = self._constants(rate, devices), self.world.interval
+            self._laws[key] = (
+                MeasuredRounds.with_constants(constants, self.profile, devices=devices, interval=interval)
+                if isinstance(constants, MeasuredConstants)
+                else None
+            )
+        return self._laws[key]
 
     def _constants(self, rate: float, devices: int) -> Constants:
         """The constants as they are known now, for a learning rate and a number of devices."""
@@ -133,10 +146,3 @@ class WorldObserver:
             learning_rate=rate,
             interval=self.world.interval,
         )
-
-
-def usual_participants(world: World, paradigm: Paradigm) -> int:
-    """The number of devices that a training's constants are kept for: those of a round with nobody absent."""
-    if paradigm.in_turns:
-        return 1
-    return len(world.fleet) if paradigm.collects_data else world.usual_participants

@@ -88,13 +88,9 @@ class PlanStory:
         return True
 
     def _words(self, round: int, devices: IntN, plan: Plan) -> str:
-        """A plan in words, and the mean time of a round under it."""
-        names = self.training.observer.fleet(round, devices).names
-        words = in_words(plan, names, of=len(self.training.samples))
-        return f"{words} · a round takes {format_seconds(self.round_seconds(round, devices, plan))}"
-
-    def round_seconds(self, round: int, devices: IntN, plan: Plan) -> float:
-        """The mean time of a round under a plan."""
-        training = self.training
-        now = Arrangement(plan, training.observer.fleet(round, devices), training.clock.depth(plan))
-        return training.clock.mean_round(now, training.interval)
+        """A plan in words, and the mean time of a round under it, T_S + T_A/I."""
+        training, fleet = self.training, self.training.observer.fleet(round, devices)
+        words = in_words(plan, fleet.names, of=len(training.samples))
+        now = Arrangement(plan, fleet, training.clock.depth(plan))
+        seconds = training.clock.mean_round(now, training.interval)
+        return f"{words} · a round takes {format_seconds(seconds)}"
