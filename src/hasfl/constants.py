@@ -177,10 +177,9 @@ class MeasuredConstants:
             if error > 0:
                 known, factor = getattr(self, name), math.exp(error)
                 yield replace(self, **{name: known * factor}), replace(self, **{name: known / factor})
-        drift = float(self.drift_of.sum())
-        if self.skew_error > 0 and drift > 0:
-            assert self.skew_of is not None
-            shares = self.skew_of if self.skew_of.any() else self.drift_of
+        assert self.skew_of is not None
+        shares = self.skew_of if self.skew_of.any() else self.drift_of
+        if self.skew_error > 0 and shares.any():
             off = self.skew_error / float(shares.sum()) * shares
             less = np.maximum(self.skew_of - off, 0.0)
             yield replace(self, skew_of=self.skew_of + off), replace(self, skew_of=less)
