@@ -96,7 +96,7 @@ def test_changed_data_are_another_training(train: Train, tmp_path: Path) -> None
 
 
 def test_a_changed_model_is_another_training(train: Train, tmp_path: Path) -> None:
-    """The weights have the same names and shapes, so that they would fit."""
+    """The other model has weights with the same names and shapes, so loading alone would not notice."""
     before = contents(tmp_path / "run")
     (module,) = tmp_path.glob("own_*.py")
     module.write_text(OWN.replace("torch.relu", "torch.tanh"))

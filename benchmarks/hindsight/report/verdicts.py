@@ -33,7 +33,7 @@ class Verdict:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs of HASFL with a seed that fixed plans have too."""
+        """The runs of HASFL whose seeds were also used for fixed plans."""
         return [run for run in own_runs(self.results, self.fleet) if run.seed in self.results.seeds]
 
     @property

@@ -70,7 +70,7 @@ def loss_and_metric(
 
 
 def _tried_samples(data: Dataset) -> Tensor:
-    """The first samples for training and, of tokens, the samples with the largest ones too."""
+    """The first training samples. If samples are tokens, also the samples that hold the largest tokens."""
     first = data.x_train[:TRIED]
     if first.is_floating_point():
         return first

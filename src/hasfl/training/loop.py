@@ -218,9 +218,10 @@ class Training:
             progress.losses.append(evaluation.held_out_loss)
 
     def _is_judged(self, progress: Progress, cost: Cost) -> bool:
-        """Whether an evaluation judges the model: always if that decides nothing or is asked for.
+        """Whether an evaluation looks at held-out samples.
 
-        Else it does where that costs little beside the training since the last judgement, and at the end.
+        It always does if this decides nothing, if a person asked for it, and at the end of training. In all
+        other cases, it must cost little beside the training since the last judgement.
         """
         assert progress.last is not None
         if self.judging is None or self.judges_always or not self._goes_on(progress):
