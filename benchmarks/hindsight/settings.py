@@ -54,7 +54,12 @@ class Setting:
         b, cut = cell
         if cut > DEEP_CUT and b <= SMALL_BATCH:
             return int(self.rounds * SHARE_OF_ROUNDS)
-        return (self.rounds_of_tiny or self.rounds) if b <= TINY_BATCH else self.rounds
+        return self.most_rounds if b <= TINY_BATCH else self.rounds
+
+    @property
+    def most_rounds(self) -> int:
+        """The most rounds of any training."""
+        return self.rounds_of_tiny or self.rounds
 
 
 DIGITS = Setting(
@@ -159,7 +164,7 @@ def grid(name: str, seed: int, data: str) -> Iterator[Task]:
 
 def main_contest(name: str, seed: int, data: str) -> Iterator[Task]:
     """HASFL, and HASFL with the paper's planner, on both fleets."""
-    task = Task(setting=name, seed=seed, strategy="hasfl", rounds=SETTINGS[name].rounds, data=data)
+    task = Task(setting=name, seed=seed, strategy="hasfl", rounds=SETTINGS[name].most_rounds, data=data)
     for strategy in ("hasfl", "hasfl-bcd"):
         for fleet in FLEETS:
             yield replace(task, strategy=strategy, fleet=fleet)
@@ -168,7 +173,7 @@ def main_contest(name: str, seed: int, data: str) -> Iterator[Task]:
 def contestants(name: str, seed: int, data: str) -> Iterator[Task]:
     """The main contest, HASFL with other options, and strategies that choose batch sizes or cuts alone."""
     yield from main_contest(name, seed, data)
-    task = Task(setting=name, seed=seed, strategy="hasfl", rounds=SETTINGS[name].rounds, data=data)
+    task = Task(setting=name, seed=seed, strategy="hasfl", rounds=SETTINGS[name].most_rounds, data=data)
     for fleet in FLEETS:
         yield replace(task, fleet=fleet, plans="stay")
         yield replace(task, fleet=fleet, constants="paper")
