@@ -23,7 +23,7 @@ from hasfl.data import Dataset, load_dataset
 from hasfl.effort import Learnt, TimeSpent
 from hasfl.networks import network
 from hasfl.plan import Order
-from hasfl.readings.probe import Probe
+from hasfl.readings.reader import Reader
 from hasfl.readings.sources import TrackedConstants
 from hasfl.settings import Machine
 from hasfl.training.observer import WorldObserver
@@ -44,10 +44,10 @@ class TimedSource:
     def constants(self) -> Constants:
         return self.source.constants()
 
-    def learn(self, probe: Probe, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
-        began = _now(probe)
-        learnt = self.source.learn(probe, order, nth, spent)
-        self.seconds += _now(probe) - began
+    def learn(self, reader: Reader, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
+        began = _now()
+        learnt = self.source.learn(reader, order, nth, spent)
+        self.seconds += _now() - began
         self.samples += 0 if learnt is None else learnt.effort.samples
         return learnt
 
@@ -58,9 +58,9 @@ class TimedSource:
         self.source.restore(values)
 
 
-def _now(probe: Probe) -> float:
+def _now() -> float:
     """The time, once a GPU has finished its work."""
-    if probe.data.x.is_cuda:
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()
 
@@ -96,7 +96,7 @@ def train(data: Dataset, model: str, batch_size: int, machine: Machine, *, inter
         reading += sum(s for phase, s in record.phases.items() if phase.startswith(READING))
         if record.round == rounds:  # the next round ends with an evaluation, which must not be timed
             break
-    whole = _now(observer.probe) - began
+    whole = _now() - began
     return Cost(
         wall_seconds=timed.seconds / (whole - timed.seconds),
         virtual_seconds=reading / (record.clock - reading),

@@ -21,7 +21,8 @@ from hasfl import Plan, Seeds
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan
-from hasfl.readings.noise_and_drift import take_reading
+from hasfl.readings.in_process import InProcessReader
+from hasfl.readings.noise_and_drift import Reading
 from hasfl.readings.paper_estimates import estimate_bound_constants
 from hasfl.readings.probe import Probe
 from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
@@ -88,8 +89,8 @@ def known_problem() -> Iterator[tuple[float, float, float, float]]:
     All but the first two are standard deviations of logarithms.
     """
     for dimension in NOISE_DIMENSIONS:
-        probe = least_squares(dimension)
-        noises = [take_reading(probe, one_order, INTERVAL).noise for one_order in orders()]
+        reader = InProcessReader(least_squares(dimension))
+        noises = [Reading.of(reader.look(one_order, INTERVAL)).noise for one_order in orders()]
         logs = np.array([noise.value for noise in noises])
         stated = float(np.median([noise.error for noise in noises]))
         yield (dimension + 1) / DEVICES, float(np.exp(np.median(logs))), float(logs.std(ddof=1)), stated

@@ -33,6 +33,7 @@ from hasfl.training.forecaster import Forecaster
 SHARES = {"a third": 1 / 3, "a half": 1 / 2, "two thirds": 2 / 3}
 TEST_SAMPLES = {"digits": 360, "cifar10": 10_000, "cifar100": 10_000}
 LOSS_GOAL = 0.12
+LARGE = ("vgg-", "resnet-")  # how the names of settings with a large network begin
 OUT_OF_SIGHT = 20.0  # a forecast of no end counts as so many times the rounds that it took
 
 
@@ -206,20 +207,23 @@ def report(curves: Sequence[Curve]) -> None:
             group: [watched(curve, share) for curve in curves if curve.group == group] for group in groups
         }
         print(f"\n### After {words} of the way\n")
-        print("| runs | number | with a forecast | rounds in all | time left | in the range |")
-        print("|---|--:|--:|--:|--:|--:|")
+        print("| runs | number | forecasts | rounds in all | forecast / real | time left | in the range |")
+        print("|---|--:|--:|--:|--:|--:|--:|")
         for group, found in verdicts.items():
             print(_row(group, found))
         for kind in ("hasfl, mean", "hasfl, last", "fixed, mean", "fixed, last"):
-            of_kind = [found for group, found in verdicts.items() if group.endswith(kind)]
-            print(_row(f"all: {kind}", [each for found in of_kind for each in found]))
+            of_kind = {group: found for group, found in verdicts.items() if group.endswith(kind)}
+            large = {group: found for group, found in of_kind.items() if group.startswith(LARGE)}
+            for name, chosen in ((f"VGG-16 and ResNet-18: {kind}", large), (f"all: {kind}", of_kind)):
+                print(_row(name, [each for found in chosen.values() for each in found]))
 
 
 def _row(group: str, verdicts: Sequence[Verdict | None]) -> str:
     said = [verdict for verdict in verdicts if verdict is not None]
     if not said:
-        return f"| {group} | {len(verdicts)} | 0 | | | |"
-    cells = [_errors([each.in_all for each in said]), _errors([each.time_left for each in said])]
+        return f"| {group} | {len(verdicts)} | 0 | | | | |"
+    in_all, time_left = [each.in_all for each in said], [each.time_left for each in said]
+    cells = [_errors(in_all), f"{math.exp(float(np.median(in_all))):.2f}", _errors(time_left)]
     inside = float(np.mean([each.in_range for each in said]))
     return f"| {group} | {len(verdicts)} | {len(said)} | {' | '.join(cells)} | {inside:.0%} |"
 

@@ -16,7 +16,7 @@ import itertools
 import json
 import math
 import multiprocessing as mp
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from benchmarks.hindsight.settings import RESULTS, SETTINGS, Cell, Task
 from hasfl.effort import Learnt, TimeSpent
 from hasfl.plan import Order
 from hasfl.readings.belief import Belief
-from hasfl.readings.probe import Probe
+from hasfl.readings.reader import Reader
 from hasfl.readings.sources import TrackedConstants
 
 PLANS = tuple(name for name in SETTINGS if name not in ("digits-late", "digits-fifty", "digits-rare"))
@@ -61,9 +61,9 @@ class ReadAt(TrackedConstants):
     rounds: tuple[int, ...] = ()
     entries: list[Row] = field(default_factory=list)
 
-    def learn(self, probe: Probe, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
+    def learn(self, reader: Reader, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
         """Note what was read. Training hears nothing of it, so its clock and its plans stay as they are."""
-        learnt = super().learn(probe, order, nth, spent)
+        learnt = super().learn(reader, order, nth, spent)
         if learnt is not None:
             self.entries.append({"round": order.round} | dict(learnt.entry))
         return None
@@ -148,9 +148,9 @@ class Seen(NamedTuple):
     def words(self) -> str:
         return f"{number(math.exp(self.log))} ×÷ {math.exp(self.error):.2f}" if self.known else "unknown"
 
-    def close_to(self, other: "Seen") -> bool:
-        """Whether this is within a factor of `CLOSE` of the other, give or take the other's error."""
-        return abs(self.log - other.log) <= math.log(CLOSE) + other.error
+    def close_to(self, other: "Seen", *, strict: bool = False) -> bool:
+        """Whether this is within a factor of `CLOSE` of the other; unless strict, give or take its error."""
+        return abs(self.log - other.log) <= math.log(CLOSE) + (0.0 if strict else other.error)
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float | None, float | None]]) -> "Seen":
@@ -183,10 +183,11 @@ def drift_of(rows: Sequence[Row], share: float) -> Seen:
     return Seen.of((None if read is None else read / share, error) for read, error in reads)
 
 
-def believed(rows: Sequence[Row], value: Callable[[Row], float], error: str) -> Seen:
-    """What plans would be made with after the last reading, the guess included; the mean over seeds."""
-    last = max(row["round"] for row in rows)
-    return Seen.of((value(row), row[error]) for row in rows if row["round"] == last)
+def believed(rows: Sequence[Row]) -> tuple[Seen, Seen]:
+    """Noise and drift after the last reading, the guess included; the mean over seeds."""
+    last = [row for row in rows if row["round"] == max(row["round"] for row in rows)]
+    noise = Seen.of((row["noise"], row["noise_error"]) for row in last)
+    return noise, Seen.of((float(np.sum(row["drift_of"])), row["drift_error"]) for row in last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +251,8 @@ def plan_row(cell: Cell, rows: Sequence[Row], grid: Grid, share: float) -> list[
         "–" if not (seen.known and real.known) else "yes" if seen.close_to(real) else "**no**"
         for seen, real in ((noise, grid.noise), (drift, grid.drift))
     ]
-    beliefs = [
-        believed(rows, lambda row: float(row["noise"]), "noise_error"),
-        believed(rows, lambda row: float(np.sum(row["drift_of"])), "drift_error"),
-    ]
     row = [str(cell[1]), str(cell[0]), percent(share), noise.words, marks[0], drift.words, marks[1]]
-    return [*row, f"{np.mean(skews):.2f}" if skews else "–", *(belief.words for belief in beliefs)]
+    return [*row, f"{np.mean(skews):.2f}" if skews else "–", *(each.words for each in believed(rows))]
 
 
 def introduction(rows: Sequence[Row]) -> list[str]:
@@ -264,7 +261,8 @@ def introduction(rows: Sequence[Row]) -> list[str]:
     return [
         f"Readings in rounds {', '.join(map(str, rounds))}, seeds {', '.join(map(str, seeds))}; means of",
         "logarithms, weighted by the errors that the readings gave themselves (×÷ is one standard error).",
-        "Drift is that of the whole model. Believed: after the last reading, the guess included.",
+        "Drift is that of the whole model. Believed: after the last reading, the guess included; the drift",
+        "believed is reduced by the skew believed. Within 2: of the grid's value, give or take its error.",
     ]
 
 
@@ -281,17 +279,23 @@ def closeness(plans: dict[Cell, list[Row]], grid: Grid, shares: Sequence[float])
     sentences = []
     noises = [noise_of(rows) for rows in plans.values()]
     drifts = [drift_of(rows, shares[cut - 1]) for (_, cut), rows in plans.items()]
-    for name, seen, real in (("Noise", noises, grid.noise), ("Drift", drifts, grid.drift)):
+    beliefs = zip(*(believed(rows) for rows in plans.values()), strict=True)
+    kinds = zip(("Noise", "Drift"), (noises, drifts), beliefs, (grid.noise, grid.drift), strict=True)
+    for name, seen, trusted, real in kinds:
         if not real.known:
             continue
         told = [each for each in seen if each.known]
-        close = sum(each.close_to(real) for each in told)
+        silent = f" ({len(seen) - len(told)} saw nothing)" * (len(told) < len(seen))
         sentences.append(
-            f"{name} within a factor of {CLOSE:g}: {close} of {len(told)} plans"
-            + f" ({len(seen) - len(told)} saw nothing)" * (len(told) < len(seen))
-            + "."
+            f"{name} within a factor of {CLOSE:g}: read at {tally(told, real)}{silent}; "
+            f"believed at {tally(trusted, real)}."
         )
     return [" ".join(sentences), ""]
+
+
+def tally(seen: Sequence[Seen], real: Seen) -> str:
+    strict, close = (sum(each.close_to(real, strict=strict) for each in seen) for strict in (True, False))
+    return f"{strict} of {len(seen)} plans, give or take the grid's error at {close}"
 
 
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────

@@ -31,10 +31,13 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeSpent:
-    """The virtual time of a training so far, and the time that an effort would add."""
+    """The virtual time of a training so far, the time that an effort would add, and whether it is allowed."""
 
     so_far: float  # seconds
     seconds_of: Callable[[Effort], float]
+    # Whether the budget allows an effort. This is asked just before the effort, and only where it is due. An
+    # effort that is not allowed is not made.
+    allows: Callable[[Effort], bool] = lambda effort: True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,57 @@ from hasfl.arrays import IntN
 from hasfl.forecast import GoalForecast
 from hasfl.plan import Plan
 
+EDGE = -1  # the edge server among parties; a device has its index in the fleet
+SecondsByParty = Mapping[str, Mapping[int, float]]  # by step, then by party
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRound:
+    """What machines on a network measured in a round, beside what was predicted for it.
+
+    Steps have the names that `RoundRecord.phases` gives them. Sub-models come down when an interval begins,
+    so the step `submodel_download` belongs to the first round of an interval here. In `phases` it belongs to
+    the last round of the interval before.
+    """
+
+    seconds: float  # on the wall since the end of the round before, with everything that was done
+    spans: Mapping[str, float]  # seconds on the wall from the first party's beginning to the last one's end
+    measured: SecondsByParty
+    dropped: Mapping[int, str] = field(default_factory=dict)  # parties that were dropped, and why
+    clock: float = 0.0  # seconds on the wall since the start, this round included
+    predicted: SecondsByParty = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The values as JSON has them: keys are text there."""
+        return {
+            "seconds": self.seconds,
+            "clock": self.clock,
+            "spans": dict(self.spans),
+            "measured": _as_text(self.measured),
+            "predicted": _as_text(self.predicted),
+            "dropped": {str(party): reason for party, reason in self.dropped.items()},
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        """Read back what `as_json` gave."""
+        return cls(
+            seconds=row["seconds"],
+            clock=row["clock"],
+            spans=row["spans"],
+            measured=_as_parties(row["measured"]),
+            predicted=_as_parties(row["predicted"]),
+            dropped={int(party): reason for party, reason in row["dropped"].items()},
+        )
+
+
+def _as_text(steps: SecondsByParty) -> dict[str, dict[str, float]]:
+    return {step: {str(party): seconds for party, seconds in of.items()} for step, of in steps.items()}
+
+
+def _as_parties(steps: Mapping[str, Mapping[str, float]]) -> SecondsByParty:
+    return {step: {int(party): seconds for party, seconds in of.items()} for step, of in steps.items()}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
@@ -28,7 +79,8 @@ class Evaluation:
 class RoundRecord:
     """One round: who took part, what they did, what came of it, how long it took in virtual time.
 
-    Every field follows from the scenario and its seed. On one CPU, a repeated run writes the same bytes.
+    In a simulation, every field follows from the scenario and its seed. On one CPU, a repeated run writes the
+    same bytes.
     """
 
     round: int  # t, from 1
@@ -53,10 +105,15 @@ class RoundRecord:
         None  # of the law of rounds, if they were read at the end of the round
     )
     forecast: GoalForecast | None = None  # of the end of training, where the model was evaluated
+    measured: MeasuredRound | None = None  # None in a simulation, which has nothing to measure
 
     def as_json(self) -> dict[str, Any]:
         """The record as plain numbers and lists, as `rounds.jsonl` holds it."""
         row = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "plan"}
+        if self.measured is None:
+            del row["measured"]
+        else:
+            row["measured"] = self.measured.as_json()
         return row | {
             "devices": self.devices.tolist(),
             "batch_sizes": self.plan.batch_sizes.tolist(),
@@ -75,4 +132,6 @@ class RoundRecord:
         other["notes"] = tuple(row["notes"])
         forecast = row.get("forecast")  # records of older versions have none
         other["forecast"] = None if forecast is None else GoalForecast(**forecast)
+        measured = row.get("measured")  # simulations have none
+        other["measured"] = None if measured is None else MeasuredRound.from_json(measured)
         return cls(**other, plan=Plan(row["batch_sizes"], row["cuts"]))

@@ -202,6 +202,20 @@ def test_a_run_that_never_arrives_is_behind() -> None:
     assert math.isnan(Verdict(results_of({((1, 1), 0): 40}), "narrow").ratio())
 
 
+@pytest.mark.parametrize(("own", "ahead"), [(0.45, True), (0.35, False)])
+def test_where_nobody_arrives_the_better_model_in_the_same_second_is_ahead(own: float, ahead: bool) -> None:
+    def ending(strategy: str, last: float, accuracy: float) -> Run:
+        evaluations = np.array([[0.0, 0.0, 0.0, 0.0], [10.0, last, accuracy, accuracy]])
+        return run_of((1, 1), 0, math.inf, strategy=strategy, evaluations=evaluations)
+
+    made = (ending("hasfl", 40.0, 2 * own), ending("hasfl-bcd", 20.0, 0.4))  # half of hasfl's in second 20
+    verdict = Verdict(results_of({((1, 1), 0): 40}, made), "narrow")
+    assert math.isnan(verdict.over_bcd())
+    assert np.allclose(verdict.accuracies_at_its_end(), [(own, 0.4)])
+    assert verdict.ahead_of_bcd() is ahead
+    assert Verdict(results_of({((1, 1), 0): 40}), "narrow").ahead_of_bcd() is None
+
+
 # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

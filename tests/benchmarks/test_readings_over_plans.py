@@ -47,3 +47,4 @@ def test_drift_of_private_layers_is_divided_by_their_share() -> None:
     assert not seen.close_to(Seen(math.log(12 * 2.01), 0.0))
     assert seen.close_to(Seen(math.log(12 * 2.01), 0.1))  # give or take the other's error
     assert np.isinf(drift_of([row | {"read_drift": None}], 0.25).error)
+    assert not seen.close_to(Seen(math.log(12 * 2.01), 0.1), strict=True)

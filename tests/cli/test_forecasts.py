@@ -1,12 +1,17 @@
 """What `hasfl train` and `hasfl show` say about the end of a training."""
 
+import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hasfl.cli.training_view import Outlook, TrainingView, course
+from hasfl.cli.plans.outlook import OVERRUN, Announcements, Outlook, course
+from hasfl.cli.training_view import TrainingView
 from hasfl.forecast import GoalForecast
 from hasfl.forecasting.budgets import BudgetEnd
 from hasfl.goal import Goal
@@ -28,7 +33,7 @@ FORECAST = GoalForecast(
     first_rounds=1480,
     endless_rounds=300.0,
 )
-IN_WORDS = "on course for 1,520; about 3 min 20 s of virtual time to go, 2 min 48 s to 4 min 06 s"
+REACH, LEFT = "on course to reach the accuracy of the goal", "about 3 min 20 s of virtual time to go"
 LONG = {
     "training.strategy": '"sfl"',
     "training.interval": "5",
@@ -44,13 +49,13 @@ LONG = {
     [
         (
             FORECAST,
-            f"forecast 1,480 rounds, {IN_WORDS}",
+            f"{REACH} in round 1,520 (the first forecast was round 1,480); {LEFT}, 2 min 48 s to 4 min 06 s",
         ),
         (
             replace(FORECAST, most_rounds=None, most_seconds_left=None, first_rounds=None),
-            "on course for 1,520 rounds; about 3 min 20 s of virtual time to go, 2 min 48 s or much more",
+            f"{REACH} in round 1,520; {LEFT}, 2 min 48 s or much more",
         ),
-        (replace(FORECAST, rounds=None, seconds_left=None), "the accuracy to reach is out of sight"),
+        (replace(FORECAST, rounds=None, seconds_left=None), "the accuracy of the goal is out of sight"),
     ],
 )
 def test_a_forecast_in_words(forecast: GoalForecast, expected: str) -> None:
@@ -76,6 +81,66 @@ def test_the_course_is_told_after_each_third_of_the_way(
     assert re.search(r"virtual .*s, about 3 min 20 s to go \(2 min 48 s to 4 min 06 s\)$", line)
 
 
+def outlook(rounds: int | None, budget: int | None = None) -> Outlook:
+    end = None if budget is None else BudgetEnd("rounds", budget)
+    return Outlook(Goal(accuracy=0.9), replace(FORECAST, rounds=rounds), end)
+
+
+def told(outlooks: dict[int, Outlook]) -> list[int]:
+    """The rounds after which the outlook is told."""
+    announcements = Announcements()
+    return [t for t, each in outlooks.items() if announcements.due(record(t), each)]
+
+
+def test_a_training_that_takes_longer_than_told_goes_on_telling() -> None:
+    """The end is always the next evaluation, so more and more rounds pass between two lines."""
+    rounds = told({t: outlook(t + 10) for t in range(10, 1000, 10)})
+    assert rounds[0] == 10
+    assert len(rounds) == pytest.approx(math.log(100) / math.log(OVERRUN), abs=4)
+    assert all(later >= OVERRUN * before for before, later in pairwise(rounds[2:]))
+
+
+def test_nothing_is_told_after_the_last_round() -> None:
+    assert told({30: outlook(500, budget=60), 60: outlook(500, budget=60)}) == [30]
+    assert told({60: outlook(None, budget=60)}) == []
+    assert told({60: Outlook(Goal(accuracy=0.9))}) == []
+
+
+@given(st.lists(st.integers(1, 400), min_size=3, max_size=30), st.integers(1, 29))
+def test_a_resumed_training_tells_each_line_once(ahead: list[int], stop: int) -> None:
+    """Those who look at the records before without a word tell the same as those who were there."""
+    outlooks = {10 * t: outlook(10 * t + more) for t, more in enumerate(ahead, start=1)}
+    early, late = (
+        {t: each for t, each in outlooks.items() if (t <= 10 * stop) == before} for before in (True, False)
+    )
+    resumed = Announcements()
+    for t, each in early.items():
+        resumed.due(record(t), each)
+    again = [t for t, each in late.items() if resumed.due(record(t), each)]
+    assert told(early) + again == told(outlooks)
+
+
+def test_a_resumed_training_does_not_repeat_its_lines(hasfl: Hasfl, tmp_path: Path) -> None:
+    """Stopped by a budget in the middle, it goes on with a larger one, and trains these rounds again."""
+    path = write(tmp_path, LONG | {"stop.samples": "100000", "stop.rounds": "12"})
+    first = hasfl("train", path, "--out", tmp_path, "--run", "run").err
+    write(tmp_path, LONG | {"stop.rounds": "1000"})
+    second = hasfl("train", path, "--out", tmp_path, "--run", "run", "--resume").err
+    whole = hasfl("train", path, "--out", tmp_path, "--run", "whole").err
+    lines = [re.findall(r"^(round \d+): on course", each, re.M) for each in (first, second, whole)]
+    assert lines[0]
+    assert lines[0] + lines[1] == lines[2]
+
+
+def test_a_training_too_short_for_a_forecast_says_so_once(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = write(tmp_path, LONG | {"stop.accuracy": "0.01"})
+    done = hasfl("compare", path, "--out", tmp_path, "--strategies", "sfl,fl").err
+    assert done.count("too short for a forecast of the end") == 1
+    assert "1 of 2: sfl: too short for a forecast of the end: held-out samples were looked at once" in done
+    budget = hasfl("train", write(tmp_path, {"stop.rounds": "2"}), "--out", tmp_path, "--run", "b").err
+    assert "too short" not in budget
+
+
 def test_forecasts_come_true_in_a_training(hasfl: Hasfl, tmp_path: Path) -> None:
     """Every evaluation between the first and the last has a forecast, of a later evaluation."""
     done = hasfl("train", write(tmp_path, LONG), "--out", tmp_path, "--run", "run")
@@ -95,16 +160,18 @@ def test_forecasts_come_true_in_a_training(hasfl: Hasfl, tmp_path: Path) -> None
     newest = before[-1]["forecast"]
     assert newest["rounds"] <= 2 * last["round"]
     assert newest["seconds_left"] > 0
-    assert "on course for" in done.err
+    assert "on course to reach" in done.err
 
 
 def test_a_stopped_run_shows_its_course(hasfl: Hasfl, tmp_path: Path) -> None:
     assert hasfl("train", write(tmp_path, LONG), "--out", tmp_path, "--run", "run").code == 0
-    assert "on course for" not in hasfl("show", tmp_path / "run").out
+    assert "on course to reach" not in hasfl("show", tmp_path / "run").out
     (tmp_path / "run" / RESULT).unlink()
     kept = tmp_path / "run" / "rounds.jsonl"
     kept.write_text("".join(kept.read_text().splitlines(keepends=True)[:12]))
-    assert re.search(r"on course for [\d,]+", hasfl("show", tmp_path / "run").out)
+    assert re.search(
+        r"on course to reach the accuracy of the goal in round [\d,]+", hasfl("show", tmp_path / "run").out
+    )
 
 
 def test_a_budget_that_comes_first_is_told() -> None:

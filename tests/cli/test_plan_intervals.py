@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hasfl.cli.plans.interval_view import LAW_ENDS, LEFT_OUT
-from hasfl.planning.intervals import LADDER
+from hasfl.cli.plans.interval_view import LAW_ENDS, LEFT_OUT, UNKNOWN
+from hasfl.planning.intervals import LADDER, LONGEST_MEASURED
 from tests.cli.conftest import Hasfl
 from tests.cli.test_plan import DEMO, EXAMPLE, MEASURED, write
 from tests.problems import raw
@@ -49,7 +49,8 @@ def test_best_is_the_best_of_single_intervals(hasfl: Hasfl, tmp_path: Path, kind
     path = problem(tmp_path, kind)
     found = printed(hasfl, path, "--interval", "best")
     tried = {each["interval"]: each for each in found["intervals"]}
-    assert {15} < set(tried) <= {15, *LADDER}
+    assert {15} < set(tried) <= {15, found["longest_interval"], *LADDER}
+    assert found["longest_interval"] in ((None,) if kind == "paper" else range(1, LONGEST_MEASURED + 1))
     for interval in (1, 5, 15):
         alone = printed(hasfl, path, "--interval", interval)
         assert alone["objective"] == pytest.approx(tried[interval]["objective"], rel=2e-3)
@@ -60,7 +61,7 @@ def test_best_is_the_best_of_single_intervals(hasfl: Hasfl, tmp_path: Path, kind
     assert found["objective"] == best["objective"] == min(each["objective"] for each in tried.values())
     assert found["batch_sizes"] == best["batch_sizes"]
     least = found["objective"] * (1 - found["other_intervals_save_at_most"])
-    for interval in (4, 10, 22, 33):
+    for interval in {4, 10, 22, 33} & set(range(1, (found["longest_interval"] or 33) + 1)):
         assert printed(hasfl, path, "--interval", interval)["objective"] >= least * (1 - 1e-9)
 
 
@@ -70,14 +71,48 @@ def test_the_table_says_which_is_best_and_what_is_left_out(hasfl: Hasfl, tmp_pat
     assert [int(interval) for interval, _ in rows] == [5, 15, 50]
     best = [int(interval) for interval, mark in rows if "◀ best" in mark]
     assert len(best) == 1
-    assert f"an aggregation every {best[0]}:" in shown
+    assert f"an aggregation every {best[0]} rounds:" in shown
     assert " ".join(LEFT_OUT.split()) in " ".join(shown.split())
-    assert LAW_ENDS in shown
+    assert LAW_ENDS in " ".join(shown.split())
     assert "No other interval" not in shown
     whole = hasfl("plan", problem(tmp_path, "measured"), "--interval", "best").out
     assert re.search(r"No other interval up to \d+ saves more than [\d.]+ % of the time", whole)
+    assert re.search(r"So intervals above \d+ are not recommended\.", " ".join(whole.split()))
     assert "for each interval" not in hasfl("plan", problem(tmp_path, "measured"), "--interval", "5").out
     assert "R∞ counts" not in hasfl("plan", problem(tmp_path, "paper"), "--interval", "best").out
+
+
+def test_plans_beyond_the_law_are_marked(hasfl: Hasfl, tmp_path: Path) -> None:
+    shown = hasfl("plan", problem(tmp_path, "measured"), "--interval", "1,500").out
+    rows = re.findall(r"^ +(\d+) .* %(.*)$", shown.partition("The best plan for each interval")[2], re.M)
+    assert [("*" in mark) for _, mark in rows] == [False, True]
+    assert "* The law is not known for this plan." in " ".join(shown.split())
+    assert "*" not in hasfl("plan", problem(tmp_path, "measured"), "--interval", "1,2").out
+
+
+def test_one_round_is_no_plural(hasfl: Hasfl, tmp_path: Path) -> None:
+    shown = hasfl("plan", problem(tmp_path, "measured"), "--interval", 1).out
+    assert "an aggregation every round:" in shown
+    assert shown.count("every round ") == 2
+    assert "every 1" not in shown
+
+
+def test_a_loose_bound_is_not_told(hasfl: Hasfl, tmp_path: Path) -> None:
+    """Without drift and sampling noise, the paper's theorem asks for ever longer intervals."""
+    constants = raw()["constants"] | {"moment_of": [0.0] * 5}
+    path = write(tmp_path, raw(constants=constants))
+    found = printed(hasfl, path, "--interval", "best", "--cut", 4, "--batch", 1)
+    assert found["longest_interval"] is None
+    shown = hasfl("plan", path, "--interval", "best", "--cut", 4, "--batch", 1).out
+    loose = found["other_intervals_save_at_most"] > 0.2
+    assert (UNKNOWN in shown, "No other interval" in shown) == (loose, not loose)
+    assert loose
+
+
+def test_planning_time_is_that_of_all_intervals(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hasfl.planning.intervals._Search.used", property(lambda self: 7.0))
+    assert "planned in 7 s" in hasfl("plan", DEMO, "--interval", "5,15").out
+    assert printed(hasfl, DEMO, "--interval", "5,15")["seconds"] == 7.0
 
 
 def test_an_interval_out_of_reach_has_a_row(hasfl: Hasfl, tmp_path: Path) -> None:
@@ -91,11 +126,12 @@ def test_an_interval_out_of_reach_has_a_row(hasfl: Hasfl, tmp_path: Path) -> Non
 def test_guesses_give_relative_times(hasfl: Hasfl) -> None:
     found = printed(hasfl, DEMO, "--interval", "best")
     assert found["constants"] == "guessed"
+    assert found["interval"] <= LONGEST_MEASURED == found["longest_interval"]
     for each in (found, *found["intervals"]):
         assert not {"objective", "rounds", "lower_bound"} & set(each)
     assert min(each["relative_time"] for each in found["intervals"]) == 1.0
     shown = hasfl("plan", DEMO, "--interval", "1,20").out
-    assert "training, over the best" in shown
+    assert re.search(r"median +training, *\n +interval +batch .*over the best", shown)
     assert "1.000 ×" in shown
 
 

@@ -13,6 +13,7 @@ from hasfl.fleet import kinds
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
 from hasfl.runner.simulation import Simulation
+from hasfl.strategies.reasons import BELIEVED
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl
 from tests.engines.simulations import simulation, unequal_fleet
@@ -47,6 +48,8 @@ def test_one_plan_for_all_is_told_once() -> None:
     assert in_words(Plan.uniform(6, batch_size=16, cut=2), NAMES, of=6) == "6 devices b = 16, cut 2"
     some = in_words(Plan.uniform(6, batch_size=16, cut=2), NAMES, of=9)
     assert some == "6 devices b = 16, cut 2 · 6 of 9 devices take part"
+    one = in_words(Plan.uniform(1, batch_size=16, cut=2), ["jetson"], of=40)
+    assert one == "jetson (1 device) b = 16, cut 2 · 1 of 40 devices takes part"
 
 
 def test_many_kinds_are_told_as_one() -> None:
@@ -90,6 +93,19 @@ def test_every_change_is_told_with_its_round_and_its_plan() -> None:
         "round 7: new plan: reason 7",
     ]
     assert sum(line.startswith("plan: 4 devices b = ") for line in lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("noise", "expected"),
+    [(3.14, "noise was read as 3.1 samples"), (None, "a reading saw nothing of the noise")],
+)
+def test_what_was_read_and_what_is_believed_are_told_apart(noise: float | None, expected: str) -> None:
+    read = replace(later(15), constants={"read_noise": noise, "noise": 2.0})
+    note = f"new plan: {BELIEVED} 2 samples (before 0.5); it takes 9 % less time than the old plan"
+    lines = story([read, later(16, note)])[1:]
+    assert lines[:2] == [f"round 15: {expected}", f"round 16: {note}"]
+    assert story([read, later(16, "new plan: other limits hold")])[1].startswith("round 16")
+    assert story([read, later(16), later(17, note)])[1] == f"round 17: {note}"
 
 
 def test_changes_are_told_until_there_were_many() -> None:

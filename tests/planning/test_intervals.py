@@ -14,7 +14,18 @@ from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.exact.planner import best_plan
 from hasfl.planning.exhaustive import best_of_all
-from hasfl.planning.intervals import LADDER, At, Intervals, _at_least, best_interval, try_intervals
+from hasfl.planning.intervals import (
+    FEWEST_INTERVALS,
+    LADDER,
+    LONGEST_MEASURED,
+    TOO_FEW,
+    TOO_LONG,
+    At,
+    Intervals,
+    _at_least,
+    best_interval,
+    try_intervals,
+)
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
 from tests.planning.random_problems import measured, random_problem
@@ -51,7 +62,7 @@ def oracle(problem: Problem) -> dict[int, float]:
 @pytest.mark.parametrize("kind", ["measured", "paper"])
 @pytest.mark.parametrize("seed", range(25))
 def test_against_enumeration(seed: int, kind: str) -> None:
-    """Tried intervals have the best plan, and no other interval goes below the bound."""
+    """Tried intervals have the best plan, and no other interval that is known goes below the bound."""
     problem = question(seed, kind)
     true = oracle(problem)
     if math.isinf(true[1]):
@@ -65,12 +76,14 @@ def test_against_enumeration(seed: int, kind: str) -> None:
         if interval in true:
             assert each.seconds == pytest.approx(true[interval], rel=2 * GAP)
     assert found.others_at_least is not None
-    others = [true[interval] for interval in ALL if interval not in tried]
+    assert found.longest == (LONGEST_MEASURED if kind == "measured" else None)
+    known = [interval for interval in ALL if interval <= (found.longest or math.inf)]
+    others = [true[interval] for interval in known if interval not in tried]
     assert all(seconds >= found.others_at_least * (1 - GAP) for seconds in others)
     assert found.best.objective == min(each.seconds for each in found.tried)
     assert min(others) >= found.best.objective * (1 - found.others_save) * (1 - GAP)
-    if found.tried[-1].interval < LADDER[-1]:  # the ladder ended early: no larger interval is better
-        beyond = [true[interval] for interval in ALL if interval > found.tried[-1].interval]
+    beyond = [true[interval] for interval in known if interval > found.tried[-1].interval]
+    if beyond and found.tried[-1].interval < LADDER[-1]:  # the ladder ended early: no larger one is better
         assert min(beyond) >= found.best.objective * (1 - 2 * GAP)
 
 
@@ -111,7 +124,7 @@ def test_links_beyond_all_numbers_prove_nothing() -> None:
 
 
 def given_intervals(problem: Problem, *intervals: int) -> Intervals:
-    return try_intervals(at(problem), intervals, ask, seconds=60)
+    return try_intervals(at(problem), intervals, ask, seconds=60, rounds_known=True)
 
 
 def test_intervals_that_are_given_are_tried_and_nothing_is_said_of_others() -> None:
@@ -145,13 +158,31 @@ def test_an_interval_without_a_plan_is_told_and_ends_the_ladder() -> None:
         given_intervals(problem, far, far + 5)
 
 
-def test_without_drift_longer_intervals_are_better_and_the_rest_is_told() -> None:
-    """Only T_A/I is left: beyond the ladder's end, as much can be saved as free aggregations save."""
-    problem = measured(random_problem(7, devices=(2, 2), layers=(3, 3), max_batch=4), 7)
-    still = replace(problem.constants, drift_of=np.zeros(3), skew_of=None)
-    problem = replace(problem, constants=still)
+def still(problem: Problem, rounds: float = 1.0) -> Problem:
+    """Without noise, drift and skew: every plan takes R∞ rounds, so longer intervals are always better."""
+    constants = MeasuredConstants(rounds=rounds, noise=0.0, drift_of=np.zeros(len(problem.profile)))
+    return replace(problem, constants=constants, target=None)
+
+
+@pytest.mark.parametrize("own", [2, 15, 50, 80])
+def test_nothing_is_recommended_beyond_what_was_measured(own: int) -> None:
+    """The longest measured interval is the best one here. The scenario's own is tried all the same."""
+    problem = replace(still(random_problem(7, devices=(2, 2), layers=(3, 3), max_batch=4)), interval=own)
+    found = best_interval(at(problem), own, ask, gap=GAP, seconds=60, rounds_known=False)
+    assert (found.best_interval, found.longest) == (LONGEST_MEASURED, LONGEST_MEASURED)
+    assert own in [each.interval for each in found.tried]
+    assert [each.doubt for each in found.tried if each.interval == 80] == [TOO_LONG] * (own == 80)
+    assert found.others_save == pytest.approx(0, abs=1e-5)
+    assert found.as_json(rounds_known=False)["longest_interval"] == LONGEST_MEASURED
+
+
+def test_without_limits_what_the_longest_intervals_save_is_told() -> None:
+    """With the paper's constants and no drift, only T_A/I is left: as much as free aggregations save."""
+    problem = random_problem(7, devices=(2, 2), layers=(3, 3), max_batch=4)
+    problem = replace(problem, constants=replace(problem.constants, moment_of=np.zeros(3)))
     found = best_interval(at(problem), problem.interval, ask, gap=GAP, seconds=60, rounds_known=False)
-    assert found.best_interval == LADDER[-1]
+    assert (found.best_interval, found.longest) == (LADDER[-1], None)
+    assert found.as_json(rounds_known=False)["longest_interval"] is None
     free = best_of_all(at(problem)(10**9))
     assert free is not None
     assert found.others_at_least == pytest.approx(free[1], rel=1e-5)
@@ -163,7 +194,14 @@ def test_a_solver_without_a_proof_proves_nothing() -> None:
         return replace(ask(problem, start, seconds), status="settled", lower_bound=None)
 
     found = best_interval(at(question(1, "measured")), 15, heuristic, gap=GAP, seconds=60, rounds_known=False)
-    assert [each.interval for each in found.tried] == sorted({*LADDER, 15})
+    assert [each.interval for each in found.tried] == [
+        *(rung for rung in LADDER if rung < 15),
+        15,
+        18,
+        27,
+        40,
+        50,
+    ]
     assert found.others_save is None
 
 
@@ -193,31 +231,56 @@ def test_all_searches_together_keep_to_the_time(monkeypatch: pytest.MonkeyPatch)
 
     found = best_interval(at(problem), 2, slow, gap=GAP, seconds=26.0, rounds_known=False)
     assert found.best_interval == 1
-    assert len(found.tried) == len(LADDER)
-    assert len(taken) > 26
-    assert min(taken) == 0
-    assert sum(taken) == pytest.approx(26)
+    assert [each.interval for each in found.tried] == [1, 2, 3, 5, 8, 12, 18, 27, 40, 50]
+    assert found.seconds == sum(taken) <= 26
+    assert min(taken) > 0.01
+    plans = sorted(taken)[-len(found.tried) :]
+    assert min(plans) > 26 / (2 * len(found.tried))  # no plan gets less than half of an equal part
 
 
-@pytest.mark.parametrize("rounds", [60.0, 100.0, 1000.0])
+@pytest.mark.parametrize("quick", [0, 1, 2])
+def test_a_quick_search_leaves_its_time_to_the_others(monkeypatch: pytest.MonkeyPatch, quick: int) -> None:
+    """Of three intervals, the first ones take no time; the rest share all of it alike."""
+    problem, given, taken = question(1, "measured"), list[float](), list[float]()
+    monkeypatch.setattr("hasfl.planning.intervals.time", SimpleNamespace(monotonic=lambda: sum(taken)))
+
+    def asked(problem: Problem, start: Plan | None, seconds: float) -> PlanReport:
+        given.append(seconds)
+        taken.append(seconds if len(given) > quick else 0.0)
+        return ask(problem, start, 60)
+
+    try_intervals(at(problem), [5, 15, 50], asked, seconds=12.0, rounds_known=True)
+    assert given[quick:] == pytest.approx([12.0 / (3 - quick)] * (3 - quick))
+
+
+@pytest.mark.parametrize("rounds", [3.0, 60.0, 100.0, 1000.0])
 def test_a_training_has_several_intervals(rounds: float) -> None:
-    """Intervals are left out with which training would have fewer than six, but never the scenario's own."""
-    problem = question(1, "measured")
-    still = MeasuredConstants(rounds=rounds, noise=0.0, drift_of=np.zeros(len(problem.profile)))
-    problem = replace(problem, constants=still, interval=15)  # so every plan takes R∞ rounds
+    """Intervals with which training would have fewer than six are not recommended."""
+    problem = replace(still(question(1, "measured"), rounds), interval=15)
     found = best_interval(at(problem), 15, ask, gap=GAP, seconds=60, rounds_known=True)
-    assert found.longest == max(15, int(rounds / 6))
-    longest_rung = max(rung for rung in (*LADDER, 15) if rung <= found.longest)
-    assert found.tried[-1].interval == found.best_interval == longest_rung
+    assert found.longest == found.best_interval == max(min(int(rounds / FEWEST_INTERVALS), 50), 1)
+    for each in found.tried:
+        assert each.doubt == (TOO_FEW if rounds < FEWEST_INTERVALS * each.interval else "")
+    assert {15, found.longest} <= {each.interval for each in found.tried}
     longest = best_of_all(at(problem)(found.longest))
     assert longest is not None
-    assert found.best.objective * (1 - found.others_save) == pytest.approx(longest[1], rel=1e-5)
+    assert found.best.objective == pytest.approx(longest[1], rel=1e-5)
+    told = found.as_json(rounds_known=True)["intervals"]
+    assert isinstance(told, list)
+    assert [each["doubt"] for each in told] == [each.doubt or None for each in found.tried]
+
+
+def test_unknown_rounds_raise_no_doubt() -> None:
+    """R∞ of a guess is 1, which says nothing of the number of intervals."""
+    problem = still(question(1, "measured"))
+    tried = try_intervals(at(problem), [5, 50, 51], ask, seconds=60, rounds_known=False).tried
+    assert [each.doubt for each in tried] == ["", "", TOO_LONG]
 
 
 def test_the_papers_rounds_leave_no_interval_out() -> None:
     problem = question(4, "paper")
     found = best_interval(at(problem), problem.interval, ask, gap=GAP, seconds=60, rounds_known=True)
-    assert found.longest == 10**9
+    assert found.longest is None
 
 
 def test_the_example_at_the_head() -> None:

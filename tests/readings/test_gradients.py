@@ -22,10 +22,10 @@ from hasfl.readings.gradients import (
     losses_of,
     moved,
     products,
-    require_finite,
     summed,
     weights_of,
 )
+from hasfl.readings.noise_and_drift import require_finite
 from hasfl.state.randomness import drawn_for
 from tests.engines.models import model
 from tests.engines.trainings import adam, job, largest_difference, probe_of, sgd, snapshot

@@ -22,15 +22,15 @@ from hasfl.arrays import IntN
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
-from hasfl.readings import noise_and_drift as reading_module
+from hasfl.readings import reader as reader_module
 from hasfl.readings.gradients import Samples
-from hasfl.readings.noise_and_drift import Reading, TakenBack, take_reading
+from hasfl.readings.noise_and_drift import Reading, TakenBack
 from hasfl.readings.tracking import LEAST
 from hasfl.schedule import RateSchedule
 from hasfl.state.optimizers import Momentum, Sgd
 from hasfl.state.updates import Updates
 from tests.engines.models import model as catalogue_model
-from tests.engines.trainings import adam, at_rate, momentum, probe_of, sgd
+from tests.engines.trainings import adam, at_rate, momentum, sgd, take_reading
 from tests.engines.trainings import job as any_job
 from tests.readings.test_noise_and_drift import Spy, harmonic, least_squares, order, weights_of_samples
 from tests.readings.test_paper_estimates import LARGEST_Z, SHARES, A, C, z_score
@@ -44,7 +44,7 @@ EXACT = 1e-9  # differences of gradients around 1 over a fifth of a step, in flo
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_a_hessian_that_samples_share_makes_no_noise(kind: type[LocalEngine], depth: int) -> None:
     """The gradient is an eigenvector, with C (1 + A²), of what every sample sees."""
-    reading = take_reading(probe_of(quadratic_engine(kind, depth=depth)), order(len(SHARES)), interval=3)
+    reading = take_reading(quadratic_engine(kind, depth=depth), order(len(SHARES)), interval=3)
     assert reading.overshoot == pytest.approx(RATE * C * (1 + A**2), rel=EXACT)
     assert reading.carried == pytest.approx(reading.overshoot, rel=EXACT)
     assert math.exp(reading.noise.value) == pytest.approx(LEAST, rel=1e-6)
@@ -119,7 +119,7 @@ def test_least_squares(rule: str, batches: list[int], monkeypatch: pytest.Monkey
     spy = Spy().install(monkeypatch)
     for t in range(1, 4):
         spy.taken.clear()
-        reading = take_reading(probe_of(ready), order(7, batches, round=t), interval=3)
+        reading = take_reading(ready, order(7, batches, round=t), interval=3)
         first, second = (Batch.of(samples, np.zeros(200)) for samples in spy.halves)
         D = reach(first.gradient, t)
         own, others = (
@@ -148,8 +148,8 @@ def fresh_readings(half: int) -> list[Reading]:
     for t in range(READINGS):
         data.x.copy_(torch.randn(data.x.shape, generator=draw, dtype=torch.float64))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reading_module, "LEAST_HALF", half)
-            found.append(take_reading(probe_of(ready), order(DEVICES, [4] * DEVICES, round=t), interval=3))
+            patch.setattr(reader_module, "LEAST_HALF", half)
+            found.append(take_reading(ready, order(DEVICES, [4] * DEVICES, round=t), interval=3))
     return found
 
 
@@ -191,7 +191,7 @@ def test_errors_of_noise_are_as_large_as_they_say(readings: dict[int, list[Readi
 def noise_at(rate: float, batch: int = 4) -> Reading:
     ready = least_squares(sgd(rate), shares=(40,) * DEVICES, width=WIDTH)
     ready.state.shared[0].weights["weight"].zero_()
-    return take_reading(probe_of(ready), order(DEVICES, [batch] * DEVICES), interval=3)
+    return take_reading(ready, order(DEVICES, [batch] * DEVICES), interval=3)
 
 
 def test_noise_falls_in_proportion_far_below_the_limit() -> None:
@@ -224,7 +224,7 @@ def test_noise_does_not_depend_on_the_cut(depth: int) -> None:
     for private in (0, depth):
         ready = SimulatedEngine(any_job(catalogue_model("plain"), sgd(0.1)))
         ready.split(private, np.arange(4))
-        found.append(take_reading(probe_of(ready), order(4), interval=3))
+        found.append(take_reading(ready, order(4), interval=3))
     assert found[0].noise.value == pytest.approx(found[1].noise.value, rel=1e-7)
     assert found[0].noise.error == pytest.approx(found[1].noise.error, rel=1e-7)
 

@@ -17,16 +17,15 @@ from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import Diverged
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order, Plan
-from hasfl.readings import noise_and_drift as reading_module
-from hasfl.readings import own_models
+from hasfl.readings import in_process
 from hasfl.readings.gradients import Samples, gradient, gradients_of_blocks, losses_of
-from hasfl.readings.noise_and_drift import Reading, effort_of_reading, take_reading
+from hasfl.readings.noise_and_drift import Reading
 from hasfl.readings.probe import Probe
 from hasfl.state.layer_state import LayerState
 from hasfl.state.optimizers import Adam
 from hasfl.state.updates import Updates
 from tests.engines.models import model as catalogue_model
-from tests.engines.trainings import adam, largest_difference, momentum, probe_of, sgd, snapshot
+from tests.engines.trainings import adam, largest_difference, momentum, reader_of, sgd, snapshot, take_reading
 from tests.engines.trainings import job as any_job
 from tests.readings.test_paper_estimates import BATCHES
 
@@ -48,7 +47,7 @@ class Spy:
             self.taken.append(samples)
             return gradients_of_blocks(probe, states, samples, round, blocks)
 
-        patch.setattr(reading_module, "gradients_of_blocks", seen)
+        patch.setattr(in_process, "gradients_of_blocks", seen)
         return self
 
     @property
@@ -89,7 +88,7 @@ def test_two_batches_share_no_sample(batches: list[int], monkeypatch: pytest.Mon
     seen = []
     for t in (1, 2):
         spy.taken.clear()
-        take_reading(probe_of(ready), order(4, batches, round=t), interval=3)
+        take_reading(ready, order(4, batches, round=t), interval=3)
         first, second = spy.halves
         held = [len(share) for share in ready.job.data.shares]
         wanted = [max(math.ceil(60 * b / sum(batches)), 2) for b in batches]
@@ -107,7 +106,7 @@ def test_two_batches_share_no_sample(batches: list[int], monkeypatch: pytest.Mon
 def test_a_device_with_one_sample_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = least_squares(sgd(0.1), shares=(1, 5, 1, 2))
     spy = Spy().install(monkeypatch)
-    reading = take_reading(probe_of(ready), order(4, [1, 5, 1, 2]), interval=3)
+    reading = take_reading(ready, order(4, [1, 5, 1, 2]), interval=3)
     assert spy.halves[0].rows.places == [2, 1]
     assert np.isfinite(reading.noise.value)
 
@@ -119,7 +118,7 @@ def test_halves_of_one_sample_do_not_stop_a_norm_that_training_does_not(shares: 
     ready = SimulatedEngine(any_job(catalogue_model("batch norm 1d"), sgd(0.1), shares=shares))
     ready.split(2, np.arange(devices))
     ready.split_train(order(devices, [2] * devices))
-    reading = take_reading(probe_of(ready), order(devices, [2] * devices), interval=3)
+    reading = take_reading(ready, order(devices, [2] * devices), interval=3)
     assert np.isfinite(reading.noise.value)
 
 
@@ -133,7 +132,7 @@ def looked_at(kind: type[LocalEngine], name: str, rule: Updates, depth: int) -> 
     before = snapshot(ready)
     torch.manual_seed(1)
     generator = torch.get_rng_state()
-    reading = take_reading(probe_of(ready), order(4, [2, 3, 4, 2]), interval=1)
+    reading = take_reading(ready, order(4, [2, 3, 4, 2]), interval=1)
     assert largest_difference(snapshot(ready), before) == 0
     assert torch.equal(torch.get_rng_state(), generator)
     return reading
@@ -181,7 +180,7 @@ def test_one_device_does_not_drift() -> None:
     ready = SimulatedEngine(any_job(catalogue_model("plain"), sgd(0.1), shares=(40,)))
     ready.split(2, np.arange(1))
     ready.split_train(order(1, [4]))
-    reading = take_reading(probe_of(ready), order(1, [4]), interval=3)
+    reading = take_reading(ready, order(1, [4]), interval=3)
     assert reading.own is None
     assert reading.overshoot > 0
     assert math.isinf(reading.noise.error), "one device has no scatter"
@@ -192,7 +191,7 @@ def test_gradients_that_are_no_numbers_end_training(value: float) -> None:
     ready = least_squares(sgd(0.1))
     ready.state.shared[0].weights["weight"].fill_(value)
     with pytest.raises(Diverged, match="not finite numbers any more in round 7: lower the learning rate"):
-        take_reading(probe_of(ready), order(4, round=7), interval=3)
+        take_reading(ready, order(4, round=7), interval=3)
 
 
 def test_nothing_is_read_where_the_slope_is_lost() -> None:
@@ -200,7 +199,7 @@ def test_nothing_is_read_where_the_slope_is_lost() -> None:
     ready = least_squares(sgd(0.1))
     ready.state.shared[0].weights["weight"].zero_()
     ready.job.data.y.zero_()
-    reading = take_reading(probe_of(ready), order(4), interval=3)
+    reading = take_reading(ready, order(4), interval=3)
     assert (reading.overshoot, reading.carried, reading.own) == (0.0, 0.0, None)
     assert math.isinf(reading.noise.error)
 
@@ -214,11 +213,12 @@ class Passes:
 
     ready: LocalEngine
     own: IntN = field(init=False)
-    mean: dict[int, None] = field(default_factory=dict)  # indices of samples, each once
+    alone: IntN = field(init=False)  # with the mean model, apart from other devices
+    mean: list[int] = field(default_factory=list)  # indices of samples
     displaced: list[int] = field(default_factory=list)  # indices of samples
 
     def __post_init__(self) -> None:
-        self.own = np.zeros(len(self.ready.job.data.shares), dtype=np.int64)
+        self.own, self.alone = np.zeros((2, len(self.ready.job.data.shares)), dtype=np.int64)
 
     def install(self, patch: pytest.MonkeyPatch) -> "Passes":
         index = {tuple(row.flatten().tolist()): i for i, row in enumerate(self.ready.job.data.x)}
@@ -230,14 +230,15 @@ class Passes:
         def of_blocks(probe: Probe, states: Any, samples: Samples, round: int, blocks: int) -> Any:
             at_mean = all(map(same_weights, states, mean))
             if at_mean:
-                self.mean.update(dict.fromkeys(indices(samples)))
+                self.mean.extend(indices(samples))
             else:
                 self.displaced.extend(indices(samples))
             return gradients_of_blocks(probe, states, samples, round, blocks)
 
         def of_device(probe: Probe, states: Any, samples: Samples, round: int, upto: int) -> Any:
+            (device,) = {self.owner[i] for i in indices(samples)}
             assert all(map(same_weights, states, mean))
-            assert set(indices(samples)) <= self.mean.keys(), "this pass would have to be made anew"
+            self.alone[device] += len(samples.y)
             return gradient(probe, states, samples, round, upto=upto)
 
         def losses(probe: Probe, states: Any, samples: Samples, round: int) -> Any:
@@ -246,9 +247,9 @@ class Passes:
             self.own[device] += len(samples.y)
             return losses_of(probe, states, samples, round)
 
-        patch.setattr(reading_module, "gradients_of_blocks", of_blocks)
-        patch.setattr(own_models, "gradient", of_device)
-        patch.setattr(own_models, "losses_of", losses)
+        patch.setattr(in_process, "gradients_of_blocks", of_blocks)
+        patch.setattr(in_process, "gradient", of_device)
+        patch.setattr(in_process, "losses_of", losses)
         return self
 
     @property
@@ -281,26 +282,29 @@ def same_weights(one: LayerState, other: LayerState) -> bool:
 def test_the_effort_is_what_is_done(
     shares: tuple[int, ...], batches: tuple[int, ...], depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every sample once with the own layers, once with the mean model, once with the displaced one.
+    """Every sample once with the mean model and once with the displaced one, for all devices together.
 
-    Nothing is sent where no layer is private, or a device is alone.
+    Some devices then send theirs alone, through the mean model and through their own layers. Nothing is sent
+    where no layer is private, or a device is alone.
     """
     devices = len(shares)
     ready = SimulatedEngine(any_job(catalogue_model("plain"), sgd(0.1), shares=shares))
     ready.split(depth, np.arange(devices))
     ready.split_train(order(devices, [1] * devices))
     passes = Passes(ready).install(monkeypatch)
-    take_reading(probe_of(ready), order(devices, batches), interval=3)
-    effort = effort_of_reading(probe_of(ready), order(devices, batches))
-    *own, mean, displaced = effort.passes
+    take_reading(ready, order(devices, batches), interval=3)
+    effort = reader_of(ready).effort(order(devices, batches))
+    mean, displaced, *alone = effort.passes
     assert mean.samples.tolist() == passes.by_device(passes.mean)
     assert displaced.samples.tolist() == passes.by_device(passes.displaced)
-    assert len(set(passes.displaced)) == len(passes.displaced)
+    assert sorted(set(passes.mean)) == sorted(passes.mean) == sorted(passes.displaced)
     assert (mean.backward, displaced.backward) == (True, True)
     exchanged = depth > 0 and devices > 1
-    assert [each.backward for each in own] == [False] * exchanged
-    assert sum(each.samples for each in own) + np.zeros(devices) == pytest.approx(passes.own)
-    assert (effort.uploads, effort.downloads) == ((1, 2) if exchanged else (0, 0))
+    assert [each.backward for each in alone] == [True, False] * exchanged
+    assert passes.own.any() == exchanged
+    for each, done in zip(alone, (passes.alone, passes.own), strict=False):
+        assert each.samples.tolist() == done.tolist()
+    assert (effort.uploads, effort.downloads) == ((2, 2) if exchanged else (0, 0))
     assert (mean.samples <= shares).all()
     assert (mean.samples[np.array(shares) == 1] == 0).all()
 
@@ -309,7 +313,7 @@ def test_the_effort_is_what_is_done(
 def test_devices_read_in_proportion_to_their_batches(batches: tuple[int, ...]) -> None:
     """So that a slow device has little to do; rounded up to whole samples, and two at least."""
     ready = SimulatedEngine(any_job(catalogue_model("plain"), sgd(0.1), shares=(500,) * 4))
-    for each in effort_of_reading(probe_of(ready), order(4, batches)).passes:
+    for each in reader_of(ready).effort(order(4, batches)).passes:
         shares = 120 * np.array(batches) / sum(batches)
         assert (each.samples >= shares - 1e-9).all()
         assert (each.samples < np.maximum(shares + 2, 4.5)).all()

@@ -17,12 +17,12 @@ from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import Diverged
-from hasfl.readings import own_models
-from hasfl.readings.noise_and_drift import take_reading
-from hasfl.readings.own_models import LEAST_OWN_LOSS, OwnModels, look_at_own_models
+from hasfl.readings import noise_and_drift
+from hasfl.readings import reader as reader_module
+from hasfl.readings.noise_and_drift import LEAST_OWN_LOSS, OwnModels
 from tests.engines.models import model as catalogue_model
 from tests.engines.trainings import job as any_job
-from tests.engines.trainings import probe_of, sgd
+from tests.engines.trainings import sgd, take_reading
 from tests.readings.test_noise_and_drift import Spy, harmonic, order, weights_of_samples
 from tests.readings.test_paper_estimates import BATCHES, LARGEST_Z, SHARES, A, C, z_score
 from tests.readings.test_paper_estimates import engine as quadratic_engine
@@ -42,7 +42,7 @@ def apart(kind: type[LocalEngine], depth: int, scale: float) -> LocalEngine:
 
 
 def read(ready: LocalEngine, interval: int = 4, round: int = 1) -> OwnModels:
-    found = take_reading(probe_of(ready), order(DEVICES, round=round), interval).own
+    found = take_reading(ready, order(DEVICES, round=round), interval).own
     assert found is not None
     return found
 
@@ -112,7 +112,7 @@ def test_a_random_walk_is_told_from_its_steps() -> None:
         walked = random_walk(ready, batch, interval, seed)
         walked -= walked.mean(0)
         shift.copy_(middle + torch.from_numpy(walked))
-        own = take_reading(probe_of(ready), order(DEVICES, [batch] * DEVICES, round=seed), interval).own
+        own = take_reading(ready, order(DEVICES, [batch] * DEVICES, round=seed), interval).own
         assert own is not None
         squared = float((walked**2).sum()) / DEVICES
         found.append((own.walked * squared, squared))
@@ -155,7 +155,7 @@ def test_where_devices_gain_on_their_own_samples_skew_is_read_and_drift_is_not(
     share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the loss falls evenly from L to l in an interval, rounds grow as L over the mean of the loss."""
-    monkeypatch.setattr("hasfl.readings.noise_and_drift.LEAST_HALF", 10**6)  # nearly all samples are read
+    monkeypatch.setattr("hasfl.readings.reader.LEAST_HALF", 10**6)  # nearly all samples are read
     ready = skewed(share)
     found = read(ready)
     at_mean, at_own = losses(ready)
@@ -174,7 +174,7 @@ def test_the_error_of_skew_is_how_far_it_scatters() -> None:
     seen = []
     for _ in range(2000):
         at_mean = draw.gamma(20.0, 0.05, 30)
-        seen.append(own_models._skew(at_mean, at_mean * draw.normal(0.9, 0.1, 30)))
+        seen.append(noise_and_drift._skew(at_mean, at_mean * draw.normal(0.9, 0.1, 30)))
     k = -math.log(0.9)
     assert np.mean([each.value for each in seen]) == pytest.approx(k / -math.expm1(-k) - 1, rel=0.1)
     scatter = np.std([each.value for each in seen])
@@ -187,14 +187,14 @@ def test_the_error_of_skew_is_how_far_it_scatters() -> None:
 )
 def test_losses_of_nothing(own: float, mean: float, k: float) -> None:
     """A thousandth of the mean model's is as good as none."""
-    skew = own_models._skew(np.full(4, mean), np.full(4, own))
+    skew = noise_and_drift._skew(np.full(4, mean), np.full(4, own))
     assert skew.value == pytest.approx(k / (1 - math.exp(-k)) - 1 if k else 0.0)
     assert skew.error == 0
 
 
 @pytest.mark.parametrize("mean", [0.0, -1.0])
 def test_a_loss_of_nothing_or_below_says_nothing(mean: float) -> None:
-    assert math.isinf(own_models._skew(np.full(4, mean), np.full(4, 0.5)).error)
+    assert math.isinf(noise_and_drift._skew(np.full(4, mean), np.full(4, 0.5)).error)
 
 
 def test_own_models_that_are_worse_have_a_skew_below_nothing() -> None:
@@ -209,7 +209,7 @@ def test_own_models_that_are_worse_have_a_skew_below_nothing() -> None:
 
 def test_no_more_than_some_devices_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others in another round; those without samples never."""
-    monkeypatch.setattr(own_models, "MOST_DEVICES", 3)
+    monkeypatch.setattr(reader_module, "MOST_DEVICES", 3)
     ready = quadratic_engine(SimulatedEngine, depth=1, shares=(40, 90, 1, 60, 50, 70, 45))
     asked, seen = list[int](), type(ready.state).model_of
 
@@ -230,7 +230,7 @@ def test_private_layers_without_weights_do_not_drift(name: str, depth: int) -> N
     ready = SimulatedEngine(any_job(catalogue_model(name), sgd(0.1)))
     ready.split(depth, np.arange(4))
     ready.split_train(order(4, [2, 3, 4, 2]))
-    own = take_reading(probe_of(ready), order(4, [2, 3, 4, 2]), interval=1).own
+    own = take_reading(ready, order(4, [2, 3, 4, 2]), interval=1).own
     assert own is not None
     assert (own.walked, own.skew.value, own.loss) == (1.0, 0.0, own.own_loss)
 
@@ -238,8 +238,6 @@ def test_private_layers_without_weights_do_not_drift(name: str, depth: int) -> N
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_own_losses_without_end_are_a_divergence(value: float) -> None:
     ready = quadratic_engine(SimulatedEngine, depth=1)
-    mean = ready.state.mean()
     ready.state.private[0].weights["shift"][2] = value
-    sizes = np.full(DEVICES, 3)
     with pytest.raises(Diverged, match="not finite numbers any more in round 7"):
-        look_at_own_models(probe_of(ready), order(DEVICES, round=7), sizes, mean, floor=1.0, walk=1.0)
+        take_reading(ready, order(DEVICES, round=7), interval=3)

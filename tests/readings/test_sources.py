@@ -16,10 +16,8 @@ from hasfl.effort import Effort, TimeSpent
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.plan import Order, Plan
-from hasfl.readings import sources
-from hasfl.readings.noise_and_drift import Reading, effort_of_reading
-from hasfl.readings.own_models import OwnModels
-from hasfl.readings.probe import Probe
+from hasfl.readings.in_process import InProcessReader
+from hasfl.readings.noise_and_drift import OwnModels, Reading
 from hasfl.readings.sources import (
     FIRST_SHARE,
     LATER_SHARE,
@@ -35,7 +33,7 @@ from hasfl.schedule import RateSchedule
 from hasfl.state.optimizers import Sgd
 from hasfl.state.updates import Updates
 from tests.engines.models import model
-from tests.engines.trainings import job, probe_of, sgd
+from tests.engines.trainings import job, probe_of, reader_of, sgd
 from tests.training.fakes import small_profile
 
 INTERVAL = 15
@@ -79,11 +77,12 @@ class Read:
     def install(self, patch: pytest.MonkeyPatch) -> "Read":
         left = iter(self.readings)
 
-        def take(probe: Probe, order: Order, interval: int) -> Reading:
+        def look(reader: InProcessReader, order: Order, interval: int) -> Reading:
             self.intervals.append(interval)
             return next(left)
 
-        patch.setattr(sources, "take_reading", take)
+        patch.setattr(InProcessReader, "look", look)
+        patch.setattr(Reading, "of", lambda seen: seen)  # what was looked at is a reading already
         return self
 
 
@@ -120,7 +119,7 @@ def test_what_is_read_is_tracked(depth: int, monkeypatch: pytest.MonkeyPatch) ->
     made, expected, ready = guessed(), guessed(), engine(depth=depth)
     read = Read([SEEN, SEEN, reading(Measured(-1.0, 2.0))]).install(monkeypatch)
     for each in read.readings:
-        learnt = made.learn(probe_of(ready), order(), 1, LONG)
+        learnt = made.learn(reader_of(ready), order(), 1, LONG)
         own = each.own
         expected.take(
             noise=each.noise,
@@ -134,7 +133,7 @@ def test_what_is_read_is_tracked(depth: int, monkeypatch: pytest.MonkeyPatch) ->
         assert learnt.entry["noise"] == constants.noise
         assert learnt.entry["drift_of"] == constants.drift_of.tolist()
         assert learnt.entry["skew_error"] == constants.skew_error
-        done = effort_of_reading(probe_of(ready), order())
+        done = reader_of(ready).effort(order())
         assert [each.samples.tolist() for each in learnt.effort.passes] == [
             each.samples.tolist() for each in done.passes
         ]
@@ -147,10 +146,10 @@ def test_what_is_read_is_kept_for_the_full_rate_and_all_devices(
 ) -> None:
     """Read at a third of the rate with half the devices, noise is kept as 3/2 of the reading, drift as 9."""
     warming = Updates(Sgd(), RateSchedule(0.1, warm_up=6))
-    probe = replace(probe_of(engine(depth=2)), updates=warming)
+    reader = InProcessReader(replace(probe_of(engine(depth=2)), updates=warming))
     Read([SEEN]).install(monkeypatch)
     made, expected = guessed(), guessed()
-    learnt = made.learn(probe, order(devices, round=round), 1, LONG)
+    learnt = made.learn(reader, order(devices, round=round), 1, LONG)
     rate = min(round / 6, 1.0)
     assert SEEN.own is not None
     expected.take(
@@ -170,7 +169,7 @@ def test_a_reading_comes_when_it_takes_a_small_share_of_the_time(monkeypatch: py
     ready, made, seconds, read = engine(), guessed(), 2.5, list[int]()
     for k in range(1, 400):
         due = seconds * (1 + len(read)) <= (LATER_SHARE if read else FIRST_SHARE) * 10.0 * k
-        learnt = made.learn(probe_of(ready), order(), k, after(10.0 * k, seconds))
+        learnt = made.learn(reader_of(ready), order(), k, after(10.0 * k, seconds))
         assert (learnt is not None) == due
         if due:
             read.append(k)
@@ -199,15 +198,42 @@ def test_the_effort_of_a_reading_is_what_its_time_is_asked_for(monkeypatch: pyte
         asked.append(effort)
         return 1.0
 
-    learnt = guessed().learn(probe_of(engine()), order(), 1, TimeSpent(1e9, seconds_of))
+    learnt = guessed().learn(reader_of(engine()), order(), 1, TimeSpent(1e9, seconds_of))
     assert learnt is not None
     assert asked == [learnt.effort]
+
+
+def test_a_reading_that_is_not_allowed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for once, with its own effort, and only where it is due."""
+    read, asked, made = Read([SEEN]).install(monkeypatch), list[Effort](), guessed()
+
+    def refuses(effort: Effort) -> bool:
+        asked.append(effort)
+        return False
+
+    before = dict(made.saved())
+    assert made.learn(reader_of(engine()), order(), 1, TimeSpent(1.0, lambda effort: 99.0, refuses)) is None
+    assert asked == []
+    assert made.learn(reader_of(engine()), order(), 1, TimeSpent(1e9, lambda effort: 1.0, refuses)) is None
+    assert [each.samples for each in asked] == [reader_of(engine()).effort(order()).samples]
+    assert made.saved() == before
+    assert read.intervals == []
+
+
+def test_an_estimate_that_is_not_allowed_changes_nothing() -> None:
+    made, later = EstimatedConstants(INTERVAL), first_estimates(INTERVAL)[0]
+    assert made.learn(reader_of(engine()), order(), 0, LONG) is not None
+    before = dict(made.saved())
+    refuses = TimeSpent(1e9, lambda effort: 1.0, lambda effort: False)
+    assert made.learn(reader_of(engine()), order(), later, refuses) is None
+    assert made.saved() == before
+    assert made.learn(reader_of(engine()), order(), later, LONG) is not None
 
 
 def test_where_plans_stay_there_is_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """As soon as it is cheap, but within 150 rounds."""
     Read([SEEN] * 9).install(monkeypatch)
-    ready = probe_of(engine())
+    ready = reader_of(engine())
     for cheap, expected in ((1, [1]), (4, [4]), (10, [10]), (11, [])):
         made = guessed(stay=True)
         costs = [after(1.0, 99.0 if k < cheap else 0.01) for k in range(40)]
@@ -217,8 +243,8 @@ def test_where_plans_stay_there_is_one_reading(monkeypatch: pytest.MonkeyPatch) 
 def test_before_the_first_round_and_without_two_samples_nothing_is_read() -> None:
     made = guessed()
     before = dict(made.saved())
-    assert made.learn(probe_of(engine()), order(), 0, LONG) is None
-    assert made.learn(probe_of(engine(shares=(1, 1, 1, 1))), order(batch=1), 1, LONG) is None
+    assert made.learn(reader_of(engine()), order(), 0, LONG) is None
+    assert made.learn(reader_of(engine(shares=(1, 1, 1, 1))), order(batch=1), 1, LONG) is None
     assert made.saved() == before
 
 
@@ -226,15 +252,15 @@ def test_a_reading_needs_two_devices() -> None:
     """One device has no scatter, so its reading would cost time and tell nothing."""
     made = guessed()
     one, two = ((1, 1, 20, 1), (1, 9, 20, 1))
-    assert made.learn(probe_of(engine(depth=0, shares=one)), order(batch=1), 1, LONG) is None
-    assert made.learn(probe_of(engine(depth=0, shares=two)), order(batch=1), 1, LONG) is not None
+    assert made.learn(reader_of(engine(depth=0, shares=one)), order(batch=1), 1, LONG) is None
+    assert made.learn(reader_of(engine(depth=0, shares=two)), order(batch=1), 1, LONG) is not None
 
 
 @pytest.mark.parametrize("seen", [SEEN, reading(NOTHING, NOTHING, NOTHING), reading(NOTHING)], ids=str)
 def test_an_entry_is_json(seen: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which has neither infinities nor NaN: what was not seen is null."""
     Read([seen]).install(monkeypatch)
-    learnt = guessed().learn(probe_of(engine()), order(), 1, LONG)
+    learnt = guessed().learn(reader_of(engine()), order(), 1, LONG)
     assert learnt is not None
     entry = json.loads(json.dumps(learnt.entry, allow_nan=False))
     told = seen is SEEN
@@ -253,7 +279,7 @@ def test_readings_that_saw_nothing_leave_the_belief(seen: Reading, monkeypatch: 
     Read([seen]).install(monkeypatch)
     made = guessed()
     before = levels(made)
-    assert made.learn(probe_of(engine()), order(), 1, LONG) is not None
+    assert made.learn(reader_of(engine()), order(), 1, LONG) is not None
     assert levels(made) == before
     assert (made.spent, made.readings) == (1.0, 1)  # but they took their time
 
@@ -261,7 +287,7 @@ def test_readings_that_saw_nothing_leave_the_belief(seen: Reading, monkeypatch: 
 @pytest.mark.parametrize("kind", [{"interval": 1}, {"devices": 1}], ids=str)
 def test_an_interval_of_one_round_and_a_device_alone_have_no_drift(kind: dict[str, int]) -> None:
     made, before = guessed(**kind), guessed(**kind).constants().noise
-    assert made.learn(probe_of(engine(shares=(40, 30, 35, 40))), order(), 1, LONG) is not None
+    assert made.learn(reader_of(engine(shares=(40, 30, 35, 40))), order(), 1, LONG) is not None
     assert not made.constants().drift_of.any()
     assert not made.constants().skew_upto.any()
     assert made.constants().noise != pytest.approx(before)
@@ -271,11 +297,11 @@ def test_an_interval_of_one_round_and_a_device_alone_have_no_drift(kind: dict[st
 def test_tracked_constants_go_on_after_a_pause(times: int) -> None:
     ready, whole, resumed = engine(), guessed(), guessed()
     for t in range(times):
-        whole.learn(probe_of(ready), order(round=t), 1, LONG)
+        whole.learn(reader_of(ready), order(round=t), 1, LONG)
     resumed.restore(json.loads(json.dumps(whole.saved(), allow_nan=False)))
     assert resumed.saved() == whole.saved()
     for each in (whole, resumed):
-        each.learn(probe_of(ready), order(round=9), 4, LONG)
+        each.learn(reader_of(ready), order(round=9), 4, LONG)
     assert resumed.saved() == whole.saved()
     assert whole.readings == times + 1
     assert resumed.constants().noise == whole.constants().noise
@@ -291,10 +317,10 @@ CONSTANTS = [
 def test_the_papers_constants_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimated at once, then half of the newest each time, when that is due; and restored."""
     newest = iter(CONSTANTS)
-    monkeypatch.setattr(sources, "estimate_bound_constants", lambda probe, order: next(newest))
+    monkeypatch.setattr(InProcessReader, "estimate", lambda reader, order: next(newest))
     made, ready = EstimatedConstants(15), engine()
     assert made.saved() == {}
-    asked = [made.learn(probe_of(ready), order(), k, LONG) for k in (0, 0, 1, 2, 3, 4)]
+    asked = [made.learn(reader_of(ready), order(), k, LONG) for k in (0, 0, 1, 2, 3, 4)]
     assert [found is not None for found in asked] == [True, False, True, False, False, True]
     expected = [
         0.25 * one + 0.25 * two + 0.5 * three for one, two, three in ((1, 3, 2), (2, 1, 8), (3, 5, 1))
@@ -314,7 +340,7 @@ def test_the_papers_constants_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_given_constants_stay() -> None:
     made = FixedConstants(CONSTANTS[0])
-    assert made.learn(probe_of(engine()), order(), 1, LONG) is None
+    assert made.learn(reader_of(engine()), order(), 1, LONG) is None
     assert made.constants() is CONSTANTS[0]
     other = FixedConstants(CONSTANTS[1])
     other.restore(json.loads(json.dumps(made.saved())))

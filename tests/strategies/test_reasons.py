@@ -13,7 +13,7 @@ from hasfl.problem import Problem
 from hasfl.seeds import Seeds
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.decider import StrategyDecider
-from hasfl.strategies.reasons import first_plan, reads_anew, what_changed
+from hasfl.strategies.reasons import BELIEVED, first_plan, reads_anew, what_changed
 from hasfl.strategies.steadiness import saving
 from hasfl.theory.objective import evaluate
 from hasfl.units import format_share
@@ -35,9 +35,9 @@ def reading(problem: Problem, factor: float) -> Problem:
 def test_a_reading_is_told_with_what_it_changed() -> None:
     problem = a_problem(noise=0.5)
     assert what_changed(problem, problem) == ""
-    assert what_changed(problem, reading(problem, 6)) == "noise was read as 3 samples (before 0.5)"
+    assert what_changed(problem, reading(problem, 6)) == f"{BELIEVED} 3 samples (before 0.5)"
     drift = replace(problem.constants, drift_of=np.full(len(problem.profile), 100.0))
-    assert ", drift as " in what_changed(problem, replace(problem, constants=drift))
+    assert ", drift " in what_changed(problem, replace(problem, constants=drift))
 
 
 @pytest.mark.parametrize("factor", [0.3, 2.0])
@@ -59,7 +59,7 @@ def test_rates_and_devices_are_told() -> None:
     faster = replace(problem, fleet=replace(problem.fleet, up_rate=2 * problem.fleet.up_rate))
     assert what_changed(problem, faster) == "compute or rates changed"
     both = what_changed(problem, reading(faster, 2))
-    assert both.startswith("noise was read as ")
+    assert both.startswith(BELIEVED)
     assert both.endswith(" and compute or rates changed")
     fewer = replace(problem, fleet=problem.fleet.only(np.arange(len(problem.fleet) - 1)))
     assert what_changed(problem, fewer).startswith("other devices take part")
@@ -79,7 +79,7 @@ def test_another_number_of_devices_is_no_reading(before: int, now: int) -> None:
         for count in (before, now)
     ]
     assert what_changed(*problems) == "other devices take part"
-    assert "noise was read as" in what_changed(problems[0], reading(problems[1], 2))
+    assert BELIEVED in what_changed(problems[0], reading(problems[1], 2))
 
 
 def test_the_papers_constants_are_estimated() -> None:
@@ -122,7 +122,7 @@ def test_a_note_says_what_the_decision_rests_on() -> None:
         share = 1 - evaluate(best, now).objective / evaluate(old, now).objective
         found = saving(old, best, now, rounds=10**6)
         assert found.share == pytest.approx(share)
-        assert "noise was read as" in note
+        assert BELIEVED in note
         if plan != old:
             assert note.startswith("new plan: ")
             assert note.endswith(f"; it takes {format_share(share)} less time than the old plan")

@@ -14,7 +14,7 @@ from hasfl.goal import Goal
 from hasfl.plan import Decision, Order, Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
-from hasfl.record import Evaluation
+from hasfl.record import Evaluation, MeasuredRound
 from hasfl.theory.paradigms import SPLIT, Paradigm
 from hasfl.training.clock import NOTHING, Cost, ModelledClock
 from hasfl.training.judging import Judging
@@ -58,9 +58,11 @@ class FakeEngine:
     calls: list[Call] = field(default_factory=list)
     losses: Iterable[float] = ()
     accuracies: Iterable[float] = ()
+    measurements: Iterable[MeasuredRound] = ()
 
     def __post_init__(self) -> None:
         self.losses, self.accuracies = iter(self.losses), iter(self.accuracies)
+        self.measurements = iter(self.measurements)
 
     def split(self, depth: int, devices: IntN) -> None:
         self.calls.append(("split", depth, devices.tolist()))
@@ -81,6 +83,9 @@ class FakeEngine:
         return Evaluation(
             accuracy=0.9 * accuracy, test_loss=1.1, held_out_accuracy=accuracy, held_out_loss=1.0
         )
+
+    def measured(self) -> MeasuredRound | None:
+        return next(self.measurements, None)  # type: ignore[call-overload]
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         return {}, {}
@@ -149,7 +154,9 @@ class FakeObserver:
     def learn(self, order: Order, spent: TimeSpent) -> Learnt | None:
         self.calls.append(("learn", order.round))
         effort = self.efforts(order)
-        return None if effort is None else Learnt({"noise": order.round}, effort)
+        if effort is None or not spent.allows(effort):
+            return None
+        return Learnt({"noise": order.round}, effort)
 
     def saved(self) -> Mapping[str, Any]:
         return {}
@@ -167,6 +174,7 @@ def training(
     present: Callable[[int], list[int]] = lambda t: [0, 1, 2],
     losses: Iterable[float] = (),
     accuracies: Iterable[float] = (),
+    measurements: Iterable[MeasuredRound] = (),
     trouble: Mapping[int, Exception] | None = None,
     notes: Mapping[int, str] | None = None,
     paradigm: Paradigm = SPLIT,
@@ -182,7 +190,7 @@ def training(
     """A loop among stand-ins; `calls` is where they note what they were asked."""
     noted: list[Call] = [] if calls is None else calls
     return Training(
-        engine=FakeEngine(noted, losses, accuracies),
+        engine=FakeEngine(noted, losses, accuracies, measurements),
         decider=FakeDecider(noted, interval, cuts, batches, trouble or {}, notes or {}),
         observer=FakeObserver(noted, interval, present, efforts=efforts),
         clock=ModelledClock(

@@ -14,10 +14,11 @@ from hasfl.plan import Plan
 from hasfl.reporting.metrics import Spread, outcome, speed_ups
 from hasfl.reporting.time_to_goal import Finish, finish
 from hasfl.runs.comparison import ChosenPlan, Contest
+from hasfl.theory.latency import SplitTrainingLatency
 from hasfl.theory.paradigms import SPLIT
 from hasfl.units import format_quantity, format_seconds
 
-MOST_GROUPS = 12  # of devices with the same plan; more are not shown
+MOST_GROUPS = 12  # of devices with the same plan that are shown; of more, the slowest ones
 WHOLE_FROM = 100  # factors from here on are written without decimals
 WORTH_SAYING = 1.05  # times as long: less is not worth a sentence
 
@@ -186,13 +187,14 @@ def _plan_table(plan: ChosenPlan) -> Table:
     latency = plan.latency(plan.plan)
     when = f"round {plan.round}, seed {plan.seed}"
     devices, of = len(plan.fleet), plan.all_devices
-    whom = "each device" if devices == of else f"the {devices} of {of} devices that took part"
+    some = f"the one device of {of}" if devices == 1 else f"the {devices} of {of} devices"
+    whom = "each device" if devices == of else f"{some} that took part"
     table = titled(f"What {escape(plan.strategy)} gave {whom} ({when})")
     table.add_column("devices", no_wrap=True)
     for column in ("compute", "uplink", "batch", "cut", "before the\nserver", "after the\nserver"):
         table.add_column(column, justify="right")
     groups = _groups(plan)
-    for name, i in groups[:MOST_GROUPS]:
+    for name, i in _shown_groups(groups, latency):
         device = plan.fleet[i]
         table.add_row(
             escape(name),
@@ -204,7 +206,7 @@ def _plan_table(plan: ChosenPlan) -> Table:
             format_seconds(latency.down[i]),
         )
     if len(groups) > MOST_GROUPS:
-        table.caption = f"the first {MOST_GROUPS} of {len(groups)} groups of devices"
+        table.caption = f"the {MOST_GROUPS} slowest of {len(groups)} groups of devices, slowest first"
         table.caption_justify = "left"
     return table
 
@@ -219,6 +221,13 @@ def _groups(plan: ChosenPlan) -> list[tuple[str, int]]:
     starts = [i for i in range(len(keys)) if i == 0 or keys[i] != keys[i - 1]]
     ends = [*starts[1:], len(keys)]
     return [(_name_of(fleet.names[i:j]), i) for i, j in zip(starts, ends, strict=True)]
+
+
+def _shown_groups(groups: list[tuple[str, int]], latency: SplitTrainingLatency) -> list[tuple[str, int]]:
+    """All groups where they are few, else those that take longest, slowest first."""
+    if len(groups) <= MOST_GROUPS:
+        return groups
+    return sorted(groups, key=lambda group: -(latency.up[group[1]] + latency.down[group[1]]))[:MOST_GROUPS]
 
 
 def _name_of(names: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from hasfl import __version__
+from hasfl.cli.deployment.keys import keys
 from hasfl.cli.plans.command import plan
 from hasfl.cli.runs import export, runs, show
 from hasfl.cli.training import AsJson, compare, data, train
@@ -25,7 +26,9 @@ app = typer.Typer(
 )
 
 # Optional packages that commands need, and what installs them.
-EXTRAS = dict.fromkeys(("torch", "matplotlib", "sklearn", "safetensors"), "hasfl[train]")
+EXTRAS = dict.fromkeys(("torch", "matplotlib", "sklearn", "safetensors"), "hasfl[train]") | dict.fromkeys(
+    ("flwr", "grpc", "cryptography"), "hasfl[deploy]"
+)
 
 
 def main() -> NoReturn:
@@ -134,5 +137,5 @@ def _shape(text: str | None) -> list[int] | None:
     return [int(size) for size in text.split("x")]
 
 
-for verb in (plan, data, train, compare, runs, show, export):
+for verb in (plan, data, train, compare, runs, show, export, keys):
     app.command()(verb)

@@ -10,9 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hasfl.cli.plans.story import in_words
+from hasfl.cli.plans.outlook import course
+from hasfl.cli.plans.story import every, in_words
 from hasfl.cli.tables import titled
-from hasfl.cli.training_view import course, ending
+from hasfl.cli.training_view import ending
 from hasfl.reporting.metrics import Outcome
 from hasfl.reporting.store import CHECKPOINT, ENVIRONMENT, MODEL, RESULT, ROUNDS, SCENARIO, SETTINGS, TIMING
 from hasfl.runs.overview import RunDetails, RunSummary
@@ -115,7 +116,7 @@ def _what_it_is(run: RunDetails) -> str:
     return (
         f"{run.summary.strategy} with seed {run.summary.seed}: {scenario.model_name} on "
         f"{scenario.data_name}, {len(scenario.draw())} devices, {training.optimizer} with learning rate "
-        f"{training.learning_rate:g}, an aggregation every {training.interval} rounds"
+        f"{training.learning_rate:g}, an aggregation {every(training.interval)}"
     )
 
 

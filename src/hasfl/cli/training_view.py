@@ -1,7 +1,8 @@
 """A training as it runs, and what came out of it, for people."""
 
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,14 +12,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from hasfl.cli.plans.outlook import ALL, VERY_ROOMY, Announcements, Outlook
 from hasfl.cli.plans.story import PlanStory
 from hasfl.cli.tables import titled
-from hasfl.forecast import GoalForecast
-from hasfl.forecasting.budgets import BudgetEnd, budget_end
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import Outcome
-from hasfl.reporting.store import CHECKPOINT, MODEL, RESULT, ROUNDS, TIMING
+from hasfl.reporting.store import CHECKPOINT, MODEL, RESULT, ROUNDS, TIMING, RunFolder
+from hasfl.training.forecaster import LEAST_EVALUATIONS
 from hasfl.units import BITS_PER_BYTE, format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
     from hasfl.runs.request import RunRequest
 
 WIDE = 100  # columns of a terminal that has room for a bar, and for which of several runs it is
-ROOMY = 120  # columns that also have room for the virtual time to go
-VERY_ROOMY = 150  # columns that also have room for the range of it
-ALL = 100.0  # per cent of a budget, or of the way to the goal
-PARTS = 3  # of the way to the goal; the forecast is told after each
 LEFT = "left"  # the last word of a live line that ends in the time left
 PLAIN_SECONDS = 60.0  # of wall time between two lines where the output is no terminal; chosen by hand
 
@@ -63,9 +60,16 @@ class TrainingView:
         )
         self.task = self.progress.add_task("hasfl", total=None, state="starting")
         self.runs, self.number = runs, 0  # how many there will be, and which one it is
+        self.label = ""  # of the lines of one of several runs
         self.goal, self.accuracy = Goal(), ""
         self.outlook = Outlook(self.goal)  # of the last evaluation
-        self.parts = 0  # of the way, after which the forecast was told
+        self.announcements = Announcements()  # of the training that runs
+        self.folder: Path | None = None  # of the run whose turn it is, until it was looked at
+        self.before: Sequence[
+            RoundRecord
+        ] = ()  # what the run recorded before it was stopped, and was told then
+        self.judged = 0  # evaluations on held-out samples in the training that runs
+        self.too_short = False  # whether it was told that a training is too short for a forecast
         self.story: PlanStory | None = None  # of the training that runs
         self.told = time.monotonic()  # when a line was last printed
 
@@ -83,14 +87,19 @@ class TrainingView:
         if self.number == 0:
             self.progress.remove_task(self.task)
         self.number += 1
+        self.label = f"{self._of_all()}{request.strategy}: " if self.runs > 1 else ""
         label = f"{self._of_all() if self.wide else ''}{request.strategy}"
         self.task = self.progress.add_task(escape(label), total=None, state="starting")
         self.goal, self.accuracy = Goal(), ""
+        self.folder, self.before = request.path, ()
 
     def prepares(self, step: str) -> None:
         """A step before the first round begins."""
+        if self.folder is not None and self.folder.exists():
+            self.before = RunFolder.open(self.folder).records()
+        self.folder = None
         if self.progress.disable:
-            self._say(f"{self._of_all()}{step}")
+            self._say(f"{self.label}{step}")
         self.progress.update(self.task, state=escape(step))
 
     def found(self, request: "RunRequest") -> None:
@@ -100,30 +109,34 @@ class TrainingView:
 
     def remarks(self, sentence: str) -> None:
         """Something that the user should know about the run before it goes on."""
-        self._say(sentence)
+        self._say(f"{self.label}{sentence}")
 
     def started(self, request: "RunRequest", simulation: "Simulation", last: RoundRecord | None) -> None:
         """A training begins, or goes on after a round."""
         self.goal, self.accuracy = simulation.training.goal, ""
-        self.outlook, self.parts = Outlook(self.goal), 0
+        self.outlook, self.announcements, self.judged = Outlook(self.goal), Announcements(), 0
         self.story = PlanStory(simulation, short=self.runs > 1)
+        for record in self.before[: last.round] if last else ():
+            self._look_ahead(record)
         where = f", from round {last.round} on" if last else ""
         self._say(f"{self._called(request)}: training{where}")
         for layer, reason in simulation.looped_layers.items():
             why = reason.partition("; ")[0]  # the rest is about parts of torch
-            self._say(f"layer {layer!r} is trained for one device after the other: {why}")
+            self._say(f"{self.label}layer {layer!r} is trained for one device after the other: {why}")
         for line in self.story.beginning():
-            self._say(line)
+            self._say(f"{self.label}{line}")
         done = _done(self.goal, last) if last else 0.0
         self.progress.reset(self.task, total=_total(self.goal), completed=int(done), state="the first round")
 
     def recorded(self, record: RoundRecord) -> None:
         """A round is over."""
-        for line in self.story.after(record) if self.story else ():
-            self._say(line)
+        lines = self.story.after(record) if self.story else []
         if record.accuracy is not None:
             self.accuracy = f" · accuracy {_progress(self.goal, record)}"
-            self._look_ahead(record)
+        if self._look_ahead(record):
+            lines.append(f"round {record.round}: {self.outlook.sentence()}")
+        for line in lines if record.round > len(self.before) else ():  # rounds that are repeated were told
+            self._say(f"{self.label}{line}")
         of = f"/{self.goal.rounds}" if self.goal.rounds else ""
         width = self.console.width if self.console.is_terminal else VERY_ROOMY
         state = (
@@ -131,27 +144,29 @@ class TrainingView:
             f"virtual {format_seconds(record.clock)}{self.outlook.to_go(width)}"
         )
         if self.progress.disable and time.monotonic() - self.told >= PLAIN_SECONDS:
-            self._say(state)
+            self._say(f"{self.label}{state}")
         done = max(_done(self.goal, record), self.outlook.way(record))
         total = ALL if done else _total(self.goal)
         self.progress.update(self.task, total=total, completed=done, state=f"{state} · {LEFT}")
 
-    def _look_ahead(self, record: RoundRecord) -> None:
-        """After an evaluation: when training will end. This is told after each part of the way."""
+    def _look_ahead(self, record: RoundRecord) -> bool:
+        """After an evaluation: when training will end, and whether this is told."""
+        if record.accuracy is None:
+            return False
+        self.judged += record.held_out_accuracy is not None
         seconds = self.story.training.mean_round_seconds(record) if self.story else 0.0
-        budget = budget_end(self.goal, record, seconds)
-        clock = 0.0 if budget is None else record.clock + (budget.rounds - record.round) * seconds
-        self.outlook = Outlook(self.goal, record.forecast, budget, clock)
-        part = int(PARTS * self.outlook.way(record) / ALL)
-        if part > self.parts and self.outlook.sentence():
-            self._say(f"round {record.round}: {self.outlook.sentence()}")
-        self.parts = max(part, self.parts)
+        self.outlook = Outlook.after(record, self.goal, seconds)
+        return self.announcements.due(record, self.outlook)
 
     def finished(self, reached: Outcome) -> None:
         """A training is over."""
         virtual = format_seconds(reached.seconds)
         state = f"round {reached.rounds} · accuracy {reached.accuracy:.1%} · virtual {virtual} · done"
         self.progress.update(self.task, total=ALL, completed=ALL, state=state)
+        forecasts = self.goal.accuracy is not None or self.goal.loss is not None
+        if forecasts and not self.announcements.forecasts and not self.too_short:
+            self.too_short = True
+            self._say(f"{self.label}{_too_short(self.judged)}")
 
     def _called(self, request: "RunRequest") -> str:
         return f"{self._of_all()}{request.strategy}, seed {request.seed}"
@@ -172,6 +187,15 @@ def _progress(goal: Goal, record: RoundRecord) -> str:
     return f"{record.accuracy:.1%}"
 
 
+def _too_short(judged: int) -> str:
+    """Why a training that is over had no forecast."""
+    times = "once" if judged == 1 else f"{judged} times"
+    return (
+        f"too short for a forecast of the end: held-out samples were looked at {times}, and a forecast needs "
+        f"{LEAST_EVALUATIONS} looks before the last one; a smaller training.evaluate_every makes more looks"
+    )
+
+
 def _total(goal: Goal) -> float | None:
     bounded = goal.rounds or goal.samples or goal.seconds
     return ALL if bounded else None
@@ -181,69 +205,6 @@ def _done(goal: Goal, record: RoundRecord) -> float:
     """The used share of the budget that is used up most, in per cent."""
     budgets = ((goal.rounds, record.round), (goal.samples, record.samples), (goal.seconds, record.clock))
     return ALL * max((used / budget for budget, used in budgets if budget), default=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What is to come after an evaluation."""
-
-    goal: Goal
-    forecast: GoalForecast | None = None  # of the accuracy or the loss to reach
-    budget: BudgetEnd | None = None
-    budget_clock: float = 0.0  # virtual time when the budget ends
-
-    @property
-    def budget_first(self) -> bool:
-        """Whether a budget is to end training before the accuracy or the loss is reached."""
-        if self.budget is None or (self.forecast is None and self.goal.judges_model):
-            return False
-        to_goal = None if self.forecast is None else self.forecast.rounds
-        return to_goal is None or self.budget.rounds < to_goal
-
-    def way(self, record: RoundRecord) -> float:
-        """The share of the way to the end that is done, in per cent; 0 where it is unknown."""
-        known = self.budget if self.budget_first else self.forecast
-        return 0.0 if known is None or known.rounds is None else ALL * min(record.round / known.rounds, 1.0)
-
-    def to_go(self, width: int) -> str:
-        """The virtual time to the end, for the end of a line in so many columns."""
-        if width < ROOMY:
-            return ""
-        if self.budget_first:
-            return f" of about {format_seconds(self.budget_clock)}"
-        if self.forecast is None or self.forecast.seconds_left is None:
-            return ""
-        words = f", about {format_seconds(self.forecast.seconds_left)} to go"
-        return f"{words} ({_time_span(self.forecast)})" if width >= VERY_ROOMY else words
-
-    def sentence(self) -> str:
-        """What training is on course for, and which budget ends it before."""
-        if self.forecast is None:
-            return ""
-        if self.budget is None or not self.budget_first:
-            return course(self.forecast)
-        until = f"the budget of {self.budget.budget} ends training after {self.budget.rounds:,} rounds"
-        return f"{course(self.forecast)}; but {until}"
-
-
-def _time_span(forecast: GoalForecast) -> str:
-    """The range of the virtual time to the goal."""
-    least, most = forecast.least_seconds_left, forecast.most_seconds_left
-    low = format_seconds(0.0 if least is None else least)
-    return f"{low} or much more" if most is None else f"{low} to {format_seconds(most)}"
-
-
-def course(forecast: GoalForecast) -> str:
-    """What a training is on course for, in a sentence."""
-    if forecast.rounds is None or forecast.seconds_left is None:
-        return f"the {forecast.measure} to reach is out of sight"
-    rounds = f"on course for {forecast.rounds:,}"
-    if forecast.first_rounds is None:
-        rounds += " rounds"
-    else:
-        rounds = f"forecast {forecast.first_rounds:,} rounds, {rounds}"
-    to_go = format_seconds(forecast.seconds_left)
-    return f"{rounds}; about {to_go} of virtual time to go, {_time_span(forecast)}"
 
 
 def show_outcome(reached: Outcome, path: Path, goal: Goal, picture: Path | None) -> None:

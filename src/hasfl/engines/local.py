@@ -14,7 +14,7 @@ from hasfl.engines.job import Job
 from hasfl.errors import InputError, ModelError
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order
-from hasfl.record import Evaluation
+from hasfl.record import Evaluation, MeasuredRound
 from hasfl.serving.best_model import BestModel
 from hasfl.serving.calibration import Calibration
 from hasfl.serving.evaluation import Scores, evaluate
@@ -105,6 +105,10 @@ class LocalEngine(ABC):
 
     def _scores(self, states: list[LayerState], samples: tuple[Tensor, Tensor]) -> Scores:
         return evaluate(self.job.model, states, samples, self.job.loss, self.job.metric)
+
+    def measured(self) -> MeasuredRound | None:
+        """Nothing: the time that a simulation takes tells nothing of a device."""
+        return None
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """The state for `restore`: all tensors as arrays, and plain values."""

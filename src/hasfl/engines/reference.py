@@ -12,9 +12,10 @@ from torch import Tensor
 
 from hasfl.engines.job import Job
 from hasfl.engines.local import LocalEngine
+from hasfl.engines.passes import forward_in_round
 from hasfl.plan import Order
-from hasfl.state.layer_state import LayerState, Tensors, applied, cloned, trainable
-from hasfl.state.randomness import EVERYBODY, drawn_for
+from hasfl.state.layer_state import LayerState, Tensors, cloned, trainable
+from hasfl.state.randomness import EVERYBODY
 from hasfl.state.split_state import SplitState
 from hasfl.state.updates import scaled, squared_norm
 
@@ -73,11 +74,8 @@ def _forward_all(
 
 def _forward(job: Job, x: Tensor, states: list[LayerState], first: int, round: int, device: int) -> Tensor:
     """Pass samples through layers `first`, `first` + 1, …, with random numbers that depend on the device."""
-    layers = list(job.model.layers.values())
-    for j, state in enumerate(states, start=first):
-        with drawn_for(job.data.seeds, round, j, device):
-            x = applied(layers[j], state.weights | state.buffers, x)
-    return x
+    layers, seeds = list(job.model.layers.values()), job.data.seeds
+    return forward_in_round(layers, states, x, first=first, seeds=seeds, round=round, device=device)
 
 
 def _replica(state: SplitState, i: int) -> list[LayerState]:

@@ -16,6 +16,9 @@ for many intervals at once, so that intervals can be ruled out that are not trie
 The planner's lower bound for this faster fleet therefore holds for all intervals from `low` to `high`. With
 the largest interval as `high`, aggregations cost nothing, and only more rounds are left.
 
+The measured law is known for intervals up to 50 rounds and for trainings of several intervals
+(docs/constants.md). The search recommends nothing beyond. Theorem 1 has no such limit.
+
 Example: with T_S = 1 s, T_A = 10 s, R_5 = 100 and R_6 = 104, the interval 5 takes 100 (1 + 2) = 300 s, and no
 interval from 6 to 7 takes less than 104 (1 + 10/7) = 252.6 s.
 """
@@ -23,8 +26,7 @@ interval from 6 to 7 takes less than 104 (1 + 10/7) = 252.6 s.
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -38,13 +40,21 @@ from hasfl.problem import Problem
 # The intervals that are tried first, each about 1.5 times the one before. Near the best interval Θ changes
 # slowly, so a finer ladder would save little. The report says how much it could save at most. Chosen by hand.
 LADDER = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90)
+# The measured law was compared with trainings of intervals from 5 to 50 rounds (docs/constants.md). Shorter
+# ones lie between 5 and 1, and with 1 there is no drift. Nothing is known of longer ones.
+LONGEST_MEASURED = 50
 # A training must have so many intervals for the measured law. Trainings of VGG-16 to 70 % and of ResNet-18,
 # which the law was measured with, had 6 or more. With fewer, on digits, R∞ rose by up to 40 %
 # (docs/constants.md).
 FEWEST_INTERVALS = 6
+# The plans get this share of the time that is left, and the bounds for other intervals the rest. Chosen by
+# hand: a plan is what was asked for, and a bound only says how good it is.
+SHARE_OF_PLANS = 0.75
 FED_LINKS = ("fed_up_rate", "fed_down_rate", "server_fed_up_rate", "server_fed_down_rate")
 # What is told of the plan for an interval, where the solver says it.
 TOLD = ("batch_sizes", "cuts", "objective", "rounds", "round_seconds", "lower_bound", "gap", "status")
+TOO_LONG = f"the interval is longer than {LONGEST_MEASURED} rounds"
+TOO_FEW = f"training has fewer than {FEWEST_INTERVALS} intervals"
 
 At = Callable[[int], Problem]  # the problem with another interval
 Ask = Callable[[Problem, Plan | None, float], PlanReport]  # the best plan, from a start, in so many seconds
@@ -57,6 +67,7 @@ class Tried:
     interval: int  # I
     report: PlanReport | None  # None if no plan reaches the target
     trouble: str = ""  # why there is no plan
+    doubt: str = ""  # why the law is not known for this plan
 
     @property
     def seconds(self) -> float:
@@ -69,9 +80,8 @@ class Tried:
             return {"interval": self.interval, "trouble": self.trouble}
         relative = self.seconds / best if best > 0 else 1.0
         told = self.report.as_json(rounds_known=rounds_known)
-        return {"interval": self.interval, "relative_time": relative} | {
-            name: told[name] for name in TOLD if name in told
-        }
+        plan = {name: told[name] for name in TOLD if name in told}
+        return {"interval": self.interval, "relative_time": relative} | plan | {"doubt": self.doubt or None}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,19 +89,27 @@ class Intervals:
     """The intervals that were tried, in rising order, and a bound on Θ for intervals that were not."""
 
     tried: tuple[Tried, ...]
+    seconds: float  # that all searches took together
     others_at_least: float | None = None  # s; None if nothing was proved, or nothing was asked
-    longest: int = MOST  # longer intervals are left out, because the law is not known for them
+    longest: int | None = None  # longer ones are not recommended; None if all are known, or nothing was asked
+
+    @property
+    def _recommended(self) -> Tried:
+        """The best of the intervals that may be recommended."""
+        known = [each for each in self.tried if self.longest is None or each.interval <= self.longest]
+        return min(known, key=lambda each: each.seconds)
 
     @property
     def best(self) -> PlanReport:
-        """The best plan of all intervals that were tried."""
-        reports = [each.report for each in self.tried if each.report is not None]
-        return min(reports, key=lambda report: report.objective)
+        """The best plan of all intervals that may be recommended."""
+        report = self._recommended.report
+        assert report is not None, "the smallest interval has a plan, or the search has raised an error"
+        return report
 
     @property
     def best_interval(self) -> int:
         """The interval of the best plan."""
-        return min(self.tried, key=lambda each: each.seconds).interval
+        return self._recommended.interval
 
     @property
     def others_save(self) -> float | None:
@@ -108,80 +126,122 @@ class Intervals:
             "intervals": [each.as_json(best, rounds_known=rounds_known) for each in self.tried],
             "longest_interval": self.longest,
             "other_intervals_save_at_most": self.others_save,
+            "seconds": self.seconds,
         }
 
 
-def try_intervals(at: At, intervals: Sequence[int], ask: Ask, *, seconds: float) -> Intervals:
+def try_intervals(
+    at: At, intervals: Sequence[int], ask: Ask, *, seconds: float, rounds_known: bool
+) -> Intervals:
     """The best plan for each of these intervals; `seconds` are for all of them together."""
-    share, tried = seconds / len(intervals), list[Tried]()
-    for interval in sorted(intervals):
-        tried.append(_try(at, interval, ask, _start(tried), share, first=not tried))
-    return Intervals(tuple(tried))
+    search, asked = _Search(at, ask, seconds, rounds_known), sorted(intervals)
+    for k, interval in enumerate(asked):
+        search.plan(interval, search.part(len(asked) - k), required=k == 0)
+    return Intervals(search.in_order, search.used)
 
 
 def best_interval(at: At, own: int, ask: Ask, *, gap: float, seconds: float, rounds_known: bool) -> Intervals:
     """The best plan for each interval of the ladder and for `own`, and a lower bound for all others.
 
-    The ladder ends where no longer interval can save more than `gap` of the best plan's time, or where
-    training would have too few intervals for the law. `seconds` are for all searches together.
+    The ladder ends where no longer interval can save more than `gap` of the best plan's time, or where the
+    law is not known any more. `seconds` are for all searches together.
     """
-    ask, share, tried = _within(seconds, ask), seconds / (2 * len(LADDER) + 4), list[Tried]()
-    longest = _longest(at, own, ask, share) if rounds_known else MOST
-
-    @cache
-    def at_least(low: int, high: int) -> float | None:
-        return _at_least(at, low, high, ask, _start(tried), share)
-
-    for interval in sorted({own, *(rung for rung in LADDER if rung <= longest)}):
-        tried.append(_try(at, interval, ask, _start(tried), share, first=not tried))
-        least = min(each.seconds for each in tried)
-        if interval < own or tried[-1].seconds == least:
-            continue  # a longer interval must be tried, or may well be better
-        if (at_least(interval + 1, longest) or 0.0) >= (1 - gap) * least:
+    search = _Search(at, ask, seconds, rounds_known)
+    search.plan(own, search.part(len(LADDER), SHARE_OF_PLANS), required=own == LADDER[0])
+    longest = search.longest_known(own)
+    end = longest or MOST
+    rungs = sorted({rung for rung in (*LADDER, own, longest or own) if rung <= end})
+    for k, interval in enumerate(rungs):
+        left = len(rungs) - k + 1  # one part is for the bounds between rungs
+        newest = search.plan(interval, search.part(left, SHARE_OF_PLANS), required=k == 0)
+        least = min(each.seconds for each in search.found.values() if each.interval <= end)
+        if interval < own <= end or newest.seconds == least:
+            continue  # a longer interval was tried already, or may well be better
+        bound = search.at_least(interval + 1, end, search.part(left, 1 - SHARE_OF_PLANS))
+        if (bound or 0.0) >= (1 - gap) * least:
             break
-    ranges = [(below.interval + 1, above.interval - 1) for below, above in pairwise(tried)]
-    bounds = [at_least(low, high) for low, high in [*ranges, (tried[-1].interval + 1, longest)]]
+    tried = sorted(each for each in search.found if each <= end)
+    ranges = [(below + 1, above - 1) for below, above in pairwise([*tried, end + 1])]
+    bounds = [search.at_least(*ends, search.part(len(ranges) - k)) for k, ends in enumerate(ranges)]
     proved = [bound for bound in bounds if bound is not None]
-    return Intervals(tuple(tried), min(proved) if len(proved) == len(bounds) else None, longest)
+    least_of_others = min(proved) if len(proved) == len(bounds) else None
+    return Intervals(search.in_order, search.used, least_of_others, longest)
 
 
-def _within(seconds: float, ask: Ask) -> Ask:
-    """Searches that take no more than these seconds together, counted from now."""
-    end = time.monotonic() + seconds
+@dataclass(slots=True)
+class _Search:
+    """Searches for many intervals that share their time. One that needs little leaves more for the others."""
 
-    def limited(problem: Problem, start: Plan | None, share: float) -> PlanReport:
-        return ask(problem, start, max(min(share, end - time.monotonic()), 0.0))
+    at: At
+    ask: Ask
+    seconds: float  # for all searches together
+    rounds_known: bool
+    begun: float = field(default_factory=lambda: time.monotonic())
+    found: dict[int, Tried] = field(default_factory=dict)  # by interval, the newest one last
+    bounds: dict[tuple[int, int], float | None] = field(default_factory=dict)  # by the range of intervals
 
-    return limited
+    @property
+    def in_order(self) -> tuple[Tried, ...]:
+        """What was tried, in the order of intervals."""
+        return tuple(self.found[interval] for interval in sorted(self.found))
 
+    @property
+    def used(self) -> float:
+        """Seconds so far."""
+        return time.monotonic() - self.begun
 
-def _longest(at: At, own: int, ask: Ask, seconds: float) -> int:
-    """The longest interval with which training has enough intervals, by the rounds of the plan for `own`.
+    def part(self, searches: int, share: float = 1.0) -> float:
+        """The seconds of one of so many searches to come, which get this share of the time that is left."""
+        return max(self.seconds - self.used, 0.0) * share / searches
 
-    The rounds of the paper's bound are no forecast, so they set no limit.
-    """
-    problem = at(own)
-    if not isinstance(problem.constants, MeasuredConstants):
-        return MOST
-    return max(own, min(int(ask(problem, None, seconds).rounds / FEWEST_INTERVALS), MOST))
+    def plan(self, interval: int, seconds: float, *, required: bool) -> Tried:
+        """The best plan for one interval; an error is raised if there is none but it is `required`.
 
+        R does not fall as I grows. So where the smallest interval has no plan, none has.
+        """
+        if interval in self.found:
+            return self.found[interval]
+        problem = self.at(interval)
+        try:
+            report = self.ask(problem, self._start(), seconds)
+            tried = Tried(interval, report, doubt=self._doubt(problem, report))
+        except (Infeasible, TargetUnreachable) as error:
+            if required:
+                raise
+            tried = Tried(interval, None, trouble=str(error))
+        self.found[interval] = tried
+        return tried
 
-def _try(at: At, interval: int, ask: Ask, start: Plan | None, seconds: float, *, first: bool) -> Tried:
-    """The best plan for one interval. Raises where the `first`, the smallest interval, has no plan.
+    def at_least(self, low: int, high: int, seconds: float) -> float | None:
+        """A lower bound on Θ for all intervals from `low` to `high`, searched once."""
+        if (low, high) not in self.bounds:
+            self.bounds[low, high] = _at_least(self.at, low, high, self.ask, self._start(), seconds)
+        return self.bounds[low, high]
 
-    Larger intervals then have none either, because R does not fall as I grows.
-    """
-    try:
-        return Tried(interval, ask(at(interval), start, seconds))
-    except (Infeasible, TargetUnreachable) as error:
-        if first:
-            raise
-        return Tried(interval, None, str(error))
+    def longest_known(self, own: int) -> int | None:
+        """The longest interval that the law is known for, by the rounds of the plan for `own`.
 
+        None with the paper's constants: its theorem holds for all, and its rounds are no forecast.
+        """
+        if not isinstance(self.at(own).constants, MeasuredConstants):
+            return None
+        report = self.found[own].report
+        if report is None or not self.rounds_known:
+            return LONGEST_MEASURED
+        return max(min(int(report.rounds / FEWEST_INTERVALS), LONGEST_MEASURED), 1)
 
-def _start(tried: Sequence[Tried]) -> Plan | None:
-    """The newest plan, to begin the next search with."""
-    return next((each.report.plan for each in reversed(tried) if each.report is not None), None)
+    def _doubt(self, problem: Problem, report: PlanReport) -> str:
+        """Why the law is not known for a plan; empty where it is."""
+        if not isinstance(problem.constants, MeasuredConstants):
+            return ""
+        if problem.interval > LONGEST_MEASURED:
+            return TOO_LONG
+        too_few = self.rounds_known and report.rounds < FEWEST_INTERVALS * problem.interval
+        return TOO_FEW if too_few else ""
+
+    def _start(self) -> Plan | None:
+        """The newest plan, to begin the next search with."""
+        return next((each.report.plan for each in reversed(self.found.values()) if each.report), None)
 
 
 def _at_least(at: At, low: int, high: int, ask: Ask, start: Plan | None, seconds: float) -> float | None:

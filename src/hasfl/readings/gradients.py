@@ -1,6 +1,5 @@
 """Gradients beside training: of some samples, at some weights. Nothing of the training is changed."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor
 
 from hasfl.arrays import IntN
-from hasfl.errors import Diverged
 from hasfl.readings.probe import Probe
 from hasfl.state.layer_state import LayerState, Tensors, cloned, forward, trainable
 from hasfl.state.randomness import drawn_for
@@ -132,12 +130,3 @@ def moved(states: Sequence[LayerState], by: Gradient) -> list[LayerState]:
     """The same layers with weights minus a displacement."""
     weights = difference(weights_of(states), by)
     return [LayerState(layer, state.buffers, {}) for layer, state in zip(weights, states, strict=True)]
-
-
-def require_finite(round: int, *numbers: float) -> None:
-    """Refuse gradients or losses that are not finite."""
-    if not all(map(math.isfinite, numbers)):
-        raise Diverged(
-            f"the gradients are not finite numbers any more in round {round}: lower the learning rate, or "
-            "choose a model with normalisation"
-        )

@@ -34,51 +34,21 @@ k/(1 − e^−k) = 1 + skew.
 Every number is a sum over devices, and its error follows from their scatter. With clipping, displacements are
 scaled as A's gradient is clipped. Noise and drift are those of the round's learning rate and of the devices
 that take part; `Conditions` says how they change with both.
+
+This file has no tensors: a reading follows from plain numbers (`Seen`), which a reader has seen
+(`readings/reader.py`).
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from hasfl.arrays import FloatN, IntN
-from hasfl.effort import Effort, Pass
-from hasfl.plan import Order
-from hasfl.readings.gradients import (
-    Gradient,
-    Samples,
-    difference,
-    gradients_of_blocks,
-    moved,
-    products,
-    require_finite,
-    summed,
-)
-from hasfl.readings.own_models import OwnModels, compared_devices, look_at_own_models
-from hasfl.readings.probe import Probe
+from hasfl.arrays import FloatN
+from hasfl.errors import Diverged
 from hasfl.readings.tracking import Measured
-from hasfl.state.layer_state import LayerState
-from hasfl.state.precision import tensor_cores
-from hasfl.state.updates import scaled
 
-LEAST_HALF = 60  # samples of all devices together in A, and in C, if the devices hold that many
-LEAST_OF_A_DEVICE = 2  # of them, because a batch norm over one sample is noisier than 1/b says
-BLOCKS = 5  # of devices, whose scatter gives the errors of overshoot and carried
-FRACTION = 0.2  # of Δ: far enough to be measured, short enough for the slope to be nearly straight
 NEAR_THE_LIMIT = 0.25  # overshoot of training's own batches from which on noise costs all of its rounds
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reading:
-    """What was measured just before one aggregation."""
-
-    noise: Measured  # ln noise; noise is the batch size at which the rounds double
-    own: OwnModels | None  # drift and skew of the layers that are private now; None where nothing has drifted
-    overshoot: float
-    carried: float
+LEAST_OWN_LOSS = 1e-3  # of the mean model's loss: a device's own loss is taken to be no smaller
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +58,11 @@ class TakenBack:
     slope: float  # ⟨g_A, Δ⟩
     own: FloatN  # of each block of devices; the sum is overshoot · slope
     others: FloatN  # the sum is carried · slope
+
+    @classmethod
+    def by_part(cls, fraction: float, slope: float, own: FloatN, others: FloatN) -> Self:
+        """What Δ would take back, where the numbers are those of a fraction of Δ."""
+        return cls(slope / fraction, own / fraction**2, others / fraction**2)
 
     @property
     def overshoot(self) -> float:
@@ -113,112 +88,104 @@ class TakenBack:
         return excess.times(min(max(near, 0.0), 1.0)).logarithm().over(carried.logarithm())
 
 
-def effort_of_reading(probe: Probe, order: Order) -> Effort:
-    """What devices and servers do for a reading.
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """What some devices saw of their own models w_i and of the mean model w̄, each on its own samples."""
 
-    Each device sends A and C through the mean model and through the displaced one; some devices also send
-    them through their own layers (losses only). Before, devices receive the mean model. Then their parts of
-    A's gradient go up to be averaged, and their parts of the displacement come down. A device alone has the
-    mean model.
-    """
-    sizes = _half_sizes(probe, order)
-    both, private = Pass(2 * sizes), probe.state.depth > 0 and len(order.devices) > 1
-    compared = np.isin(np.arange(len(sizes)), compared_devices(probe, order, sizes))
-    own = (Pass(np.where(compared, both.samples, 0), backward=False),) if private else ()
-    return Effort(passes=(*own, both, both), uploads=int(private), downloads=2 * int(private))
+    at_mean: FloatN  # F_i(w̄)
+    at_own: FloatN  # F_i(w_i)
+    linear: FloatN  # ⟨∇F_i(w̄), w_i − w̄⟩
+    apart: float  # the mean over all devices of |w_i − w̄|²
+    walk: float  # |w_i − w̄|² after a random walk of so many steps
 
 
-def take_reading(probe: Probe, order: Order, interval: int) -> Reading:
-    """Measure just before an aggregation, `interval` rounds after the last one. Training is left alone."""
-    with tensor_cores(probe.data.x.device):
-        return _take_reading(probe, order, interval)
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """All numbers that a reading follows from. They were seen just before an aggregation."""
+
+    round: int
+    taken: TakenBack
+    per_device: float  # the harmonic mean of the a_i
+    per_sample: float  # mean_i(1/b_i)
+    power: float  # ⟨noise, its displacement⟩ of one sample, summed over layers and divided by N
+    compared: Compared | None  # None where nothing has drifted
 
 
-def _take_reading(probe: Probe, order: Order, interval: int) -> Reading:
-    mean, sizes = probe.state.mean(), _half_sizes(probe, order)
-    halves = _two_batches(probe, order, sizes)
-    blocks = [
-        gradients_of_blocks(probe, mean, half, order.round, min(BLOCKS, len(half.rows)))[0] for half in halves
-    ]
-    first, second = map(summed, blocks)
-    clip = probe.updates.clip_factor(products(first, first).sum())
-    reach = displacement(probe, mean, first, order.round, clip)
-    taken = _taken_back(probe, mean, halves, blocks, reach, order.round)
-    asked = sizes[sizes > 0]
-    per_device = len(asked) / float((1 / asked).sum())  # the harmonic mean of the a_i
-    per_sample = float((1 / order.batch_sizes).mean())
-    apart = difference(first, second)
-    jump = displacement(probe, mean, apart, order.round, clip)
-    power = float(products(apart, jump).sum()) * per_device / 2  # of one sample's noise, divided by N
-    own = None
-    if probe.state.depth and len(order.devices) > 1 and power > 0:
-        walk = float(products(jump, jump)[: probe.state.depth].sum()) * per_device / 2
-        own = look_at_own_models(
-            probe,
-            order,
-            sizes,
-            mean,
-            floor=power * per_sample / 4,
-            walk=interval * (len(order.devices) - 1) * walk * per_sample,
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnModels:
+    """How the devices' own models differ from the mean model."""
+
+    drift: Measured  # ln drift of the layers that are private now
+    skew: Measured  # of the layers that are private now
+    walked: float  # the squared length of a random walk over that of the drift
+    loss: float  # L, of the mean model
+    own_loss: float  # l, of the devices' own models, each on its own samples
+
+    @classmethod
+    def of(cls, seen: Compared, floor: float) -> Self:
+        """What follows from comparisons, where the noise of common steps adds the loss `floor`.
+
+        Where own models gain on their own samples, they follow their own data and do not walk at random. Then
+        the skew is read, and the drift is not.
+        """
+        walked = seen.walk / seen.apart if seen.apart > 0 else 1.0
+        added = min(walked, 1.0) * (seen.at_own - seen.at_mean - seen.linear)  # by the random walk
+        drift = Measured.total(added).times(1 / len(added) / floor).logarithm()
+        skew = _skew(seen.at_mean, seen.at_own)
+        return cls(
+            drift=drift if skew.value <= skew.error else Measured(0.0, math.inf),
+            skew=skew,
+            walked=walked,
+            loss=float(seen.at_mean.mean()),
+            own_loss=float(seen.at_own.mean()),
         )
-    return Reading(
-        noise=taken.noise(per_device, per_sample),
-        own=own,
-        overshoot=taken.overshoot,
-        carried=taken.carried,
-    )
 
 
-def _taken_back(
-    probe: Probe,
-    mean: Sequence[LayerState],
-    halves: Sequence[Samples],
-    blocks: Sequence[list[Gradient]],
-    reach: Gradient,
-    round: int,
-) -> TakenBack:
-    """What `reach`, the step of the first half's gradient, takes back, by blocks of devices."""
-    step = [{name: FRACTION * tensor for name, tensor in layer.items()} for layer in reach]
-    after = moved(mean, step)
-    lost = []
-    for half, before in zip(halves, blocks, strict=True):
-        now, _ = gradients_of_blocks(probe, after, half, round, len(before))
-        changes = (difference(old, new) for old, new in zip(before, now, strict=True))
-        lost.append(torch.stack([products(change, step).sum() for change in changes]).cpu().numpy())
-    slope = float(products(summed(blocks[0]), step).sum())
-    require_finite(round, slope, *lost[0], *lost[1])
-    own, others = (each / FRACTION**2 for each in lost)
-    return TakenBack(slope / FRACTION, own, others)
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """What was measured just before one aggregation."""
+
+    noise: Measured  # ln noise; noise is the batch size at which the rounds double
+    own: OwnModels | None  # drift and skew of the layers that are private now; None where nothing has drifted
+    overshoot: float
+    carried: float
+
+    @classmethod
+    def of(cls, seen: Seen) -> Self:
+        """The reading that follows from what was seen."""
+        taken, compared = seen.taken, seen.compared
+        require_finite(seen.round, taken.slope, *taken.own, *taken.others)
+        if compared is not None:
+            sums = (float(each.sum()) for each in (compared.at_mean, compared.at_own, compared.linear))
+            require_finite(seen.round, *sums)
+        floor = seen.power * seen.per_sample / 4
+        return cls(
+            noise=taken.noise(seen.per_device, seen.per_sample),
+            own=None if compared is None else OwnModels.of(compared, floor),
+            overshoot=taken.overshoot,
+            carried=taken.carried,
+        )
 
 
-def displacement(
-    probe: Probe, states: Sequence[LayerState], gradients: Gradient, round: int, clip: Tensor
-) -> Gradient:
-    """How far gradients move weights in the long run, by the optimiser's rule, if they are clipped by `clip`.
+def _skew(at_mean: FloatN, at_own: FloatN) -> Measured:
+    """k/(1 − e^−k) − 1 with k = ln(L/l). It is below 0 where drift adds more than own data take away.
 
-    Weight decay is left out: it is the same for every batch, so it makes no noise.
+    The error of k follows from the scatter of F_i(w̄)/L − F_i(w_i)/l over devices. A loss of 0 or below says
+    nothing.
     """
-    pairs = zip(states, gradients, strict=True)
-    return [scaled(probe.updates.reach(state, layer, round), clip) for state, layer in pairs]
+    loss = float(at_mean.mean())
+    if loss <= 0:
+        return Measured(0.0, math.inf)
+    own = max(float(at_own.mean()), LEAST_OWN_LOSS * loss)
+    k = math.log(loss / own)
+    error = Measured.total(at_mean / loss - at_own / own).error / len(at_own)
+    return Measured(k / -math.expm1(-k) - 1 if k else 0.0, error)
 
 
-def _two_batches(probe: Probe, order: Order, sizes: IntN) -> list[Samples]:
-    """A and C, of the devices that can give a sample to each."""
-    first, second = [], []
-    for device, half in zip(order.devices.tolist(), sizes.tolist(), strict=True):
-        if half:
-            indices = probe.some_samples("read", device, order.round)
-            first.append(indices[:half])
-            second.append(indices[half : 2 * half])
-    return [Samples.of(probe.data, indices) for indices in (first, second)]
-
-
-def _half_sizes(probe: Probe, order: Order) -> IntN:
-    """a_i: how many samples each device has in A, and as many in C.
-
-    They are in proportion to the batch sizes, so that a slow device with a small batch has little to do.
-    """
-    batches = order.batch_sizes
-    wanted = np.maximum(np.ceil(LEAST_HALF / batches.sum() * batches), LEAST_OF_A_DEVICE).astype(np.int64)
-    sizes: IntN = np.minimum(probe.data.sizes[order.devices] // 2, wanted)
-    return sizes
+def require_finite(round: int, *numbers: float) -> None:
+    """Refuse gradients or losses that are not finite."""
+    if not all(map(math.isfinite, numbers)):
+        raise Diverged(
+            f"the gradients are not finite numbers any more in round {round}: lower the learning rate, or "
+            "choose a model with normalisation"
+        )

@@ -29,9 +29,9 @@ from hasfl.readings.gradients import (
     gradient,
     moved,
     products,
-    require_finite,
     weights_of,
 )
+from hasfl.readings.noise_and_drift import require_finite
 from hasfl.readings.probe import Probe
 from hasfl.state.layer_state import LayerState, Tensors
 from hasfl.state.precision import tensor_cores

@@ -11,9 +11,8 @@ from hasfl.constants import BoundConstants, Conditions, Constants
 from hasfl.effort import Learnt, TimeSpent
 from hasfl.plan import Order
 from hasfl.readings.belief import Belief
-from hasfl.readings.noise_and_drift import Reading, effort_of_reading, take_reading
-from hasfl.readings.paper_estimates import effort_of_estimate, estimate_bound_constants
-from hasfl.readings.probe import Probe
+from hasfl.readings.noise_and_drift import Reading
+from hasfl.readings.reader import Reader
 from hasfl.readings.tracking import Tracked
 
 # Pairs (intervals, rounds): the paper's constants are estimated after that many intervals, but not before so
@@ -42,8 +41,8 @@ class ConstantsSource(Protocol):
     def constants(self) -> Constants:
         """The constants as they are known now."""
 
-    def learn(self, probe: Probe, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
-        """Renew the constants after the n-th interval, if it is time; returns what was learnt."""
+    def learn(self, reader: Reader, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
+        """Renew the constants after the n-th interval, if it is time and allowed; returns what was learnt."""
 
     def saved(self) -> Mapping[str, Any]:
         """Everything that was learnt, as plain values."""
@@ -62,7 +61,7 @@ class FixedConstants:
         """The known constants."""
         return self.known
 
-    def learn(self, probe: Probe, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
+    def learn(self, reader: Reader, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
         """Learn nothing."""
         return None
 
@@ -88,14 +87,16 @@ class EstimatedConstants:
         assert self.known is not None, "constants are estimated before the first plan"
         return self.known
 
-    def learn(self, probe: Probe, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
+    def learn(self, reader: Reader, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
         """Estimate the constants anew, if it is time."""
-        able = probe.data.sizes[order.devices] >= 2
-        if not able.any() or not (self.known is None or self._due(nth)):
+        if not reader.able(order) or not (self.known is None or self._due(nth)):
             return None
-        newest = estimate_bound_constants(probe, order)
+        effort = reader.effort_of_estimate(order)
+        if not spent.allows(effort):
+            return None
+        newest = reader.estimate(order)
         self.known = newest if self.known is None else _between(self.known, newest)
-        return Learnt(self.saved(), effort_of_estimate(probe, order))
+        return Learnt(self.saved(), effort)
 
     def saved(self) -> Mapping[str, Any]:
         """The constants as plain numbers."""
@@ -120,17 +121,21 @@ class TrackedConstants(Belief):
     spent: float = 0.0  # virtual seconds that readings have taken
     readings: int = 0  # that were taken
 
-    def learn(self, probe: Probe, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
+    def learn(self, reader: Reader, order: Order, nth: int, spent: TimeSpent) -> Learnt | None:
         """Take a reading, if it is time. Its errors come from the scatter over devices, so it needs two."""
-        if nth == 0 or (probe.data.sizes[order.devices] >= 2).sum() < 2:
+        if nth == 0 or reader.able(order) < 2:
             return None
-        effort = effort_of_reading(probe, order)
+        effort = reader.effort(order)
         seconds = spent.seconds_of(effort)
-        if not self._due(nth, seconds, spent.so_far):
+        if not self._due(nth, seconds, spent.so_far) or not spent.allows(effort):
             return None
-        self.spent, self.readings = self.spent + seconds, self.readings + 1
-        reading = take_reading(probe, order, self.interval)
-        self._track(reading, self._conditions(probe, order), probe.state.depth)
+        self.spent += seconds
+        seen = reader.look(order, self.interval)
+        if seen is None:
+            return None
+        self.readings += 1
+        reading = Reading.of(seen)
+        self._track(reading, self._conditions(reader, order), reader.depth)
         return Learnt(_entry(reading) | _plain(self.constants()), effort)
 
     def _due(self, nth: int, seconds: float, so_far: float) -> bool:
@@ -140,9 +145,9 @@ class TrackedConstants(Belief):
         share = LATER_SHARE if self.readings else FIRST_SHARE
         return self.spent + seconds <= share * so_far
 
-    def _conditions(self, probe: Probe, order: Order) -> tuple[Conditions, Conditions]:
+    def _conditions(self, reader: Reader, order: Order) -> tuple[Conditions, Conditions]:
         """The conditions of a reading, and those that the constants are kept for."""
-        rates = probe.updates.rates
+        rates = reader.rates
         now = Conditions(rates.at(order.round), len(order.devices), self.interval)
         return now, Conditions(rates.learning_rate, self.devices, self.interval)
 

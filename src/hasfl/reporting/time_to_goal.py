@@ -1,5 +1,6 @@
 """Who reaches a goal first: when each run reached an accuracy on held-out samples, and a picture of it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,12 +31,17 @@ if TYPE_CHECKING:
 Records = Sequence[RoundRecord]
 # Numbers are chosen by hand, by the look of the figure; heights are in inches.
 BAR_HEIGHT, CURVES_HEIGHT, OTHER_HEIGHT = 0.3, 2.2, 0.9  # of one bar with its gap, of the curves, of the rest
+LEGEND_COLUMNS, LEGEND_ROW = 4, 0.2  # below the curves, so that it hides none of them
 BAR_SHARE = 0.7  # of a bar's height that is filled
 TEXT_SPACE, TEXT_DISTANCE = 0.45, 0.01  # right of the bars, as shares of the longest bar
 SHOWN_TIME = 4.0  # times the winner's time that the curves show; slower runs leave the frame to the right
 MINUTES_FROM = 600.0  # seconds: a longer axis is in minutes
 TOP = 101  # percent
+FEWEST_JUDGED = 3  # evaluations on held-out samples that make a curve
 BAR_TICKS = 4  # at most, on the time axis below the bars
+# What the lower part may show, and what the line of the goal is called there.
+AXES = {"held_out_accuracy": "accuracy on held-out\nsamples (%)", "accuracy": "test accuracy (%)"}
+GOALS = {"held_out_accuracy": "goal", "accuracy": "goal on held-out samples"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +80,12 @@ def race_picture(runs: Mapping[str, Records], goal: float, seed: int) -> "Figure
     """
     finishes = [finish(strategy, records, goal) for strategy, records in runs.items()]
     bars_height = BAR_HEIGHT * len(finishes)
-    figure = new_figure(bars_height + CURVES_HEIGHT + OTHER_HEIGHT)
+    legend_height = LEGEND_ROW * math.ceil(len(finishes) / LEGEND_COLUMNS)
+    figure = new_figure(bars_height + CURVES_HEIGHT + OTHER_HEIGHT + legend_height)
     bars, curves = figure.subplots(2, height_ratios=[bars_height, CURVES_HEIGHT])
     _draw_bars(bars, finishes, goal, seed)
     _draw_curves(curves, runs, finishes, goal)
+    figure.legend(loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize=SMALL, frameon=False)
     return figure
 
 
@@ -122,23 +130,33 @@ def _in_words(run: Finish, fastest: Finish) -> str:
 
 
 def _draw_curves(axes: "Axes", runs: Mapping[str, Records], finishes: Sequence[Finish], goal: float) -> None:
+    """Accuracies on held-out samples; on the test set if a run has too few of the former for a curve."""
     edge = SHOWN_TIME * _fastest(finishes).seconds
     unit, size = _unit(edge)
+    judged = [sum(record.held_out_accuracy is not None for record in records) for records in runs.values()]
+    measure = "held_out_accuracy" if min(judged) >= FEWEST_JUDGED else "accuracy"
     for k, (run, records) in enumerate(zip(finishes, runs.values(), strict=True)):
-        evaluated = [record for record in records if record.held_out_accuracy is not None]
+        evaluated = [record for record in records if getattr(record, measure) is not None]
         seconds = [record.clock / size for record in evaluated]
-        accuracies = [TO_PERCENT * (record.held_out_accuracy or 0.0) for record in evaluated]
+        accuracies = [TO_PERCENT * getattr(record, measure) for record in evaluated]
         name = f"{run.strategy} (later)" if evaluated[0].clock > edge else run.strategy
         width = LINE_WIDTH if k else FIRST_LINE_WIDTH
         axes.plot(seconds, accuracies, lw=width, label=name, **line_style(k))
         if run.reached and run.seconds <= edge:
-            end = run.seconds / size, TO_PERCENT * run.held_out_accuracy
+            end = run.seconds / size, TO_PERCENT * getattr(run, measure)
             axes.plot(*end, "o", ms=MARK_SIZE, color=line_style(k)["color"], mec="white", zorder=ABOVE_LINES)
     axes.axhline(TO_PERCENT * goal, color=DARK, lw=GRID_WIDTH, ls=":")
-    axes.text(edge / size, TO_PERCENT * goal, "goal ", va="bottom", ha="right", fontsize=SMALL, color=DARK)
+    axes.text(
+        edge / size,
+        TO_PERCENT * goal,
+        f"{GOALS[measure]} ",
+        va="bottom",
+        ha="right",
+        fontsize=SMALL,
+        color=DARK,
+    )
     axes.set_xlim(0, edge / size)
     axes.set_ylim(top=TOP)
-    label(axes, x=f"virtual time ({unit})", y="accuracy on held-out\nsamples (%)")
+    label(axes, x=f"virtual time ({unit})", y=AXES[measure])
     axes.set_title(f"Accuracy in the first {format_seconds(edge)}", loc="left", fontsize=NORMAL)
     axes.grid(color=PALE, linewidth=GRID_WIDTH)
-    axes.legend(loc="lower right", fontsize=SMALL, frameon=False)

@@ -24,6 +24,7 @@ from hasfl.networks import LayeredModel, layered
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
 from hasfl.profiling.costs import count_layers
+from hasfl.readings.in_process import InProcessReader
 from hasfl.readings.probe import Probe
 from hasfl.readings.sources import (
     ConstantsSource,
@@ -249,12 +250,14 @@ def _observer(
 ) -> WorldObserver:
     job = engine.job
     observer = WorldObserver(
-        probe=Probe(
-            layers=engine.layers,
-            state=engine.state,
-            data=job.data,
-            updates=job.updates,
-            loss=job.loss,
+        reader=InProcessReader(
+            Probe(
+                layers=engine.layers,
+                state=engine.state,
+                data=job.data,
+                updates=job.updates,
+                loss=job.loss,
+            )
         ),
         world=world,
         paradigm=chosen.paradigm,

@@ -18,6 +18,7 @@ from typing import Any
 from hasfl.constants import BoundConstants, Conditions, Constants, MeasuredConstants
 from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
+from hasfl.goal import Goal
 from hasfl.paths import expanded, is_there
 from hasfl.profile import Profile
 from hasfl.readings.belief import Belief
@@ -181,10 +182,11 @@ def constants_for(
     now = conditions_of(scenario)
     remarks, constants = [_origin(readings)], converted(readings, profile, now)
     if isinstance(constants, MeasuredConstants):
-        reached = scenario.stop.goal().met_by(readings.records)
+        goal = scenario.stop.goal()
+        reached = goal.met_by(readings.records)
         upto = len(readings.records) if reached is None else reached.round
         constants = replace(constants, rounds=readings.endless_rounds(profile, upto))
-        remarks.append(_how_far(readings, reached))
+        remarks.append(_how_far(readings, goal, reached))
     if differences := _differences(readings, scenario, now):
         remarks.append(
             f"The run had {' and '.join(differences)}: the rounds are a forecast only as far as this makes "
@@ -200,14 +202,24 @@ def _origin(readings: RunReadings) -> str:
     return f"The constants are those that {readings.path} read in round {readings.read_in}."
 
 
-def _how_far(readings: RunReadings, reached: RoundRecord | None) -> str:
+def _how_far(readings: RunReadings, goal: Goal, reached: RoundRecord | None) -> str:
     """What the training time is the time to."""
+    time = "The training time, without judging and readings, is that to"
     if reached is not None:
-        return f"The training time is that to the goal, which the run reached in round {reached.round}."
+        return f"{time} {_in_words(goal, reached)}, which the run reached in round {reached.round}."
     last = readings.records[-1].round
     accuracy = next((each.accuracy for each in reversed(readings.records) if each.accuracy is not None), None)
     came = "" if accuracy is None else f", to {100 * accuracy:.2f} % on the test set"
-    return f"The training time is that to where the run came in its {last} rounds{came}."
+    return f"{time} where the run came in its {last} rounds{came}."
+
+
+def _in_words(goal: Goal, reached: RoundRecord) -> str:
+    """The part of a goal that a round reached."""
+    if goal.accuracy is not None and (reached.held_out_accuracy or 0.0) >= goal.accuracy:
+        return f"{100 * goal.accuracy:g} % on held-out samples"
+    if goal.loss is not None and reached.held_out_loss is not None and reached.held_out_loss <= goal.loss:
+        return f"a loss of {goal.loss:g} on held-out samples"
+    return "convergence"
 
 
 def _differences(run: RunReadings, scenario: Scenario, now: Conditions) -> list[str]:

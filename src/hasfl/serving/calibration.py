@@ -29,7 +29,7 @@ class Calibration:
 
     def __init__(self, model: LayeredModel, data: TrainingData) -> None:
         self.model, self.data = model, data
-        self.norms = [_norms(layer) for layer in model.layers.values()]
+        self.norms = [norms_of(layer) for layer in model.layers.values()]
         self.drawn = data.some_of_every_device(CALIBRATION_SAMPLES) if any(self.norms) else None
 
     @torch.no_grad()
@@ -66,7 +66,7 @@ class Calibration:
                 norm.momentum = momentum
 
 
-def _norms(layer: nn.Module) -> dict[str, _BatchNorm]:
+def norms_of(layer: nn.Module) -> dict[str, _BatchNorm]:
     """The batch norms of a layer that are measured, by the prefix of their buffers' names."""
     return {
         f"{name}." if name else "": module

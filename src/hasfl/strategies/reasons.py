@@ -16,6 +16,7 @@ from hasfl.units import format_share
 FIRST_PLAN, NEW_PLAN, PLAN_KEPT = "first plan", "new plan", "plan kept"
 NO_PLAN, NO_GOOD_PLAN = "no plan found, the old one is kept", "no good plan"
 OTHER_DEVICES, OTHER_LIMITS = "other devices take part", "other limits hold"
+BELIEVED = "after a reading, noise is believed to be"  # how a note tells what a reading changed
 RESOURCES = (*PER_DEVICE, *PER_SERVER)
 ROUNDING = 1e-9
 SAME_QUESTION = "by now it has been better for long enough to pay for moving layers"
@@ -40,7 +41,7 @@ def first_plan(problem: Problem) -> tuple[str, ...]:
         return ()
     error = constants.noise_error
     known = f", right to a factor of {math.exp(error):.2g}" if error > 0 else ""
-    return (f"{FIRST_PLAN}: it rests on a noise of {_samples(constants.noise)}{known}",)
+    return (f"{FIRST_PLAN}: it rests on a noise of {in_samples(constants.noise)}{known}",)
 
 
 def renewed(before: Problem, now: Problem) -> str:
@@ -74,7 +75,10 @@ def reads_anew(before: Problem, now: Problem) -> bool:
 
 
 def _reading(before: Problem, now: Problem) -> str:
-    """What a reading changed, beyond what another learning rate changes; empty without a reading."""
+    """What is believed after a reading, beyond what another learning rate changes; empty without a reading.
+
+    The belief lies between what was believed before and what was read.
+    """
     old = before.constants.under(_conditions(now), _conditions(before))
     new = now.constants
     if isinstance(old, MeasuredConstants) and isinstance(new, MeasuredConstants):
@@ -95,11 +99,11 @@ def _in_words(old: dict[str, float], new: dict[str, float], names: Sequence[str]
     if all(math.isclose(old[name], new[name], rel_tol=ROUNDING) for name in names):
         return ""
     others = [
-        f"{name} as {_short(new[name])} (before {_short(old[name])})"
+        f"{name} {_short(new[name])} (before {_short(old[name])})"
         for name in names[1:]
         if _short(old[name]) != _short(new[name])
     ]
-    noise = f"noise was read as {_samples(new['noise'])} (before {_short(old['noise'])})"
+    noise = f"{BELIEVED} {in_samples(new['noise'])} (before {_short(old['noise'])})"
     return ", ".join([noise, *others])
 
 
@@ -112,7 +116,8 @@ def _totals(constants: MeasuredConstants) -> dict[str, float]:
     }
 
 
-def _samples(number: float) -> str:
+def in_samples(number: float) -> str:
+    """A noise in words: "3 samples"."""
     written = _short(number)
     return f"{written} sample" if written == "1" else f"{written} samples"
 

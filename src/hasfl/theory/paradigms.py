@@ -13,7 +13,7 @@ from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
 from hasfl.theory.latency import SplitTrainingLatency, split_training_latency
-from hasfl.world import World
+from hasfl.world import ObservedWorld
 
 
 class PrivateDepth(Protocol):
@@ -93,7 +93,7 @@ SEQUENTIAL = Paradigm(
 )
 
 
-def usual_participants(world: World, paradigm: Paradigm) -> int:
+def usual_participants(world: ObservedWorld, paradigm: Paradigm) -> int:
     """The number of devices that a training's constants are kept for: those of a round with nobody absent."""
     if paradigm.in_turns:
         return 1

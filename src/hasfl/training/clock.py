@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hasfl.arrays import IntN
+from hasfl.arrays import FloatN, IntN
 from hasfl.effort import Effort, Pass
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
-from hasfl.theory.latency import exchange_latency
+from hasfl.record import EDGE, SecondsByParty
+from hasfl.theory.latency import AggregationLatency, exchange_latency
 from hasfl.theory.paradigms import Paradigm
-from hasfl.theory.traffic import Arrangement, aggregation_bits
+from hasfl.theory.traffic import AggregationBits, Arrangement, aggregation_bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ FORWARD = ("device_forward", "activation_upload", "server_forward")  # the steps
 
 def _summed(one: Mapping[str, float], other: Mapping[str, float]) -> Mapping[str, float]:
     return dict(one) | {name: one.get(name, 0) + value for name, value in other.items()}
+
+
+def _of(devices: IntN, seconds: FloatN) -> dict[int, float]:
+    return dict(zip(devices.tolist(), seconds.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +92,7 @@ class ModelledClock:
         """Steps b1 and b3; nothing where devices hold no layers."""
         if before.depth == 0:
             return NOTHING
-        bits = aggregation_bits(before, after, self.profile, with_mean=self.keeps_mean)
-        latency = exchange_latency(bits, before.fleet, after.fleet)
+        bits, latency = self._sub_models(before, after)
         return Cost(
             {"submodel_upload": latency.up, "submodel_download": latency.down},
             {
@@ -98,6 +102,49 @@ class ModelledClock:
                 "server_submodel_download": bits.server_submodel_download,
             },
         )
+
+    def by_party(self, now: Arrangement, devices: IntN) -> SecondsByParty:
+        """Steps a1 to a5, each party by itself; `devices` are the indices in the whole fleet."""
+        latency = self.paradigm.split_latency(now.plan, now.fleet, self.profile)
+        return {
+            "device_forward": _of(devices, latency.device_forward),
+            "activation_upload": _of(devices, latency.activation_upload),
+            "server_forward": {EDGE: latency.server_forward},
+            "server_backward": {EDGE: latency.server_backward},
+            "gradient_download": _of(devices, latency.gradient_download),
+            "device_backward": _of(devices, latency.device_backward),
+        }
+
+    def upload_by_party(self, now: Arrangement, after: Arrangement, devices: IntN) -> SecondsByParty:
+        """Step b1 at the end of an interval, each party by itself; `after` is how the next one begins."""
+        if now.depth == 0:
+            return {}
+        _, latency = self._sub_models(now, after)
+        return {
+            "submodel_upload": {
+                **_of(devices, latency.submodel_upload),
+                EDGE: latency.server_submodel_upload,
+            }
+        }
+
+    def download_by_party(self, now: Arrangement, depth_before: int, devices: IntN) -> SecondsByParty:
+        """Step b3 as an interval begins, each party by itself; nothing before the first interval."""
+        if depth_before == 0:
+            return {}
+        _, latency = self._sub_models(replace(now, depth=depth_before), now)
+        return {
+            "submodel_download": {
+                **_of(devices, latency.submodel_download),
+                EDGE: latency.server_submodel_download,
+            }
+        }
+
+    def _sub_models(
+        self, before: Arrangement, after: Arrangement
+    ) -> tuple[AggregationBits, AggregationLatency]:
+        """What an aggregation sends, and how long that takes."""
+        bits = aggregation_bits(before, after, self.profile, with_mean=self.keeps_mean)
+        return bits, exchange_latency(bits, before.fleet, after.fleet)
 
     def mean_round(self, now: Arrangement, interval: int) -> float:
         """The mean seconds of a round, if plan and fleet stay: T_S + T_A/I."""

@@ -5,13 +5,14 @@ The loop is a generator of records. The caller stops it, shows records and saves
 
 import math
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from typing import SupportsFloat
 
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.effort import Learnt, TimeSpent
+from hasfl.effort import Effort, Learnt, TimeSpent
 from hasfl.errors import Diverged, HasflError, InputError
 from hasfl.goal import Goal
 from hasfl.plan import Decision, Order, Plan
@@ -110,7 +111,7 @@ class Training:
         The next plan is decided before the aggregation, as in Algorithm 1: the aggregated sub-models are sent
         down as the next plan cuts them, so the next cuts decide who receives which layers.
         """
-        order = progress.order
+        order, before = progress.order, copy(progress)
         if (order.round - 1) % self.interval == 0:
             progress.depth = self.clock.depth(order.plan)
             self.engine.split(progress.depth, order.devices)
@@ -137,25 +138,44 @@ class Training:
         if order.round % self.evaluate_every == 0 or not self._goes_on(progress):
             self._evaluate(progress, now)
         self._forecast(progress)
+        progress.last = self._with_measured(progress, before, now)
         return progress.last, loss
+
+    def _with_measured(self, progress: Progress, before: Progress, now: Arrangement) -> RoundRecord:
+        """The last record with what the engine measured, beside what was predicted for each party.
+
+        `before` is where training stood when the round began.
+        """
+        last, measured, devices = progress.last, self.engine.measured(), before.order.devices
+        assert last is not None
+        if measured is None:
+            return last
+        predicted = dict(self.clock.by_party(now, devices))
+        if (last.round - 1) % self.interval == 0:
+            predicted |= self.clock.download_by_party(now, before.depth, devices)
+        if last.aggregated:
+            predicted |= self.clock.upload_by_party(now, self._next_arrangement(progress.order), devices)
+        so_far = before.last.measured.clock if before.last and before.last.measured else 0.0
+        return replace(last, measured=replace(measured, clock=so_far + measured.seconds, predicted=predicted))
 
     def _learnt(self, progress: Progress, cost: Cost, now: Arrangement) -> Learnt | None:
         """What a reading tells, if it is time for one. Where too few samples are left for it, training ends.
 
         Training does not go on without the reading, so that a training with a larger budget E is the same up
-        to this round.
+        to this round. A reading that is refused is not taken: the constants stay.
         """
-        learnt = self.observer.learn(progress.order, self._time_spent(progress, cost, now))
-        used = cost.samples + (progress.last.samples if progress.last else 0)
-        if learnt is None or self.goal.allows_reading(learnt.effort.samples, used):
-            return learnt
-        progress.refused = learnt.effort.samples
-        return None
+        clock, samples = (progress.last.clock, progress.last.samples) if progress.last else (0.0, 0)
 
-    def _time_spent(self, progress: Progress, cost: Cost, now: Arrangement) -> TimeSpent:
-        """The virtual time with this round, and what an effort under the present plan would add."""
-        before = progress.last.clock if progress.last else 0.0
-        return TimeSpent(before + cost.seconds, lambda effort: self.clock.reading(now, effort).seconds)
+        def allows(effort: Effort) -> bool:
+            allowed = self.goal.allows_reading(effort.samples, samples + cost.samples)
+            if not allowed:
+                progress.refused = effort.samples
+            return allowed
+
+        spent = TimeSpent(
+            clock + cost.seconds, lambda effort: self.clock.reading(now, effort).seconds, allows
+        )
+        return self.observer.learn(progress.order, spent)
 
     def _collection(self, now: Arrangement, progress: Progress) -> Cost:
         """The cost of collecting the samples of devices that take part for the first time."""

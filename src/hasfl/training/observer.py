@@ -13,21 +13,21 @@ from hasfl.fleet import Fleet
 from hasfl.plan import Order, Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
-from hasfl.readings.probe import Probe
+from hasfl.readings.reader import Reader
 from hasfl.readings.sources import ConstantsSource
 from hasfl.schedule import RateSchedule
 from hasfl.theory.laws import target_for_all
 from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.theory.paradigms import Paradigm, usual_participants
-from hasfl.world import World
+from hasfl.world import ObservedWorld
 
 
 @dataclass(slots=True, kw_only=True)
 class WorldObserver:
-    """Watches a simulated world."""
+    """Watches a world: a simulated one, or the one that devices report."""
 
-    probe: Probe
-    world: World
+    reader: Reader
+    world: ObservedWorld
     paradigm: Paradigm
     profile: Profile
     samples: IntN  # |D_i|
@@ -72,7 +72,7 @@ class WorldObserver:
 
     def learn(self, order: Order, spent: TimeSpent) -> Learnt | None:
         """Renew the constants, if it is time; returns what was learnt and what it took."""
-        learnt = self.source.learn(self.probe, order, order.round // self.world.interval, spent)
+        learnt = self.source.learn(self.reader, order, order.round // self.world.interval, spent)
         if learnt is not None:
             self._forget()
         return learnt

@@ -8,7 +8,7 @@ from hasfl.effort import Learnt, TimeSpent
 from hasfl.fleet import Fleet
 from hasfl.plan import Decision, Order, Plan
 from hasfl.problem import Problem
-from hasfl.record import Evaluation
+from hasfl.record import Evaluation, MeasuredRound
 
 
 class Engine(Protocol):
@@ -25,6 +25,9 @@ class Engine(Protocol):
 
     def evaluate(self, *, held_out: bool = True) -> Evaluation:
         """How good the served model is; `held_out` says whether to look at held-out samples too."""
+
+    def measured(self) -> MeasuredRound | None:
+        """What was measured since the last call; None in a simulation. The loop adds what was predicted."""
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Every tensor as an array, and plain values."""
@@ -62,7 +65,10 @@ class Observer(Protocol):
         """The planning problem of these devices in a round."""
 
     def learn(self, order: Order, spent: TimeSpent) -> Learnt | None:
-        """Look at the models just before an aggregation; returns what was learnt, or None."""
+        """Look at the models just before an aggregation; returns what was learnt, or None.
+
+        Nothing is learnt, and nothing changes, where `spent` does not allow the effort.
+        """
 
     def saved(self) -> Mapping[str, Any]:
         """Everything that was learnt, as plain values."""

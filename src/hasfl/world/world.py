@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +14,49 @@ from hasfl.world.rates import Fixed, Rates
 
 # Fleets of intervals that are cached. Chosen by hand: training asks for the current interval only.
 CACHED_FLEETS = 64
+
+
+class ObservedWorld(Protocol):
+    """A world as training sees it: simulated, or measured."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The whole fleet, as it was known first."""
+
+    @property
+    def seeds(self) -> Seeds:
+        """The seeds of what is random."""
+
+    @property
+    def interval(self) -> int:
+        """I, the rounds between two aggregations."""
+
+    @property
+    def participation(self) -> float:
+        """The share of the devices there at an interval's beginning that takes part in it."""
+
+    @property
+    def usual_participants(self) -> int:
+        """How many devices take part in an interval while every device is there."""
+
+    def fleet_at(self, round: int) -> Fleet:
+        """The whole fleet in a round. All rounds of an interval get the same object."""
+
+    def present(self, round: int) -> IntN:
+        """The sorted indices of the devices that take part in a round; never empty."""
+
+    def present_so_far(self, round: int) -> IntN:
+        """The sorted indices of the devices that have taken part in any round up to this one."""
+
+
+def share_of(participation: float, devices: int) -> int:
+    """The number of devices that take part when so many are there: their share, rounded, at least 1."""
+    return max(int(participation * devices + 0.5), 1)
+
+
+def ranks_in(k: int, devices: int, seeds: Seeds) -> IntN:
+    """The random order in which devices are chosen to take part in interval k: their rank, from 0."""
+    return seeds.stream("participation", k).permutation(devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,24 +88,20 @@ class World:
     @property
     def usual_participants(self) -> int:
         """How many devices take part in an interval while every device is there."""
-        return self._share_of(len(self.fleet))
+        return share_of(self.participation, len(self.fleet))
 
     def _there(self, t: int) -> IntN:
         """The devices that are not absent, whether or not they are sampled."""
         return self.absences.present(t, len(self.fleet), self.seeds, self.interval)
-
-    def _share_of(self, devices: int) -> int:
-        """The number of devices that take part when so many are there: their share, rounded, at least 1."""
-        return max(int(self.participation * devices + 0.5), 1)
 
     def _sampled(self, k: int) -> IntN:
         """The devices that may take part in interval k: a random share of those there when it begins.
 
         At least one of them stays until the interval ends, so that a round always has a device.
         """
-        ranks = self.seeds.stream("participation", k).permutation(len(self.fleet))
+        ranks = ranks_in(k, len(self.fleet), self.seeds)
         there, at_the_end = self._there(k * self.interval + 1), self._there((k + 1) * self.interval)
-        sampled: IntN = there[ranks[there].argsort()][: self._share_of(len(there))]
+        sampled: IntN = there[ranks[there].argsort()][: share_of(self.participation, len(there))]
         if not np.isin(sampled, at_the_end).any():
             sampled[-1] = at_the_end[ranks[at_the_end].argmin()]
         return sampled

@@ -1,1 +1,1 @@
-"""The command `plan`, and how plans are told to people."""
+"""The command `plan`, and how plans and what is to come are told to people."""

@@ -1,9 +1,11 @@
 """The command `plan`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +56,7 @@ def plan(
         str | None,
         typer.Option(
             help="Rounds between two aggregations, instead of those of the file. Give one number, several "
-            "as 5,15,50 to compare them, or best to choose among all.",
+            "as 5,15,50 to compare them, or best to choose among those that the law of rounds is known for.",
             metavar="I",
         ),
     ] = None,
@@ -99,13 +101,14 @@ def plan(
         cuts=None if cut is None else _per_device("--cut", cut, devices),
     )
     search = partial(ask, solver=solver, gap=gap)
-    found = None if interval is None else _tried(interval, asked, search, gap, time_limit)
-    if found is None:
-        report = search(asked.problem, time_limit=time_limit)
-    else:
-        report, asked = found.best, replace(asked, problem=asked.at(found.best_interval))
-    saved = _upgrades(report, asked.problem, ask, time_limit) if why else None
-    lost = _mistakes(report, asked, gap, time_limit) if sensitivity else None
+    with _live_line() as tell:
+        found = None if interval is None else _tried(interval, asked, search, gap, time_limit, tell)
+        if found is None:
+            report = search(asked.problem, time_limit=time_limit)
+        else:
+            report, asked = found.best, replace(asked, problem=asked.at(found.best_interval))
+        saved = _upgrades(report, asked.problem, ask, time_limit, tell) if why else None
+        lost = _mistakes(report, asked, gap, time_limit, tell) if sensitivity else None
     if as_json:
         typer.echo(json.dumps(_as_json(report, asked, found, saved, lost)))
     else:
@@ -136,19 +139,35 @@ def _as_json(
     return printed
 
 
+@contextmanager
+def _live_line() -> Iterator[Callable[[str], None]]:
+    """A line on a terminal that says what is computed now; it is gone when all is computed."""
+    from rich.console import Console
+
+    with Console(stderr=True).status("planning") as status:
+        yield status.update
+
+
 def _tried(
-    written: str, asked: "Question", search: "Callable[..., PlanReport]", gap: float, seconds: float
+    written: str,
+    asked: "Question",
+    search: "Callable[..., PlanReport]",
+    gap: float,
+    seconds: float,
+    tell: Callable[[str], None],
 ) -> "Intervals":
     """The best plan for every interval that --interval asks for."""
+    from hasfl.cli.plans.story import every
     from hasfl.planning.intervals import best_interval, try_intervals
 
     def ask(problem: "Problem", start: "Plan | None", share: float) -> "PlanReport":
+        tell(f"planning with an aggregation {every(problem.interval)}")
         return search(problem, time_limit=share, start=start)
 
+    own, known = asked.problem.interval, asked.rounds_known
     if written == BEST:
-        own, known = asked.problem.interval, asked.rounds_known
         return best_interval(asked.at, own, ask, gap=gap, seconds=seconds, rounds_known=known)
-    return try_intervals(asked.at, _intervals(written), ask, seconds=seconds)
+    return try_intervals(asked.at, _intervals(written), ask, seconds=seconds, rounds_known=known)
 
 
 def _intervals(text: str) -> list[int]:
@@ -164,19 +183,31 @@ def _intervals(text: str) -> list[int]:
 
 
 def _upgrades(
-    report: "PlanReport", problem: "Problem", solve: "Callable[..., PlanReport]", seconds: float
+    report: "PlanReport",
+    problem: "Problem",
+    solve: "Callable[..., PlanReport]",
+    seconds: float,
+    tell: Callable[[str], None],
 ) -> "Upgrades":
-    from hasfl.planning.advice.why import GAP, TIME_LIMIT, upgrades
+    from hasfl.planning.advice.why import GAP, TIME_LIMIT, resources, upgrades
+
+    plans, number = 1 + resources(problem), count(1)  # the first one is without an upgrade
 
     def ask(upgraded: "Problem", start: "Plan") -> "PlanReport":
+        tell(
+            f"looking for the best upgrade: plan {next(number):,} of {plans:,}, at most {seconds:g} s in all"
+        )
         return solve(upgraded, gap=GAP, time_limit=min(TIME_LIMIT, seconds), start=start)
 
     return upgrades(report.plan, problem, ask, seconds=seconds)
 
 
-def _mistakes(report: "PlanReport", asked: "Question", gap: float, time_limit: float) -> "list[Mistake]":
+def _mistakes(
+    report: "PlanReport", asked: "Question", gap: float, time_limit: float, tell: Callable[[str], None]
+) -> "list[Mistake]":
     from hasfl.planning.advice.sensitivity import mistakes, without_rounds
 
+    tell("planning with wrong constants")
     found = mistakes(report, asked.problem, gap=gap, time_limit=time_limit)
     return found if asked.rounds_known else without_rounds(found)
 

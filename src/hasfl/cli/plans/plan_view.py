@@ -10,6 +10,7 @@ from rich.text import Text
 from hasfl.arrays import FloatN, IntN
 from hasfl.cli.plans.interval_view import show_intervals
 from hasfl.cli.plans.sensitivity_view import show_mistakes
+from hasfl.cli.plans.story import every
 from hasfl.cli.tables import titled
 from hasfl.plan import PlanReport
 from hasfl.planning.advice.sensitivity import Mistake
@@ -53,7 +54,8 @@ def show_plan(
     aggregation = aggregation_latency(report.plan, problem.fleet, problem.profile)
     console.print(_devices(report, problem, split, console.width))
     console.print(_phases(split, aggregation, problem.interval))
-    console.print(_worth(report, asked))
+    planned_in = report.seconds if intervals is None else intervals.seconds
+    console.print(_worth(report, asked, planned_in))
     for remark in asked.remarks:
         console.print(Text(f"  {remark}"), soft_wrap=True)  # commands are there to be copied
     if intervals is not None:
@@ -121,8 +123,8 @@ def _phases(split: SplitTrainingLatency, aggregation: AggregationLatency, interv
         "a3 backward on the server": split.server_backward,
         "a4 gradients down to the slowest": split.gradient_download[down],
         "a5 backward on it": split.device_backward[down],
-        f"b1 sub-models up, every {interval} rounds": aggregation.up / interval,
-        f"b3 sub-models down, every {interval} rounds": aggregation.down / interval,
+        f"b1 sub-models up, {every(interval)}": aggregation.up / interval,
+        f"b3 sub-models down, {every(interval)}": aggregation.down / interval,
     }
     longest, total = max(phases.values()) or 1.0, sum(phases.values()) or 1.0
     table = titled("Where a round's time goes")
@@ -136,20 +138,20 @@ def _phases(split: SplitTrainingLatency, aggregation: AggregationLatency, interv
     return table
 
 
-def _worth(report: PlanReport, asked: Question) -> Text:
+def _worth(report: PlanReport, asked: Question, planned_in: float) -> Text:
     problem, text, known = asked.problem, Text(), asked.rounds_known
     if known:
         text.append(f"  {format_seconds(report.objective)} of training", style="bold green")
         text.append(f" = {report.rounds:,.1f} rounds × {format_seconds(report.round_seconds)} a round\n")
     else:
         text.append(f"  {format_seconds(report.round_seconds)} a round\n", style="bold green")
-    text.append(f"  a round: {format_seconds(report.split_seconds)} of split training; an aggregation every ")
-    text.append(f"{problem.interval}: {format_seconds(report.aggregation_seconds)}\n")
+    text.append(f"  a round: {format_seconds(report.split_seconds)} of split training; an aggregation ")
+    text.append(f"{every(problem.interval)}: {format_seconds(report.aggregation_seconds)}\n")
     if known:
         text.append(f"  {law_of(problem).explain(report.plan)}\n")
     if report.status != "evaluated":
         certificate = _certificate(report, rounds_known=known)
-        text.append(f"  {certificate}\n  planned in {format_seconds(report.seconds)}\n")
+        text.append(f"  {certificate}\n  planned in {format_seconds(planned_in)}\n")
     for line in _warnings(report, problem):
         text.append(f"  {line}\n", style="bold red")
     return text

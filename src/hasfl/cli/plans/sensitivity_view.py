@@ -14,7 +14,7 @@ def show_mistakes(found: Sequence[Mistake]) -> None:
     """Print what is planned, predicted and lost with every constant off by every factor."""
     console = Console()
     table = titled("If a constant is off")
-    for name in ("constant", "off by", "batch", "cuts", "predicted", "loses"):
+    for name in ("constant", "off by", "median\nbatch", "cuts", "predicted", "loses"):
         table.add_column(name, justify="left" if name in ("constant", "loses") else "right")
     for mistake in found:
         table.add_row(*map(Text, _row(mistake)))

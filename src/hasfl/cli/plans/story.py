@@ -1,7 +1,7 @@
 """Tells which plan a training has, and why, when it begins and whenever the plan changes."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from hasfl.fleet import kinds
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import ROUNDS
-from hasfl.strategies.reasons import FIRST_PLAN, NEW_PLAN, OTHER_DEVICES, PLAN_KEPT
+from hasfl.strategies.reasons import BELIEVED, FIRST_PLAN, NEW_PLAN, OTHER_DEVICES, PLAN_KEPT, in_samples
 from hasfl.theory.traffic import Arrangement
 from hasfl.units import format_seconds
 
@@ -37,13 +37,23 @@ def in_words(plan: Plan, names: Sequence[str], *, of: int) -> str:
         who = f"{kind} ({number})" if kind else number
         parts.append(f"{who} b = {_span(plan.batch_sizes[devices])}, cut {_span(plan.cuts[devices])}")
         word = ""
-    some = f" · {len(names)} of {of} devices take part" if len(names) < of else ""
-    return "; ".join(parts) + some
+    some = f" · {len(names)} of {of} devices {'takes' if len(names) == 1 else 'take'} part"
+    return "; ".join(parts) + (some if len(names) < of else "")
+
+
+def every(interval: int) -> str:
+    """How often an aggregation comes: "every round", "every 15 rounds"."""
+    return "every round" if interval == 1 else f"every {interval:,} rounds"
 
 
 def _span(values: IntN) -> str:
     low, high = int(np.min(values)), int(np.max(values))
     return str(low) if low == high else f"{low}–{high}"
+
+
+def _alone(noise: float | None) -> str:
+    """What a reading says by itself."""
+    return "a reading saw nothing of the noise" if noise is None else f"noise was read as {in_samples(noise)}"
 
 
 class PlanStory:
@@ -55,6 +65,7 @@ class PlanStory:
         self.order = self.training.begin().order  # of the round that the story begins with
         self.changes = 0  # that were told
         self.noted: set[str] = set()  # kinds of notes that were told
+        self.read: Mapping[str, Any] = {}  # what the record before has of a reading
 
     def beginning(self) -> list[str]:
         """The plan that training begins or goes on with."""
@@ -65,9 +76,12 @@ class PlanStory:
 
     def after(self, record: RoundRecord) -> list[str]:
         """What is to be told after a round."""
+        read, self.read = self.read, record.constants or {}
         if record.round == self.order.round:
             return []
         lines = [f"round {record.round}: {note}" for note in record.notes if self._is_told(note)]
+        if "read_noise" in read and any(BELIEVED in line for line in lines):
+            lines.insert(0, f"round {record.round - 1}: {_alone(read['read_noise'])}")
         if not any(line.partition(": ")[2].startswith(NEW_PLAN) for line in lines):
             return lines
         self.changes += 1

@@ -86,7 +86,12 @@ def upgrades(plan: Plan, problem: Problem, ask: Ask, *, seconds: float) -> Upgra
         error = _distance_to_optimum(base) + _distance_to_optimum(better)
         tried.append(Upgrade(resource, base.objective - better.objective, error))
     tried.sort(key=lambda upgrade: -upgrade.saved_seconds)
-    return Upgrades(tried, len(SERVER_RESOURCES) + len(DEVICE_RESOURCES) * len(problem.fleet))
+    return Upgrades(tried, resources(problem))
+
+
+def resources(problem: Problem) -> int:
+    """How many resources a fleet has that can be upgraded."""
+    return len(SERVER_RESOURCES) + len(DEVICE_RESOURCES) * len(problem.fleet)
 
 
 def pace_setters(plan: Plan, problem: Problem) -> dict[str, str]:

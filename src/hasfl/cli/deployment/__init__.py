@@ -1,0 +1,1 @@
+"""The commands of a deployment: keys, servers, devices, runs on a fleet."""

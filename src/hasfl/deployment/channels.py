@@ -1,0 +1,152 @@
+"""gRPC streams between parties: mutual TLS always, a limit on every message, raw frames as messages.
+
+A connection is safe in both directions. The server accepts only certificates of the deployment's own
+authority. The client accepts only the certificate of the role that it wants to reach, under whatever address:
+an edge server cannot pass for the fed server, nor a device for either. There is no way without TLS.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from hasfl.errors import InputError
+
+FED = "fed"  # the roles of servers, and the common names of their certificates
+EDGE = "edge"
+SERVICES = {FED: "hasfl.Fed", EDGE: "hasfl.Edge"}
+SESSION = "Session"  # the only method of each service: a stream of frames in both directions
+
+AUTHORITY_FILE = "ca.crt"  # the files of a party's folder that this module reads
+CERTIFICATE_FILE = "tls.crt"
+KEY_FILE = "tls.key"
+
+MOST_FRAME_BYTES = 256 << 20  # unless more or fewer are allowed at both ends
+MOST_MESSAGE_BYTES = 2**31 - 1  # gRPC counts in 32 bits
+MOST_STREAMS = 8  # of one connection; a worker needs one, and another while it connects anew
+KEEPALIVE_SECONDS = 10  # a silent connection is tried this often …
+KEEPALIVE_ANSWER_SECONDS = 5  # … and given up after so long without an answer
+CONNECT_SECONDS = 5  # for one attempt to connect, with the handshake
+FIRST_RETRY_SECONDS = 0.2  # between two attempts, growing from the first …
+LAST_RETRY_SECONDS = 2.0  # … to the last
+
+Options = list[tuple[str, int | str]]
+
+
+def method(role: str) -> str:
+    """The path of a server's method, as gRPC writes it: /hasfl.Fed/Session."""
+    return f"/{SERVICES[role]}/{SESSION}"
+
+
+def device_name(index: int) -> str:
+    """The common name of the certificate of a device, by its index in the fleet."""
+    return f"device-{index}"
+
+
+def host_name(role: str) -> str:
+    """The host name in a server's certificate that says its role, whatever its addresses are."""
+    return f"{role}.hasfl.internal"
+
+
+def server_options(most_bytes: int = MOST_FRAME_BYTES) -> Options:
+    """How a server speaks gRPC."""
+    return [
+        *_common_options(most_bytes),
+        ("grpc.max_concurrent_streams", MOST_STREAMS),
+        # A client that keeps its connection alive may ask this often; gRPC would close it as a nuisance.
+        ("grpc.http2.min_ping_interval_without_data_ms", 1000 * KEEPALIVE_ANSWER_SECONDS),
+        ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a rival
+    ]
+
+
+def client_options(role: str, most_bytes: int = MOST_FRAME_BYTES) -> Options:
+    """How a client speaks gRPC to the server with this role."""
+    return [
+        *_common_options(most_bytes),
+        ("grpc.ssl_target_name_override", host_name(role)),
+        ("grpc.initial_reconnect_backoff_ms", int(1000 * FIRST_RETRY_SECONDS)),
+        ("grpc.min_reconnect_backoff_ms", 1000 * CONNECT_SECONDS),
+        ("grpc.max_reconnect_backoff_ms", int(1000 * LAST_RETRY_SECONDS)),
+        ("grpc.use_local_subchannel_pool", 1),  # a new channel begins anew, also after failures of an old one
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
+def _common_options(most_bytes: int) -> Options:
+    if not 0 < most_bytes <= MOST_MESSAGE_BYTES:
+        raise InputError(f"a frame may have 1 to {MOST_MESSAGE_BYTES} bytes, got a limit of {most_bytes}")
+    return [
+        ("grpc.max_receive_message_length", most_bytes),  # gRPC's own limit is 4 MiB
+        ("grpc.max_send_message_length", most_bytes),
+        ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
+        ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_ANSWER_SECONDS),
+        ("grpc.http2.max_pings_without_data", 0),  # no limit
+    ]
+
+
+def server_credentials(folder: Path) -> grpc.ServerCredentials:
+    """The credentials of a server whose certificates are in a folder. Clients must have certificates too."""
+    authority, certificate, key = _certificates(folder)
+    return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+
+
+def client_credentials(folder: Path) -> grpc.ChannelCredentials:
+    """The credentials of a client whose certificates are in a folder."""
+    authority, certificate, key = _certificates(folder)
+    return grpc.ssl_channel_credentials(authority, key, certificate)
+
+
+def _certificates(folder: Path) -> tuple[bytes, bytes, bytes]:
+    """The authority's certificate, a party's own certificate, and its private key."""
+    try:
+        if os.name == "posix" and (folder / KEY_FILE).stat().st_mode & 0o077:
+            raise InputError(
+                f"{folder / KEY_FILE} must be readable by its owner alone: chmod 600 {folder / KEY_FILE}"
+            )
+        authority, certificate, key = (
+            (folder / file).read_bytes() for file in (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE)
+        )
+    except OSError as error:
+        raise InputError(
+            f"{folder} must hold the certificates {AUTHORITY_FILE}, {CERTIFICATE_FILE} and {KEY_FILE} "
+            f"({error.strerror or error}): make them with hasfl keys"
+        ) from None
+    return authority, certificate, key
+
+
+def open_channel(
+    role: str, address: str, folder: Path, *, most_bytes: int = MOST_FRAME_BYTES
+) -> grpc.Channel:
+    """A channel to the server with this role at host:port, with the certificates of a folder.
+
+    It connects when it is used: `channel.stream_stream(method(role))(frames)` gives the answering frames.
+    """
+    return grpc.secure_channel(address, client_credentials(folder), client_options(role, most_bytes))
+
+
+def open_port(server: Any, address: str, folder: Path) -> int:
+    """Let a server (of grpc or of grpc.aio) listen at host:port, and say the port; port 0 asks for any."""
+    try:
+        port = server.add_secure_port(address, server_credentials(folder))
+    except (RuntimeError, ValueError):
+        port = 0
+    if port == 0:
+        raise InputError(f"cannot listen at {address}: give an address of this machine and a free port")
+    return int(port)
+
+
+def handlers(role: str, session: Callable[..., Any]) -> tuple[grpc.GenericRpcHandler]:
+    """What a server answers: its one method, on raw frames.
+
+    `session(frames, context)` takes an iterator of frames and gives one; in grpc.aio both are asynchronous.
+    """
+    stream = grpc.stream_stream_rpc_method_handler(session)  # no serialisers: bytes in, bytes out
+    return (grpc.method_handlers_generic_handler(SERVICES[role], {SESSION: stream}),)
+
+
+def common_name(context: Any) -> str:
+    """The common name in the certificate of the peer, which TLS has verified; "" if it has not one name."""
+    names = context.auth_context().get("x509_common_name", [])
+    return names[0].decode("utf-8", "replace") if len(names) == 1 else ""

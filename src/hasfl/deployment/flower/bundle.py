@@ -1,0 +1,58 @@
+"""The bundle that Flower sends to every node with a run: two modules that name the apps of hasfl.
+
+hasfl itself is installed on every host, so the bundle holds no code of a run.
+"""
+
+from pathlib import Path
+
+from hasfl import __version__
+from hasfl.errors import StorageError
+
+PACKAGE = "hasfl_run"
+ORDER_KEY = "order"  # of the run's configuration, which every node sees: the name of the order, and no more
+PROJECT = f"""\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "hasfl-run"
+version = "{__version__}"
+description = "A run of hasfl"
+license = {{ file = "LICENSE" }}
+dependencies = ["flwr==1.41.0"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["{PACKAGE}"]
+
+[tool.flwr.app]
+publisher = "hasfl"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+
+[tool.flwr.app.components]
+serverapp = "{PACKAGE}.server_app:app"
+clientapp = "{PACKAGE}.client_app:app"
+
+[tool.flwr.app.config]
+{ORDER_KEY} = ""
+"""
+FILES = {
+    "pyproject.toml": PROJECT,
+    "LICENSE": "Apache-2.0\n",
+    f"{PACKAGE}/__init__.py": '"""A run of hasfl."""\n',
+    f"{PACKAGE}/server_app.py": "from hasfl.deployment.flower.server_app import app as app\n",
+    f"{PACKAGE}/client_app.py": "from hasfl.deployment.flower.client_app import app as app\n",
+}
+
+
+def write_bundle(state: Path) -> Path:
+    """Write the bundle's files into a state folder, and give their folder."""
+    folder = state / "bundle"
+    try:
+        for name, text in FILES.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+    except OSError as error:
+        raise StorageError(f"cannot write {folder}: {error.strerror}") from None
+    return folder

@@ -1,0 +1,140 @@
+"""Flower's programs as they run on each host: SuperLink and SuperExec, or SuperNode and SuperExec.
+
+A SuperLink knows the nodes and hands out messages. A SuperNode fetches those of its node. A SuperExec beside
+either one starts the app that a message is for. All of them are offline and keep their files in a state folder.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from hasfl.deployment.channels import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE
+from hasfl.deployment.hosting.addresses import require_private, split_address
+from hasfl.deployment.hosting.supervision import Program
+from hasfl.deployment.keys import NODE_KEY_FILE
+from hasfl.errors import InputError, MissingExtra, StorageError
+
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # hasfl is installed on every host
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+POLL_SECONDS = "0.2"  # between two questions of a SuperExec for work
+STATE_VARIABLE = "HASFL_STATE"  # the state folder, for the apps that a SuperExec starts
+SECRET_FILE = "superexec.secret"
+LONGEST_SOCKET = 100  # bytes in the path of a unix socket; Linux allows 107
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a host keeps its keys, and where its processes may write."""
+
+    keys: Path  # the folder of this party, made by hasfl keys
+    state: Path
+
+    def log(self, name: str) -> Path:
+        """The file that a program's output goes to."""
+        return self.state / "logs" / f"{name}.log"
+
+
+def fed_programs(place: Place, address: str) -> list[Program]:
+    """The SuperLink at host:port, and the SuperExec that starts the fed server's app."""
+    host, port = split_address(require_private(address))
+    secret = _secret(place.state)
+    keys = [
+        *("--ssl-ca-certfile", str(_key_file(place, AUTHORITY_FILE))),
+        *("--ssl-certfile", str(_key_file(place, CERTIFICATE_FILE))),
+        *("--ssl-keyfile", str(_key_file(place, KEY_FILE))),
+    ]
+    link = [
+        *("--host", host, "--port", str(port), "--isolation", "process"),
+        *("--database", str(place.state / "superlink.db"), *keys, "--enable-supernode-auth"),
+        *("--superexec-auth-secret-file", str(secret), "--disable-runtime-dependency-installation"),
+    ]
+    trusted = ["--root-certificates", str(_key_file(place, AUTHORITY_FILE))]
+    return [
+        _program(place, "superlink", "flower-superlink", link),
+        _program(place, "superexec", "flower-superexec", [*trusted, *_work_from(address, secret)]),
+    ]
+
+
+def node_programs(place: Place, superlink: str, worker: Path, runtime_port: int) -> list[Program]:
+    """The SuperNode of a device or of the edge server, and the SuperExec that starts its app.
+
+    Sessions are handed to the worker that listens at the unix socket `worker`. The two programs meet at
+    `runtime_port` of the loopback address.
+    """
+    split_address(superlink)
+    secret = _secret(place.state)
+    node = [
+        *("--superlink", superlink, "--root-certificates", str(_key_file(place, AUTHORITY_FILE))),
+        *("--auth-supernode-private-key", str(_key_file(place, NODE_KEY_FILE))),
+        *("--host", "127.0.0.1", "--port", str(runtime_port), "--isolation", "process"),
+        *("--superexec-auth-secret-file", str(secret)),
+        *("--node-config", f"worker={json.dumps(str(worker))}"),
+    ]
+    work = ["--insecure", *_work_from(f"127.0.0.1:{runtime_port}", secret)]  # on this machine only
+    return [
+        _program(place, "supernode", "flower-supernode", node),
+        _program(place, "superexec", "flower-superexec", work),
+    ]
+
+
+def worker_socket(state: Path) -> Path:
+    """The unix socket where the worker of a node takes sessions."""
+    path = state.resolve() / "worker.sock"
+    if len(os.fsencode(path)) > LONGEST_SOCKET:
+        raise InputError(
+            f"the state folder must have a path of at most {LONGEST_SOCKET - len('/worker.sock')} bytes, since a "
+            f"socket lies in it, got {state}: give a shorter one"
+        )
+    return path
+
+
+def _work_from(address: str, secret: Path) -> list[str]:
+    return ["--runtime-api-address", address, "--superexec-auth-secret-file", str(secret)]
+
+
+def _program(place: Place, name: str, command: str, arguments: list[str]) -> Program:
+    scripts = sysconfig.get_path("scripts")
+    search = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+    found = shutil.which(command, path=search)
+    if found is None:
+        raise MissingExtra(f"a deployment needs Flower's program {command}: pip install 'hasfl[deploy]'")
+    environment = {
+        **os.environ,
+        **OFFLINE,
+        "PATH": search,  # a SuperExec finds the programs that it starts there
+        "FLWR_HOME": str(place.state.resolve() / "flwr"),
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL_SECONDS,
+        STATE_VARIABLE: str(place.state.resolve()),
+        "PYTHONUNBUFFERED": "1",
+    }
+    return Program(
+        name=name, command=(found, *arguments), log=place.log(name), environment=environment
+    )
+
+
+def _key_file(place: Place, name: str) -> Path:
+    path = (place.keys / name).resolve()
+    if not path.is_file():
+        raise InputError(f"{place.keys} must hold {name}, which is not there: make it with hasfl keys")
+    return path
+
+
+def _secret(state: Path) -> Path:
+    """A secret that a SuperExec shares with the program it works for, so that no other may ask for work."""
+    path = state.resolve() / SECRET_FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from None
+    return path

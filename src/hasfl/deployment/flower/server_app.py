@@ -1,0 +1,100 @@
+"""The fed server's app: Flower starts it for each run.
+
+It opens the port that parties connect to, offers them sessions through Flower, waits until enough are
+connected, trains, and ends the sessions.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from hasfl.callables import find
+from hasfl.deployment.channels import FED
+from hasfl.deployment.flower.bundle import ORDER_KEY
+from hasfl.deployment.flower.parent import end_with_flower
+from hasfl.deployment.flower.processes import STATE_VARIABLE
+from hasfl.deployment.flower.roster import Roster
+from hasfl.deployment.hosting.orders import RunOrder, read_host, read_order
+from hasfl.deployment.sessions.asking import PartyServer
+from hasfl.errors import HasflError
+from hasfl.parties.links import EDGE
+
+LOOK_SECONDS = 0.1  # between two looks at who is connected
+
+Training = Callable[[PartyServer, RunOrder], None]
+log = logging.getLogger(__name__)
+
+app = ServerApp()
+end_with_flower()
+
+
+class FleetMissing(HasflError):
+    """Too few parties came to begin the training."""
+
+    exit_code = 1
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Carry out one run."""
+    state = Path(os.environ[STATE_VARIABLE])
+    with _logged(state / "logs" / f"run-{context.run_id}.log"):
+        host, order = read_host(state), read_order(state, str(context.run_config[ORDER_KEY]))
+        train = cast(Training, find(order.training, "the training"))
+        with PartyServer(FED, host.listen, Path(host.keys)) as links:
+            roster = Roster(grid, links, run=str(context.run_id), announce=host.announce, tell=log.info)
+            with _kept(roster):
+                _wait_for_fleet(links, roster, order)
+                train(links, order)
+
+
+@contextmanager
+def _kept(roster: Roster) -> Iterator[None]:
+    """Keep the roster in a thread while the training goes on."""
+    threading.Thread(target=roster.keep, name="roster", daemon=True).start()
+    try:
+        yield
+    finally:
+        roster.end()
+
+
+def _wait_for_fleet(links: PartyServer, roster: Roster, order: RunOrder) -> None:
+    """Wait until the edge server and enough devices are connected."""
+    deadline = time.monotonic() + order.patience
+    while not (EDGE in (present := links.present()) and len(present - {EDGE}) >= order.devices):
+        if roster.failure is not None:
+            raise FleetMissing(f"Flower ended the run before the fleet was connected: {roster.failure}")
+        if time.monotonic() > deadline:
+            raise FleetMissing(
+                f"a run needs the edge server and {order.devices} devices within {order.patience:g} s, got "
+                f"{len(present - {EDGE})} devices {'with' if EDGE in present else 'without'} the edge server: "
+                "start them with hasfl serve, and order the run again"
+            )
+        time.sleep(LOOK_SECONDS)
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Write to a file what happens, and why a run fails: Flower shows nobody what an app prints."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = logging.FileHandler(path)
+    file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    top = logging.getLogger("hasfl")
+    top.addHandler(file)
+    top.setLevel(logging.INFO)
+    try:
+        yield
+    except BaseException as error:
+        log.error("%s", error, exc_info=not isinstance(error, HasflError))
+        raise
+    finally:
+        top.removeHandler(file)
+        file.close()

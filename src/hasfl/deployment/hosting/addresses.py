@@ -1,0 +1,39 @@
+"""Addresses that a host listens at."""
+
+import ipaddress
+import socket
+
+from hasfl.errors import InputError
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """The host and the port of host:port; an IPv6 address stands in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(f"an address must be host:port, like 127.0.0.1:8000, got {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def require_private(address: str) -> str:
+    """An address that only this machine or a private network reaches; refuses every other.
+
+    Whoever reaches Flower's control API can start runs on all nodes, since it asks for no password.
+    """
+    host, _ = split_address(address)
+    try:
+        number = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        number = None
+    if number is None or number.is_unspecified or not (number.is_loopback or number.is_private):
+        raise InputError(
+            f"Flower's control API must listen at a loopback or private address, since whoever reaches it can "
+            f"start runs, got {address}: use 127.0.0.1 or an address such as 10.0.0.5, and a proxy for others"
+        )
+    return address
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

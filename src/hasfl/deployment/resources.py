@@ -1,0 +1,317 @@
+"""What a device knows of itself: its FLOP/s, the rates of its links, and its free memory, all measured.
+
+A device measures its compute on the model's own layers when it starts. As training goes, every pass and every
+transfer tells more. Plans are made from the newest values.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from resource import getpagesize
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hasfl.arrays import quantity
+from hasfl.deployment.pacing import SlowTo
+from hasfl.engines.memory import available_memory
+from hasfl.errors import InputError
+from hasfl.fleet import Device
+from hasfl.networks.layered_model import LayeredModel
+from hasfl.profile import Profile
+from hasfl.state.layer_state import LayerState, forward, trainable
+from hasfl.units import BITS_PER_BYTE
+
+# All numbers below were chosen by hand.
+BATCH, CUTS, REPEATS = 8, 4, 3  # samples, cuts and passes of a measurement of compute
+LONGEST = 10.0  # seconds after which a measurement of compute takes no further cut
+INTERVALS = 5  # whose values are kept
+FADING = 0.5  # how much less an interval counts than the one after it
+OUTLIER = 1.5  # a value that differs from the median by this factor may be left out
+TRANSFERS = 64  # of one link in one interval that are kept
+SPREAD = 4.0  # the largest transfer must have so many times the bits of the smallest, to tell both numbers
+FEWEST = 4  # transfers that tell both numbers
+UNMEASURED_RATE = 100e6  # bit/s, of a link before its first transfer
+# Files of a control group, by its controllers: the limit, the use, and the cached files in memory.stat.
+GROUP_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),  # version 2 has all controllers in one group
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
+}
+USABLE = 0.9  # share of the free memory that training may take; the rest is left for the system
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """The compute, the link rates and the memory of one device; `hasfl.fleet.Device` explains them."""
+
+    flops: float  # FLOP/s
+    up_rate: float  # bit/s
+    down_rate: float
+    fed_up_rate: float
+    fed_down_rate: float
+    memory: float  # bit
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            quantity(f"{name} of a device's resources", value, positive=True)
+
+    def as_device(self, name: str) -> Device:
+        """The device of this name with these resources."""
+        return Device(name=name, **asdict(self))
+
+    def as_server(self) -> dict[str, float]:
+        """The fields of a fleet's edge server, if these are its resources; it has no other links."""
+        return {
+            "server_flops": self.flops,
+            "server_fed_up_rate": self.fed_up_rate,
+            "server_fed_down_rate": self.fed_down_rate,
+        }
+
+    @classmethod
+    def from_fields(cls, values: Mapping[str, Any]) -> Self:
+        """Read the fields of a message that another party sent, and refuse all that is not a resource."""
+        names = {entry.name for entry in fields(cls)}
+        if not isinstance(values, Mapping) or set(values) != names:
+            raise InputError(f"resources must be the numbers {', '.join(sorted(names))}, got something else")
+        return cls(**values)
+
+
+LINKS = ("up_rate", "down_rate", "fed_up_rate", "fed_down_rate")  # fields of `Resources`
+
+
+class Transfer(NamedTuple):
+    """A message that was sent or received."""
+
+    bits: float
+    seconds: float  # under way
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpeed:
+    """How long a link takes for a message: seconds = latency + bits / rate."""
+
+    rate: float  # bit/s
+    latency: float = 0.0  # s
+
+    def seconds(self, bits: float) -> float:
+        """How long a message of so many bits is under way."""
+        return self.latency + bits / self.rate
+
+
+def fit_link(transfers: Sequence[Transfer], known: LinkSpeed) -> LinkSpeed:
+    """The speed of a link from its last transfers; one transfer in four may be an outlier.
+
+    Small messages tell the latency, and large ones the rate. If all messages have about the same size, they
+    tell only one of the two numbers: the one that takes more of their time. The other one stays as `known`.
+    """
+    if not transfers:
+        return known
+    bits, seconds = np.array(transfers, dtype=np.float64).T
+    if len(transfers) >= FEWEST and bits.max() >= SPREAD * bits.min():
+        pace = _slope(bits, seconds)
+        latency = _latency(bits, seconds, pace)
+        if pace > 0 and pace * bits.max() > latency:
+            return LinkSpeed(1 / pace, latency)
+        return LinkSpeed(known.rate, _latency(bits, seconds, 1 / known.rate))
+    if float(np.median(bits)) / known.rate < known.latency:
+        return LinkSpeed(known.rate, _latency(bits, seconds, 1 / known.rate))
+    sending = np.maximum(seconds - known.latency, seconds / 2)
+    return LinkSpeed(float(1 / np.median(sending / bits)), known.latency)
+
+
+def _slope(bits: NDArray[np.float64], seconds: NDArray[np.float64]) -> float:
+    """Seconds a bit: the median of the slopes between all pairs of transfers, weighted with their distance.
+
+    This is the estimator of Theil and Sen. The weights keep pairs of about the same size from counting much:
+    their slopes are mostly noise.
+    """
+    one, other = np.triu_indices(len(bits), k=1)
+    distance = np.abs(bits[one] - bits[other])
+    apart = distance > 0
+    slopes = (seconds[one] - seconds[other])[apart] / (bits[one] - bits[other])[apart]
+    order = np.argsort(slopes)
+    weight = np.cumsum(distance[apart][order])
+    return float(slopes[order][np.searchsorted(weight, weight[-1] / 2)])
+
+
+def _latency(bits: NDArray[np.float64], seconds: NDArray[np.float64], pace: float) -> float:
+    """The median of what the smaller half of the transfers took beside their bits; at least 0."""
+    small = bits <= np.median(bits)
+    return max(float(np.median((seconds - pace * bits)[small])), 0.0)
+
+
+def recent_mean(values: Sequence[float]) -> float:
+    """The geometric mean of values, oldest first, where older ones count less and one outlier does not count.
+
+    A change is therefore followed from its second interval on; a change by less than `OUTLIER`, at once.
+    """
+    logs = np.log(np.array(values))
+    weights = FADING ** np.arange(len(logs))[::-1]
+    distance = np.abs(logs - np.median(logs))
+    if len(logs) > 2 and distance.max() > np.log(OUTLIER):
+        weights[distance.argmax()] = 0.0
+    return float(np.exp(np.average(logs, weights=weights)))
+
+
+class ResourceMeter:
+    """Measures the resources of a device while it trains. `flops` and `rates` count until training tells."""
+
+    def __init__(
+        self, flops: float, memory: Callable[[], float], rates: Mapping[str, float] | None = None
+    ) -> None:
+        given = rates or {}
+        self.memory = memory  # free for training, bit
+        self.links = {link: LinkSpeed(given.get(link, UNMEASURED_RATE)) for link in LINKS}
+        self._first = {"flops": flops} | {link: speed.rate for link, speed in self.links.items()}
+        self._intervals: dict[str, deque[float]] = {name: deque(maxlen=INTERVALS) for name in self._first}
+        self._passes: list[float] = []  # FLOP/s in each round of this interval
+        self._transfers: dict[str, deque[Transfer]] = {link: deque(maxlen=TRANSFERS) for link in LINKS}
+
+    def computed(self, flop_count: float, seconds: float) -> None:
+        """The forward and the backward pass of a round took so long together."""
+        if flop_count > 0 and seconds > 0:
+            self._passes.append(flop_count / seconds)
+
+    def transferred(self, link: str, bits: float, seconds: float) -> None:
+        """A message was under way so long on a link, which is named as in `Resources`."""
+        if bits > 0 and seconds > 0:
+            self._transfers[link].append(Transfer(bits, seconds))
+
+    def end_interval(self) -> Resources:
+        """Take what the interval told; returns what is known now."""
+        if self._passes:
+            self._intervals["flops"].append(float(np.median(self._passes)))
+            self._passes = []
+        for link, transfers in self._transfers.items():
+            known, self.links[link] = self.links[link], fit_link(list(transfers), self.links[link])
+            if self.links[link].rate != known.rate:  # else the transfers told only the latency
+                self._intervals[link].append(self.links[link].rate)
+            transfers.clear()
+        return self.resources()
+
+    def resources(self) -> Resources:
+        """What is known now, from the intervals that have ended."""
+        known = {name: recent_mean(values or [self._first[name]]) for name, values in self._intervals.items()}
+        return Resources(memory=self.memory(), **known)
+
+
+def measure_flops(model: LayeredModel, profile: Profile, slow: SlowTo | None = None) -> float:
+    """The FLOP/s of this machine on the first layers of a model: the median over several cuts.
+
+    The model and the random numbers of torch stay as they are. `slow` is a rehearsal of a slower box.
+    """
+    found: list[float] = []
+    began = time.monotonic()
+    with torch.random.fork_rng(devices=[]):
+        for cut in _cuts(profile):
+            if not found or time.monotonic() - began < LONGEST:
+                found.append(_flops_of_cut(model, profile, cut, slow))
+    return float(np.median(found))
+
+
+def _cuts(profile: Profile) -> list[int]:
+    """Cuts of the first half of the layers, among those that take any work."""
+    (working,) = np.nonzero(profile.forward_flops_upto)
+    if not working.size:
+        raise InputError("a model must take at least one FLOP, so that a device can measure its FLOP/s on it")
+    first = int(working[0]) + 1
+    last = max(first, (len(profile) + 1) // 2)
+    return sorted({round(cut) for cut in np.linspace(first, last, CUTS)})
+
+
+def _flops_of_cut(model: LayeredModel, profile: Profile, cut: int, slow: SlowTo | None) -> float:
+    """The median over several passes; a pass before them, in which torch prepares itself, does not count."""
+    layers = list(model.layers.values())[:cut]
+    states = [trainable(LayerState.of(layer, lambda weight: {})) for layer in layers]
+    weights = [weight for state in states for weight in state.weights.values()]
+    where = weights[0].device if weights else torch.device("cpu")
+    example = model.example_input
+    x = torch.zeros(BATCH, *example.shape[1:], dtype=example.dtype, device=where)
+    if example.is_floating_point():
+        x.normal_()
+    work = BATCH * float(profile.forward_flops_upto[cut - 1] + profile.backward_flops_upto[cut - 1])
+
+    def both_passes() -> None:
+        y: Tensor = forward(layers, states, x)
+        if y.requires_grad:
+            torch.autograd.grad(y, weights, grad_outputs=torch.ones_like(y), allow_unused=True)
+        if where.type == "cuda":
+            torch.cuda.synchronize(where)
+
+    seconds = []
+    for _ in range(1 + REPEATS):
+        began = time.monotonic()
+        with slow.step(work) if slow else nullcontext():
+            both_passes()
+        seconds.append(time.monotonic() - began)
+    return work / float(np.median(seconds[1:]))
+
+
+class FreeMemory:
+    """The memory that training may take, in bits; what training has already taken counts as free."""
+
+    def __init__(self, device: torch.device, limit: float | None = None) -> None:
+        self.device, self.limit = device, limit  # `limit` in bits is the most that a person allows
+        self._held_at_start = _held(device)
+
+    def __call__(self) -> float:
+        """The free memory now."""
+        room = available_memory(self.device)
+        if self.device.type == "cpu":
+            room = min([room, *group_rooms(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))])
+        taken = max(_held(self.device) - self._held_at_start, 0)
+        free = BITS_PER_BYTE * USABLE * (room + taken)
+        return max(free if self.limit is None else min(free, self.limit), 1.0)
+
+
+def _held(device: torch.device) -> int:
+    """Bytes that this process holds now."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_reserved(device))
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return pages * getpagesize()
+
+
+def group_rooms(root: Path, membership: Path) -> list[int]:
+    """Bytes that are left to this process in each control group with a limit on memory.
+
+    `root` is where control groups are mounted, and `membership` says in which ones this process is. Memory
+    that only caches files counts as left.
+    """
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return []
+    found = (line.split(":", 2) for line in lines if line.count(":") >= 2)
+    return [
+        room
+        for _, controllers, path in found
+        if controllers in GROUP_FILES
+        for folder in _up_to_the_top(root / controllers, path)
+        if (room := _room(folder, *GROUP_FILES[controllers])) is not None
+    ]
+
+
+def _up_to_the_top(top: Path, path: str) -> list[Path]:
+    """The folder of a control group and those above it, whose limits hold too."""
+    own = top / path.strip("/")
+    return [folder for folder in (own, *own.parents) if folder.is_relative_to(top)]
+
+
+def _room(folder: Path, limit: str, usage: str, cached: str) -> int | None:
+    """Bytes below the limit of one control group; None if it has none."""
+    try:
+        most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    return max(most - used + int(stat.get(cached, 0)), 0)

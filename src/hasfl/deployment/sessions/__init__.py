@@ -1,0 +1,1 @@
+"""Sessions: streams of questions and answers between parties, and how a worker is told of a session."""

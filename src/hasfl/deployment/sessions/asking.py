@@ -1,0 +1,272 @@
+"""The asking side of sessions: a gRPC server to which parties connect, and which asks them.
+
+The fed server asks devices and the edge server; the edge server asks devices. Nobody receives a byte of a
+question before its certificate and its token have been checked.
+"""
+
+import asyncio
+import hmac
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+
+from hasfl.deployment.channels import common_name, handlers, open_port, server_options
+from hasfl.deployment.sessions.streams import (
+    FIRST_PINGS,
+    HELLO,
+    IDS,
+    PartyStream,
+    Question,
+    one_sentence,
+    party_name,
+)
+from hasfl.deployment.wire import MOST_FRAME_BYTES, WireError, pack, unpack
+from hasfl.errors import HasflError
+from hasfl.parties.links import Answer
+from hasfl.parties.messages import Message
+
+GREETING_SECONDS = 10.0  # for the first frame of a stream
+MOST_GREETING_BYTES = 64 * 1024
+MOST_GREETINGS = 4  # of one party at the same time
+CLOSING_SECONDS = 1.0  # for parties to hear that the session is over
+OLD_TOKEN = "its token is no longer the one of this session"
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class PartyServer:
+    """Connections to parties, as `hasfl.parties.links.Links`; a gRPC server in a thread of its own."""
+
+    def __init__(
+        self, role: str, address: str, folder: Path, *, most_bytes: int = MOST_FRAME_BYTES
+    ) -> None:
+        """Listen at host:port with the certificates of a folder; port 0 asks for any free port."""
+        self.role = role
+        self.port = 0
+        self._most_bytes = most_bytes
+        self._tokens: dict[int, str] = {}
+        self._streams: dict[int, PartyStream] = {}
+        self._reasons: dict[int, str] = {}
+        self._greetings: Counter[int] = Counter()  # streams that have not been greeted yet
+        self._changed = threading.Condition()  # guards tokens, streams and reasons
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        started: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=self._serve, args=(address, folder, started), name=f"{role} server", daemon=True
+        )
+        self._thread.start()
+        self.port = started.result()
+
+    def allow(self, tokens: Mapping[int, str]) -> None:
+        """Accept these parties with these tokens and nobody else, from now on.
+
+        A party that is connected with another token is dropped.
+        """
+        with self._changed:
+            self._tokens = dict(tokens)
+        self._begin(self._end_old_tokens()).result()
+
+    def present(self) -> frozenset[int]:
+        """The parties that are connected now."""
+        with self._changed:
+            return frozenset(self._streams)
+
+    def wait_until_present(self, parties: Iterable[int], seconds: float) -> frozenset[int]:
+        """Wait until these parties are connected, or the time is over; say which of them are."""
+        expected = frozenset(parties)
+        with self._changed:
+            self._changed.wait_for(lambda: expected <= set(self._streams), seconds)
+            return expected & frozenset(self._streams)
+
+    def greeting(self, party: int) -> Mapping[str, Any]:
+        """What a connected party said of itself when it connected; empty if it is not connected."""
+        with self._changed:
+            return self._streams[party].greeting if party in self._streams else {}
+
+    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
+        """Ask parties, all at the same time, and wait for their answers; see `Links`."""
+        deadline = time.monotonic() + seconds
+        number = next(IDS)
+        frames: dict[int, bytes] = {}  # by the identity of a message: one for all is packed once
+        asked: dict[int, Future[Answer | None]] = {}
+        for party, message in questions.items():
+            with self._changed:
+                stream = self._streams.get(party)
+                if stream is None:
+                    self._reasons.setdefault(party, "it is not connected")
+                    continue
+            if id(message) not in frames:
+                frames[id(message)] = pack(message, id=number, most_bytes=self._most_bytes)
+            question = Question(number, frames[id(message)], seconds, deadline)
+            asked[party] = self._begin(self._ask(stream, question))
+        answers = {party: answer.result() for party, answer in asked.items()}
+        return {party: answer for party, answer in answers.items() if answer is not None}
+
+    def drop(self, party: int, reason: str) -> None:
+        """Close the connection to a party, because of what it sent."""
+        self._begin(self._drop(party, reason)).result()
+
+    def reasons(self) -> Mapping[int, str]:
+        """Why parties were dropped since the last call."""
+        with self._changed:
+            reasons, self._reasons = self._reasons, {}
+        return reasons
+
+    def close(self) -> None:
+        """Tell all parties that the session is over, and stop listening."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join()
+
+    def __enter__(self) -> "PartyServer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # In the thread of the server.
+
+    def _serve(self, address: str, folder: Path, started: "Future[int]") -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._listen(address, folder, started))
+            except Exception as error:
+                if started.done():
+                    raise
+                started.set_exception(error)
+
+    async def _listen(self, address: str, folder: Path, started: "Future[int]") -> None:
+        server = grpc.aio.server(options=server_options(self._most_bytes))
+        server.add_generic_rpc_handlers(handlers(self.role, self._session))
+        port = open_port(server, address, folder)
+        await server.start()
+        started.set_result(port)
+        await self._closing.wait()
+        for stream in list(self._streams.values()):
+            self._leave(stream, None)
+        await server.stop(CLOSING_SECONDS)
+
+    async def _session(self, _frames: object, context: Any) -> None:
+        """One stream, from the greeting to its end."""
+        stream = await self._greeted(context)
+        reading = asyncio.ensure_future(stream.read_answers())
+        pinging = None
+        try:
+            reading.add_done_callback(lambda task: stream.end("its connection broke"))
+            await stream.read_clock(FIRST_PINGS)
+            if not stream.over.is_set():
+                self._enter(stream, context.peer())
+                pinging = asyncio.ensure_future(stream.keep_clock())
+            await stream.over.wait()
+        finally:
+            stream.end("its connection broke")
+            self._leave(stream, stream.reason)
+            reading.cancel()
+            if pinging:
+                pinging.cancel()
+        if stream.reason is not None:
+            await context.abort(grpc.StatusCode.ABORTED, stream.reason)
+
+    async def _greeted(self, context: Any) -> PartyStream:
+        """A stream whose party has shown its certificate and its token; everybody else is refused."""
+        name = common_name(context)
+        parties = {party_name(party): party for party in self._tokens}
+        if name not in parties:
+            await _refuse(context, name, "this session expects no party with this certificate")
+        party = parties[name]
+        if self._greetings[party] >= MOST_GREETINGS:
+            await _refuse(context, name, "too many connections", grpc.StatusCode.RESOURCE_EXHAUSTED)
+        self._greetings[party] += 1
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                data = await context.read()
+            frame = unpack(b"" if data is grpc.aio.EOF else data, most_bytes=MOST_GREETING_BYTES)
+        except TimeoutError:
+            await _refuse(context, name, "no greeting", grpc.StatusCode.DEADLINE_EXCEEDED)
+        except WireError as error:
+            await _refuse(context, name, str(error), grpc.StatusCode.INVALID_ARGUMENT)
+        finally:
+            self._greetings[party] -= 1
+        fields = dict(frame.message.fields)
+        token, claimed = fields.pop("token", None), fields.get("party")
+        if frame.message.kind != HELLO or type(claimed) is not int or claimed != party:
+            await _refuse(context, name, "the greeting does not fit the certificate")
+        if not self._is_token(party, token):
+            await _refuse(context, name, "the token is not the one of this session")
+        return PartyStream(party, context, str(token), fields, self._most_bytes)
+
+    def _is_token(self, party: int, token: object) -> bool:
+        """Whether a token is the one of a party now; the time that this takes says nothing of the token."""
+        expected = self._tokens.get(party)
+        return (
+            expected is not None
+            and type(token) is str
+            and hmac.compare_digest(expected.encode(), token.encode())
+        )
+
+    def _enter(self, stream: PartyStream, peer: str) -> None:
+        """Let a party be present, instead of an older connection of the same party."""
+        if not self._is_token(stream.party, stream.token):  # the token may have changed since the greeting
+            stream.end(OLD_TOKEN)
+            return
+        if stream.party in self._streams:
+            self._leave(self._streams[stream.party], "it connected anew")
+        with self._changed:
+            self._streams[stream.party] = stream
+            self._changed.notify_all()
+        log.info("%s connected from %s", party_name(stream.party), peer)
+
+    def _leave(self, stream: PartyStream, reason: str | None) -> None:
+        """End a stream; its party is present no longer, unless it has another stream."""
+        stream.end(reason)
+        with self._changed:
+            if self._streams.get(stream.party) is not stream:
+                return
+            del self._streams[stream.party]
+            self._changed.notify_all()
+            if stream.reason is not None:
+                self._reasons[stream.party] = stream.reason
+                log.warning("%s was dropped: %s", party_name(stream.party), stream.reason)
+
+    async def _ask(self, stream: PartyStream, question: Question) -> Answer | None:
+        answer = await stream.ask(question)
+        if answer is None:
+            self._leave(stream, stream.reason)
+        return answer
+
+    async def _drop(self, party: int, reason: str) -> None:
+        if party in self._streams:
+            self._leave(self._streams[party], one_sentence(reason))
+
+    async def _end_old_tokens(self) -> None:
+        for stream in list(self._streams.values()):
+            if not self._is_token(stream.party, stream.token):
+                self._leave(stream, OLD_TOKEN)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Let the thread of the server do something."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise HasflError(f"the {self.role} server is closed, so it cannot ask") from None
+
+
+async def _refuse(
+    context: Any, name: str, reason: str, code: grpc.StatusCode = grpc.StatusCode.UNAUTHENTICATED
+) -> NoReturn:
+    log.warning("refused a connection of %s from %s: %s", one_sentence(name), context.peer(), reason)
+    await context.abort(code, reason)
+    raise AssertionError("abort has raised")

@@ -1,0 +1,180 @@
+"""One connected party, as seen by the party that asks: one question at a time, answered with its id."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from hasfl.deployment.channels import EDGE as EDGE_NAME
+from hasfl.deployment.channels import device_name
+from hasfl.deployment.sessions.clocks import ARRIVED, SENT, ClockReading, Trip, better_reading
+from hasfl.deployment.wire import Frame, WireError, pack, unpack
+from hasfl.errors import HasflError
+from hasfl.parties.links import EDGE, Answer
+from hasfl.parties.messages import Message
+
+HELLO = "hello"  # the kinds of messages that belong to the streams themselves
+PING = "ping"
+PONG = "pong"
+FAILED = "failed"
+
+FIRST_PINGS = 5  # at the greeting
+LATER_PINGS = 3
+SECONDS_BETWEEN_PINGS = 15.0
+PING_SECONDS = 30.0  # a party that does not answer a ping for so long is hung
+LONGEST_REASON = 300  # characters of a reason that a party gives
+
+IDS = itertools.count(1)  # of questions and pings; no two are equal in a process
+
+
+class StreamEnded(HasflError):
+    """The stream to a party has ended, so an answer will not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A packed question and when its answer must be there."""
+
+    id: int
+    frame: bytes
+    seconds: float  # that the party has
+    deadline: float  # by the monotonic clock
+
+
+def party_name(party: int) -> str:
+    """The common name of a party's certificate."""
+    return EDGE_NAME if party == EDGE else device_name(party)
+
+
+class PartyStream:
+    """A stream that has been greeted. All methods belong to the event loop of its server."""
+
+    def __init__(
+        self, party: int, context: Any, token: str, greeting: Mapping[str, Any], most_bytes: int
+    ) -> None:
+        self.party = party
+        self.token = token
+        self.greeting = greeting
+        self.reason: str | None = None  # why the stream has ended; None if the session was over
+        self.over = asyncio.Event()
+        self._context = context
+        self._most_bytes = most_bytes
+        self._turn = asyncio.Lock()
+        self._expected: tuple[int, asyncio.Future[tuple[Frame, float]]] | None = None
+        self._clock: ClockReading | None = None
+
+    def end(self, reason: str | None) -> None:
+        """End the stream; the first reason counts."""
+        if not self.over.is_set():
+            self.reason = reason
+            self.over.set()
+
+    async def ask(self, question: Question) -> Answer | None:
+        """The answer to a question; None, and the stream ends, if it fails or is not there at the deadline."""
+        try:
+            async with asyncio.timeout_at(question.deadline):
+                frame, trip = await self._exchange(question.id, question.frame)
+            if frame.message.kind == FAILED:
+                raise WireError(f"it failed: {one_sentence(frame.message.fields.get('reason'))}")
+            arrived, sent = _times(frame)
+        except TimeoutError:
+            self.end(f"it did not answer within {question.seconds:.3g} s")
+        except WireError as error:
+            self.end(str(error))
+        except StreamEnded:
+            pass
+        else:
+            offset = self._clock.offset if self._clock else 0.0
+            return Answer(frame.message, *trip.seconds_under_way(arrived, sent, offset))
+        return None
+
+    async def read_answers(self) -> None:
+        """Take every frame that comes, until one is wrong."""
+        while not self.over.is_set():
+            data = await self._context.read()
+            received = time.monotonic()
+            if data is grpc.aio.EOF:
+                self.end("it left")
+                return
+            try:
+                frame = unpack(data, most_bytes=self._most_bytes)
+            except WireError as error:
+                self.end(f"it sent a malformed frame: {error}")
+                return
+            expected, self._expected = self._expected, None
+            if expected is None or frame.id != expected[0]:
+                self.end(f"it sent an answer with id {frame.id}, which nobody waits for")
+                return
+            if not expected[1].done():
+                expected[1].set_result((frame, received))
+
+    async def read_clock(self, pings: int) -> None:
+        """Send some pings and keep what the best of them says about the party's clock."""
+        for _ in range(pings):
+            number = next(IDS)
+            try:
+                async with asyncio.timeout(PING_SECONDS):
+                    frame, trip = await self._exchange(number, pack(Message(PING), id=number))
+                if frame.message.kind != PONG:
+                    raise WireError(f"it answered a ping with {one_sentence(frame.message.kind)}")
+                reading = trip.reading(*_times(frame))
+            except TimeoutError:
+                self.end(f"it did not answer a ping within {PING_SECONDS:.3g} s")
+            except WireError as error:
+                self.end(str(error))
+            except StreamEnded:
+                pass
+            else:
+                self._clock = better_reading(self._clock, reading)
+            if self.over.is_set():
+                return
+
+    async def keep_clock(self) -> None:
+        """Send pings now and then while no question is under way; this also finds a party that hangs."""
+        while not self.over.is_set():
+            await asyncio.sleep(SECONDS_BETWEEN_PINGS)
+            if not self._turn.locked():
+                await self.read_clock(LATER_PINGS)
+
+    async def _exchange(self, id: int, data: bytes) -> tuple[Frame, Trip]:  # noqa: A002
+        """Send a frame when it is its turn, and wait for its answer or for the end of the stream."""
+        exchange = asyncio.ensure_future(self._send_and_receive(id, data))
+        over = asyncio.ensure_future(self.over.wait())
+        try:
+            await asyncio.wait({exchange, over}, return_when=asyncio.FIRST_COMPLETED)
+            if not exchange.done():
+                raise StreamEnded
+            return exchange.result()
+        finally:
+            exchange.cancel()
+            over.cancel()
+
+    async def _send_and_receive(self, id: int, data: bytes) -> tuple[Frame, Trip]:  # noqa: A002
+        async with self._turn:
+            answer = asyncio.get_running_loop().create_future()
+            self._expected = (id, answer)
+            sent = time.monotonic()
+            try:
+                await self._context.write(data)
+            except Exception as error:  # gRPC has several for a stream that is gone
+                self.end("its connection broke")
+                raise StreamEnded from error
+            frame, received = await answer
+            return frame, Trip(sent, received)
+
+
+def one_sentence(text: object) -> str:
+    """What a party gives as a reason, on one line and not too long, for logs and records."""
+    words = " ".join(str(text)[: 2 * LONGEST_REASON].split())
+    return "".join(letter for letter in words if letter.isprintable())[:LONGEST_REASON]
+
+
+def _times(frame: Frame) -> tuple[float, float]:
+    """When the question had arrived and when the answer was sent, by the clock of the party."""
+    if not {ARRIVED, SENT} <= set(frame.times):
+        raise WireError(f"an answer must say when it {ARRIVED} and when it was {SENT}")
+    return frame.times[ARRIVED], frame.times[SENT]

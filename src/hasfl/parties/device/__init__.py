@@ -1,0 +1,1 @@
+"""A device: its samples and its client part."""

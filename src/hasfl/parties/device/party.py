@@ -1,0 +1,242 @@
+"""A device: it holds samples and the first layers, and answers the fed server and the edge server.
+
+The fed server gives it layers and takes them back. The edge server sends it through a round: it asks for
+activations, and returns their gradients (steps a1, a2, a4 and a5 of Algorithm 1).
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasfl.parties.computation import Computation
+from hasfl.parties.links import Refused
+from hasfl.parties.messages import Handler, Message
+from hasfl.parties.norms import Known, next_moments, with_moments
+from hasfl.parties.own_samples import calibration_samples
+from hasfl.parties.speaking import count_of, known_of, number, of_norm, text_of, whole
+from hasfl.plan import Order, Plan
+from hasfl.profile import Profile
+from hasfl.serving.calibration import CALIBRATION_SAMPLES
+from hasfl.serving.evaluation import at_rest
+from hasfl.state.layer_state import LayerState, Tensors, forward, trainable
+from hasfl.state.randomness import generators_kept
+from hasfl.state.training_data import TrainingData
+from hasfl.state.updates import scaled, squared_norm
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Effortful:
+    """How a device takes its time: a rehearsal makes it slower, and a meter learns how fast it is."""
+
+    pace: Callable[[float], AbstractContextManager[Any]] = lambda flops: nullcontext()
+    told: Callable[[float, float], None] = lambda flops, seconds: None  # FLOP, and the seconds they took
+
+    def timed(self, flops: float, work: Callable[[], Tensor | None]) -> tuple[Tensor | None, float]:
+        """What some work returns, and the seconds it took."""
+        began = time.perf_counter()
+        with self.pace(flops):
+            result = work()
+        seconds = time.perf_counter() - began
+        self.told(flops, seconds)
+        return result, seconds
+
+
+@dataclass(slots=True, eq=False)
+class UnderWay:
+    """A batch between its forward and its backward pass."""
+
+    round: int
+    replica: list[LayerState]
+    activations: Tensor
+    samples: int
+
+
+@dataclass(slots=True, eq=False)
+class Device:
+    """The party of one device."""
+
+    index: int  # in the fleet
+    computation: Computation
+    data: TrainingData
+    profile: Profile
+    effort: Effortful = field(default_factory=Effortful)
+    resources: Callable[[], Mapping[str, float]] = dict  # what the device has measured of itself
+    interval: int = -1  # that has begun
+    models: dict[str, list[LayerState]] = field(default_factory=dict)  # client parts, by what they are for
+    under_way: UnderWay | None = None
+    looks: Mapping[str, Handler] = field(default_factory=dict)  # questions of a reading, by their kind
+
+    def from_fed(self, question: Message) -> Message:
+        """Answer the fed server."""
+        return self._answer(question, {"begin": self._begin, "give": self._give, "take": self._take})
+
+    def from_edge(self, question: Message) -> Message:
+        """Answer the edge server."""
+        kinds = {
+            "forward": self._forward,
+            "backward": self._backward,
+            "step": self._step,
+            "norms": self._norms,
+            "score": self._score,
+        }
+        return self._answer(question, kinds)
+
+    def _answer(self, question: Message, kinds: Mapping[str, Handler]) -> Message:
+        answer = kinds.get(question.kind) or self.looks.get(question.kind)
+        if answer is None:
+            raise Refused(f"a device does not know questions of the kind {question.kind!r}")
+        return answer(question)
+
+    @property
+    def cut(self) -> int:
+        """The number of layers that the device holds."""
+        return len(self.models["train"])
+
+    # ── the fed server's questions ───────────────────────────────────────────────────────────────────────
+
+    def _begin(self, question: Message) -> Message:
+        """Take the client part of an interval; the layers hold slots too."""
+        cut = self._cut(question)
+        self.models = {"train": self.computation.states(question.tensors, count=cut)}
+        self.interval, self.under_way = whole(question, "interval"), None
+        return Message("ready", {"resources": dict(self.resources())})
+
+    def _give(self, question: Message) -> Message:
+        """Hand the client part to the fed server (step b1)."""
+        self._require_interval(question)
+        return Message("layers", {"interval": self.interval}, self.computation.named(self.models["train"]))
+
+    def _take(self, question: Message) -> Message:
+        """Take the client part of another model, without slots, beside the one in training."""
+        model = text_of(question, "model")
+        if model == "train":
+            raise Refused("layers in training come with the beginning of an interval")
+        cut = self._cut(question)
+        self.models[model] = self.computation.states(question.tensors, count=cut, slots=False)
+        return Message("taken")
+
+    def _cut(self, question: Message) -> int:
+        return whole(question, "cut", least=1, most=len(self.computation.layers))
+
+    def _require_interval(self, question: Message) -> None:
+        asked = whole(question, "interval")
+        if asked != self.interval:
+            raise Refused(f"the question is about interval {asked}, but this is interval {self.interval}")
+
+    # ── the edge server's questions ──────────────────────────────────────────────────────────────────────
+
+    def _forward(self, question: Message) -> Message:
+        """Steps a1 and a2: draw the batch of a round, and send its activations and labels."""
+        self._require_interval(question)
+        round, b = whole(question, "round", least=1), count_of(question)
+        x, y = self._batch(round, whole(question, "start"), b)
+        replica = [trainable(state) for state in self.models["train"]]
+        flops = b * float(self.profile.forward_flops_upto[self.cut - 1])
+        device = self.index + 1
+        activations, seconds = self.effort.timed(
+            flops, lambda: self.computation.forward(replica, x, first=0, round=round, device=device)
+        )
+        assert activations is not None
+        self.under_way = UnderWay(round, replica, activations, b)
+        sent = self.computation.on_the_wire(activations.detach())
+        fields = {"seconds": seconds, "differentiable": activations.requires_grad}
+        return Message("activations", fields, {"activations": sent, "labels": y})
+
+    def _batch(self, round: int, start: int, count: int) -> tuple[Tensor, Tensor]:
+        plan, device = Plan(np.array([count]), np.array([self.cut])), np.array([self.index])
+        order = Order(round=round, devices=device, plan=plan, drawn=np.array([start]))
+        return self.data.batch(order)
+
+    def _backward(self, question: Message) -> Message:
+        """Steps a4 and a5: take the gradients of the activations. Without clipping, step at once."""
+        batch = self._batch_under_way(question)
+        if batch.activations.requires_grad:
+            gradient = question.tensors.get("gradient")
+            if gradient is None or gradient.shape != batch.activations.shape:
+                raise Refused("the gradient must have the shape of the activations")
+            received = gradient.to(batch.activations.dtype)
+        flops = batch.samples * float(self.profile.backward_flops_upto[self.cut - 1])
+
+        def backward() -> None:
+            if batch.activations.requires_grad:
+                batch.activations.backward(received)
+            if self.computation.updates.clip is None:
+                self._take_step(batch, None)
+
+        _, seconds = self.effort.timed(flops, backward)
+        square = squared_norm(self._gradients(batch), torch.zeros((), dtype=self.computation.dtype))
+        if self.computation.updates.clip is None:
+            self.under_way = None
+        return Message("done", {"seconds": seconds, "square": float(square)})
+
+    def _step(self, question: Message) -> Message:
+        """Step with clipped gradients; the factor comes from the edge server (docs/decisions/0008)."""
+        batch = self._batch_under_way(question)
+        self._take_step(batch, torch.tensor(number(question, "factor"), dtype=self.computation.dtype))
+        self.under_way = None
+        return Message("done")
+
+    def _batch_under_way(self, question: Message) -> UnderWay:
+        self._require_interval(question)
+        if self.under_way is None or self.under_way.round != whole(question, "round"):
+            raise Refused("no batch of this round is under way")
+        return self.under_way
+
+    def _gradients(self, batch: UnderWay) -> list[Tensors]:
+        return [
+            {
+                name: torch.zeros_like(weight) if weight.grad is None else weight.grad
+                for name, weight in state.weights.items()
+            }
+            for state in batch.replica
+        ]
+
+    def _take_step(self, batch: UnderWay, factor: Tensor | None) -> None:
+        updates, rate = self.computation.updates, self.computation.rate(batch.round)
+        for state, gradient in zip(batch.replica, self._gradients(batch), strict=True):
+            updates.step(state, gradient if factor is None else scaled(gradient, factor), rate)
+
+    # ── the served model ─────────────────────────────────────────────────────────────────────────────────
+
+    def _norms(self, question: Message) -> Message:
+        """What the first unknown batch norm of the served model sees, or the activations after the last."""
+        drawn = calibration_samples(self.data, CALIBRATION_SAMPLES)
+        states, x = self._served(), self.data.x[drawn]
+        with torch.no_grad(), generators_kept():
+            found = next_moments(self._client_layers(len(states)), states, x, known_of(question))
+        if isinstance(found, Tensor):
+            return Message("activations", {}, {"activations": found})
+        return of_norm(*found)
+
+    def _score(self, question: Message) -> Message:
+        """Activations and labels of some held-out samples, through the served model."""
+        start, count = whole(question, "start"), count_of(question)
+        samples = self.data.held_out_samples()
+        if samples is None:
+            return Message("activations", {"samples": 0})
+        x, y = (part[start : start + count] for part in samples)
+        states = self._measured(self._served(), known_of(question))
+        with torch.no_grad(), at_rest(self.computation.model):
+            activations = forward(self.computation.layers[: len(states)], states, x)
+        return Message("activations", {"samples": len(x)}, {"activations": activations, "labels": y})
+
+    def _served(self) -> list[LayerState]:
+        if "served" not in self.models:
+            raise Refused("this device has not received the served model")
+        return self.models["served"]
+
+    def _measured(self, states: Sequence[LayerState], known: Known) -> list[LayerState]:
+        if not self.computation.serving.calibrates:
+            return list(states)
+        layers = self._client_layers(len(states))
+        pairs = zip(layers.items(), states, strict=True)
+        return [with_moments(layer, module, state, known) for (layer, module), state in pairs]
+
+    def _client_layers(self, count: int) -> dict[str, torch.nn.Module]:
+        return dict(list(self.computation.model.layers.items())[:count])

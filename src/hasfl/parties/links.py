@@ -1,0 +1,70 @@
+"""Connections to other parties, as seen by the party that asks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from hasfl.errors import HasflError
+from hasfl.parties.messages import Handler, Message
+
+EDGE = -1  # the edge server among the parties that the fed server asks; devices have their index in the fleet
+
+
+class Refused(HasflError):
+    """A message is not what was asked for, or not what may be sent now; its sender is dropped."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What a party answered, and how long the question and the answer were under way."""
+
+    message: Message
+    down_seconds: float = 0.0  # of the question
+    up_seconds: float = 0.0  # of the answer
+
+
+class Links(Protocol):
+    """Connections to several parties."""
+
+    def present(self) -> frozenset[int]:
+        """The parties that are connected now."""
+
+    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
+        """Ask parties, all at the same time, and wait for their answers.
+
+        A party that has not answered after `seconds`, or whose connection breaks, is missing from the
+        answers. It is dropped: its connection is closed, and it may connect anew.
+        """
+
+    def drop(self, party: int, reason: str) -> None:
+        """Close the connection to a party, because of what it sent."""
+
+    def reasons(self) -> Mapping[int, str]:
+        """Why parties were dropped since the last call."""
+
+
+class DirectLinks:
+    """Parties in this process, which are asked one after the other; for tests and for rehearsals."""
+
+    def __init__(self, parties: Mapping[int, Handler]) -> None:
+        self.parties = dict(parties)
+        self.dropped: dict[int, str] = {}
+
+    def present(self) -> frozenset[int]:
+        """All parties that were not dropped."""
+        return frozenset(self.parties)
+
+    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
+        """Call one party after the other. An exception in a party is an exception here."""
+        asked = [party for party in questions if party in self.parties]
+        return {party: Answer(self.parties[party](questions[party])) for party in asked}
+
+    def drop(self, party: int, reason: str) -> None:
+        """Forget a party."""
+        self.parties.pop(party, None)
+        self.dropped[party] = reason
+
+    def reasons(self) -> Mapping[int, str]:
+        """Why parties were dropped since the last call."""
+        reasons, self.dropped = self.dropped, {}
+        return reasons
