@@ -24,7 +24,9 @@ class MeasuredRound:
     """
 
     seconds: float  # on the wall since the end of the round before, with everything that was done
-    spans: Mapping[str, float]  # seconds on the wall from the first party's beginning to the last one's end
+    # Seconds on the wall from the first party's beginning to the last one's end: "split_training" for steps
+    # a1 to a5, "submodel_upload", "submodel_download", "reading", "evaluation".
+    spans: Mapping[str, float]
     measured: SecondsByParty
     dropped: Mapping[int, str] = field(default_factory=dict)  # parties that were dropped, and why
     clock: float = 0.0  # seconds on the wall since the start, this round included
@@ -66,8 +68,8 @@ def _as_parties(steps: Mapping[str, Mapping[str, float]]) -> SecondsByParty:
 class Evaluation:
     """How good the served model is: on the test set for reports, on held-out samples for decisions."""
 
-    accuracy: float  # on the test set
-    test_loss: float
+    accuracy: float | None  # on the test set; None where there is none
+    test_loss: float | None
     held_out_accuracy: float | None = None  # None where no samples are held out
     held_out_loss: float | None = None
     mean_device_accuracy: float | None = None  # over devices, each on its own held-out samples

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from hasfl import __version__
+from hasfl.cli.deployment.clock import clock
 from hasfl.cli.deployment.keys import keys
 from hasfl.cli.plans.command import plan
 from hasfl.cli.runs import export, runs, show
@@ -137,5 +138,5 @@ def _shape(text: str | None) -> list[int] | None:
     return [int(size) for size in text.split("x")]
 
 
-for verb in (plan, data, train, compare, runs, show, export, keys):
+for verb in (plan, data, train, compare, runs, show, clock, export, keys):
     app.command()(verb)

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hasfl.deployment.channels import MOST_FRAME_BYTES
+from hasfl.deployment.channels import MOST_FRAME_BYTES as MOST_FRAME_BYTES  # gRPC keeps this limit too
 from hasfl.errors import HasflError
 from hasfl.parties.messages import NOTHING, Message
 

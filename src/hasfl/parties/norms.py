@@ -39,9 +39,7 @@ class Moments:
         """The moments of all values together."""
         total = sum(part.count for part in parts)
         mean = sum((part.mean * (part.count / total) for part in parts), torch.zeros_like(parts[0].mean))
-        squares = [
-            (part.variance + (part.mean - mean).square()) * (part.count / total) for part in parts
-        ]
+        squares = [(part.variance + (part.mean - mean).square()) * (part.count / total) for part in parts]
         return cls(total, mean, torch.stack(squares).sum(0))
 
 

@@ -13,6 +13,7 @@ from hasfl.readings.probe import Probe
 from hasfl.state.layer_state import LayerState, Tensors, cloned, forward, trainable
 from hasfl.state.randomness import drawn_for
 from hasfl.state.training_data import TrainingData
+from hasfl.state.updates import Updates, scaled
 from hasfl.together.ragged import NormApart
 from hasfl.together.rows import Rows
 
@@ -124,6 +125,22 @@ def _flat(gradient: Gradient) -> Tensor:
 def weights_of(states: Sequence[LayerState]) -> Gradient:
     """The weights of each layer."""
     return [state.weights for state in states]
+
+
+def times(factor: float, gradient: Gradient) -> Gradient:
+    """The gradient times a number."""
+    return [{name: factor * tensor for name, tensor in layer.items()} for layer in gradient]
+
+
+def displacement(
+    updates: Updates, states: Sequence[LayerState], gradients: Gradient, round: int, clip: Tensor
+) -> Gradient:
+    """How far gradients move weights in the long run, by the optimiser's rule, if they are clipped by `clip`.
+
+    Weight decay is left out: it is the same for every batch, so it makes no noise.
+    """
+    pairs = zip(states, gradients, strict=True)
+    return [scaled(updates.reach(state, layer, round), clip) for state, layer in pairs]
 
 
 def moved(states: Sequence[LayerState], by: Gradient) -> list[LayerState]:

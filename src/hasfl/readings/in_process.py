@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hasfl.constants import BoundConstants
 from hasfl.effort import Effort
@@ -17,12 +16,14 @@ from hasfl.readings.gradients import (
     Gradient,
     Samples,
     difference,
+    displacement,
     gradient,
     gradients_of_blocks,
     losses_of,
     moved,
     products,
     summed,
+    times,
     weights_of,
 )
 from hasfl.readings.noise_and_drift import Compared, Seen, TakenBack
@@ -32,7 +33,6 @@ from hasfl.readings.reader import BLOCKS, FRACTION, Asked
 from hasfl.schedule import RateSchedule
 from hasfl.state.layer_state import LayerState
 from hasfl.state.precision import tensor_cores
-from hasfl.state.updates import Updates, scaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _taken_back(
     round: int,
 ) -> TakenBack:
     """What `reach`, the step of the first half's gradient, takes back, by blocks of devices."""
-    step = fraction_of(reach)
+    step = times(FRACTION, reach)
     after = moved(mean, step)
     lost = []
     for half, before in zip(halves, blocks, strict=True):
@@ -123,22 +123,6 @@ def _taken_back(
         lost.append(torch.stack([products(change, step).sum() for change in changes]).cpu().numpy())
     slope = float(products(summed(blocks[0]), step).sum())
     return TakenBack.by_part(FRACTION, slope, *lost)
-
-
-def fraction_of(reach: Gradient) -> Gradient:
-    """The part of a displacement that a reading moves by."""
-    return [{name: FRACTION * tensor for name, tensor in layer.items()} for layer in reach]
-
-
-def displacement(
-    updates: Updates, states: Sequence[LayerState], gradients: Gradient, round: int, clip: Tensor
-) -> Gradient:
-    """How far gradients move weights in the long run, by the optimiser's rule, if they are clipped by `clip`.
-
-    Weight decay is left out: it is the same for every batch, so it makes no noise.
-    """
-    pairs = zip(states, gradients, strict=True)
-    return [scaled(updates.reach(state, layer, round), clip) for state, layer in pairs]
 
 
 def _two_batches(probe: Probe, order: Order, asked: Asked) -> list[Samples]:

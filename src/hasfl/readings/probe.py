@@ -23,5 +23,10 @@ class Probe:
 
     def some_samples(self, purpose: str, device: int, round: int) -> IntN:
         """A device's samples in a random order that depends on the seed, the purpose and the round."""
-        order: IntN = self.data.seeds.stream(purpose, round, device).permutation(self.data.shares[device])
-        return order
+        return some_samples(self.data, purpose, device, round)
+
+
+def some_samples(data: TrainingData, purpose: str, device: int, round: int) -> IntN:
+    """The indices of a device's samples in a random order; `Probe.some_samples` says which."""
+    order: IntN = data.seeds.stream(purpose, round, device).permutation(data.shares[device])
+    return order

@@ -59,15 +59,16 @@ class Asked:
     private: bool  # whether several devices have layers of their own
 
     @classmethod
-    def of(cls, order: Order, held: IntN, seeds: Seeds, depth: int) -> Self:
+    def of(cls, order: Order, held: IntN, seeds: Seeds, depth: int, *, least: int = 1) -> Self:
         """The samples for an order, where each device of the fleet holds `held` samples.
 
         Samples are in proportion to the batch sizes, so that a slow device with a small batch has little to
-        do.
+        do. A device that cannot give `least` samples to A is left out.
         """
         batches = order.batch_sizes
         wanted = np.maximum(np.ceil(LEAST_HALF / batches.sum() * batches), LEAST_OF_A_DEVICE)
         sizes: IntN = np.minimum(held[order.devices] // 2, wanted.astype(np.int64))
+        sizes[sizes < least] = 0
         (able,) = np.nonzero(sizes)
         compared: IntN = seeds.stream("own models", order.round).permutation(able)[:MOST_DEVICES]
         return cls(sizes, compared, depth > 0 and len(order.devices) > 1)

@@ -20,7 +20,7 @@ name = "hasfl-run"
 version = "{__version__}"
 description = "A run of hasfl"
 license = {{ file = "LICENSE" }}
-dependencies = ["flwr==1.41.0"]
+dependencies = ["flwr>=1.41.0"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["{PACKAGE}"]

@@ -5,7 +5,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,16 +88,23 @@ class Stop:
 
 
 def answer_questions(
-    server: ServerPlace, hello: Mapping[str, Any], handler: Handler, stop: Stop, pace: Pace | None = None
+    server: ServerPlace,
+    hello: Mapping[str, Any],
+    handler: Handler,
+    stop: Stop,
+    *,
+    pace: Pace | None = None,
+    connected: Callable[[], None] = lambda: None,
 ) -> None:
     """Answer the questions of a server until it says that the session is over, or until we are told to stop.
 
-    `hello` has the token and the party. A broken stream is opened anew, for as long as it takes.
+    `hello` has the token, the party and what the party says of itself. A broken stream is opened anew, for
+    as long as it takes; `connected` is called whenever the server has accepted one.
     Raise TokenRefused if the server refuses the token or the certificate.
     """
     pause, reported = FIRST_PAUSE, ""
     while not stop.is_set():
-        conversation = _Conversation(server, handler, pace)
+        conversation = _Conversation(server, handler, pace, connected)
         try:
             conversation.hold(hello, stop)
             if not stop.is_set():
@@ -112,7 +119,9 @@ def answer_questions(
         if conversation.accepted:
             pause, reported = FIRST_PAUSE, ""
         if reason != reported:  # once, however often it is tried
-            log.warning("no stream to the %s server at %s, connecting anew: %s", server.role, server.address, reason)
+            log.warning(
+                "no stream to the %s server at %s, connecting anew: %s", server.role, server.address, reason
+            )
             reported = reason
         stop.wait(random.uniform(pause / 2, pause))  # so that a fleet does not come back all at once
         pause = min(2 * pause, LAST_PAUSE)
@@ -121,10 +130,13 @@ def answer_questions(
 class _Conversation:
     """One stream to a server."""
 
-    def __init__(self, server: ServerPlace, handler: Handler, pace: Pace | None) -> None:
+    def __init__(
+        self, server: ServerPlace, handler: Handler, pace: Pace | None, connected: Callable[[], None]
+    ) -> None:
         self.server = server
         self.handler = handler
         self.pace = pace
+        self.connected = connected
         self.accepted = False
 
     def hold(self, hello: Mapping[str, Any], stop: Stop) -> None:
@@ -147,6 +159,7 @@ class _Conversation:
         if not self.accepted:
             self.accepted = True
             log.info("connected to the %s server at %s", self.server.role, self.server.address)
+            self.connected()
         frame = unpack(data, most_bytes=self.server.most_bytes)
         if frame.message.kind == PING:
             return pack(Message(PONG), id=frame.id, times={ARRIVED: arrived, SENT: time.monotonic()})

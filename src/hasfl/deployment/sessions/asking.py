@@ -46,9 +46,7 @@ T = TypeVar("T")
 class PartyServer:
     """Connections to parties, as `hasfl.parties.links.Links`; a gRPC server in a thread of its own."""
 
-    def __init__(
-        self, role: str, address: str, folder: Path, *, most_bytes: int = MOST_FRAME_BYTES
-    ) -> None:
+    def __init__(self, role: str, address: str, folder: Path, *, most_bytes: int = MOST_FRAME_BYTES) -> None:
         """Listen at host:port with the certificates of a folder; port 0 asks for any free port."""
         self.role = role
         self.port = 0
@@ -57,7 +55,7 @@ class PartyServer:
         self._streams: dict[int, PartyStream] = {}
         self._reasons: dict[int, str] = {}
         self._greetings: Counter[int] = Counter()  # streams that have not been greeted yet
-        self._changed = threading.Condition()  # guards tokens, streams and reasons
+        self._changed = threading.Condition()  # guards streams and reasons
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
         started: Future[int] = Future()
@@ -68,13 +66,15 @@ class PartyServer:
         self.port = started.result()
 
     def allow(self, tokens: Mapping[int, str]) -> None:
-        """Accept these parties with these tokens and nobody else, from now on.
+        """Accept these parties with these tokens; other parties keep theirs.
 
-        A party that is connected with another token is dropped.
+        An older token of a party is worth nothing from now on: who is connected with it is dropped.
         """
-        with self._changed:
-            self._tokens = dict(tokens)
-        self._begin(self._end_old_tokens()).result()
+        self._begin(self._set_tokens({**self._tokens, **tokens})).result()
+
+    def allow_only(self, tokens: Mapping[int, str]) -> None:
+        """Accept these parties with these tokens and nobody else; who is connected otherwise is dropped."""
+        self._begin(self._set_tokens(dict(tokens))).result()
 
     def present(self) -> frozenset[int]:
         """The parties that are connected now."""
@@ -250,7 +250,8 @@ class PartyServer:
         if party in self._streams:
             self._leave(self._streams[party], one_sentence(reason))
 
-    async def _end_old_tokens(self) -> None:
+    async def _set_tokens(self, tokens: dict[int, str]) -> None:
+        self._tokens = tokens
         for stream in list(self._streams.values()):
             if not self._is_token(stream.party, stream.token):
                 self._leave(stream, OLD_TOKEN)

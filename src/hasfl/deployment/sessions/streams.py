@@ -74,7 +74,7 @@ class PartyStream:
             self.over.set()
 
     async def ask(self, question: Question) -> Answer | None:
-        """The answer to a question; None, and the stream ends, if it fails or is not there at the deadline."""
+        """The answer to a question; None, and the stream ends, if there is no good one at the deadline."""
         try:
             async with asyncio.timeout_at(question.deadline):
                 frame, trip = await self._exchange(question.id, question.frame)

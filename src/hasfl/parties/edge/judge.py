@@ -88,7 +88,9 @@ class Judge:
         self._measure_common(torch.cat(outputs))
         layers = list(self.computation.model.layers.items())
         states = [*self.private, *self.common]
-        measured = [with_moments(*pair, state, self.known) for pair, state in zip(layers, states, strict=True)]
+        measured = [
+            with_moments(*pair, state, self.known) for pair, state in zip(layers, states, strict=True)
+        ]
         self.private, self.common = measured[: len(self.private)], measured[len(self.private) :]
 
     def _beyond_cuts(self, waiting: Mapping[int, Tensor], found: list[tuple[str, Moments]]) -> list[Tensor]:

@@ -119,7 +119,9 @@ class Edge:
         if what == "middle":
             return Message("layers", {}, self._middle())
         if what == "common":
-            return Message("layers", {}, self._leaving(whole(question, "upto", most=len(self.computation.layers))))
+            self._go_to(whole(question, "finished"))
+            upto = whole(question, "upto", most=len(self.computation.layers))
+            return Message("layers", {}, self._leaving(upto))
         served = self.best if what == "best" else [] if self.judge is None else self.judge.common
         return Message("layers", {}, self._named(served))
 

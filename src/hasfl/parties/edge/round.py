@@ -103,6 +103,8 @@ class Round:
     def collect(self) -> dict[int, Batch]:
         """Steps a1 and a2: the activations of every device that is left."""
         fields = self.question.fields
+        for device in self.interval.cuts.keys() - set(fields["devices"]):
+            self.interval.leave(device)
         asked = zip(fields["devices"], fields["drawn"], fields["batch_sizes"], strict=True)
         base = {"interval": self.interval.number, "round": self.number}
         questions = {
@@ -185,7 +187,7 @@ class Round:
         return Pass(middle, common, {d: part.mean() for d, part in zip(batches, each, strict=True)})
 
     def return_gradients(self, batches: Mapping[int, Batch], done: Pass) -> dict[int, Answer]:
-        """Steps a4 and a5: devices take gradients back; with clipping, they step when they know the factor."""
+        """Steps a4 and a5. With clipping, devices step when they know the factor."""
         base = {"interval": self.interval.number, "round": self.number}
         sent = {
             device: {} if batch.received.grad is None else {"gradient": batch.received.grad}
@@ -234,9 +236,7 @@ class Round:
         )
         factors, common = self.computation.updates.clip_factors(squares, squared_norm(mean, nothing))
         by_device = dict(zip(answers, factors, strict=True))
-        self.ask(
-            {d: Message("step", {**base, "factor": float(factor)}) for d, factor in by_device.items()}
-        )
+        self.ask({d: Message("step", {**base, "factor": float(factor)}) for d, factor in by_device.items()})
         clipped = {d: [scaled(layer, by_device[d]) for layer in own[d]] for d in own}
         return clipped, [scaled(layer, common) for layer in mean]
 
@@ -253,9 +253,7 @@ class Round:
             "device_forward": {str(d): batch.seconds for d, batch in batches.items()},
             "activation_upload": {str(d): batch.up_seconds for d, batch in batches.items()},
             "gradient_download": {str(d): answer.down_seconds for d, answer in finished.items()},
-            "device_backward": {
-                str(d): number(answer.message, "seconds") for d, answer in finished.items()
-            },
+            "device_backward": {str(d): number(answer.message, "seconds") for d, answer in finished.items()},
         }
 
 

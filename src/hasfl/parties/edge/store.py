@@ -62,9 +62,13 @@ class EdgeStore:
         """The layers after so many intervals; None if they are not kept."""
         if self.folder is None:
             kept = self.memory.get(finished)
-            return None if kept is None else Kept(
-                [state.map(Tensor.clone) for state in kept.common],
-                RunningMean(kept.running.count, [s.map(Tensor.clone) for s in kept.running.states]),
+            return (
+                None
+                if kept is None
+                else Kept(
+                    [state.map(Tensor.clone) for state in kept.common],
+                    RunningMean(kept.running.count, [s.map(Tensor.clone) for s in kept.running.states]),
+                )
             )
         path = self.folder / f"interval-{finished}.safetensors"
         if not path.exists():

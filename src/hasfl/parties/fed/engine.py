@@ -7,7 +7,7 @@ activations nor labels nor samples ever come here.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,7 @@ class NetworkedEngine:
         if not self.begun:
             self._begin(order)
         self._replicas = None
+        self.cuts = {device: self.cuts[device] for device in order.devices.tolist() if device in self.cuts}
         seconds = self.patience(order)
         question = Message(
             "train",
@@ -101,6 +102,7 @@ class NetworkedEngine:
     def _begin(self, order: Order) -> None:
         """Step b3: everybody gets the layers that the plan gives him."""
         cuts = dict(zip(order.devices.tolist(), order.plan.cuts.tolist(), strict=True))
+        held = len(self.shared)
         self._take_from_edge(self.depth)
         base = {"interval": self.finished}
         questions = {
@@ -113,7 +115,7 @@ class NetworkedEngine:
             raise IntervalLost("no device took its layers")
         for device, answer in answers.items():
             self.resources[device] = answer.message.fields.get("resources", {})
-        self._ask_edge(self._beginning_of_edge(), PATIENCE)
+        self._ask_edge(self._beginning_of_edge(held), PATIENCE)
         self.shared, self.running.states = self.shared[: self.depth], self.running.states[: self.depth]
         self.begun = True
 
@@ -122,19 +124,18 @@ class NetworkedEngine:
         held = len(self.shared)
         if depth <= held:
             return
-        tensors = self._ask_edge(Message("give", {"what": "common", "upto": depth}), PATIENCE).tensors
+        question = Message("give", {"what": "common", "upto": depth, "finished": self.finished})
+        tensors = self._ask_edge(question, PATIENCE).tensors
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith(OF_THE_MEAN)}
         means = {n.removeprefix(OF_THE_MEAN): tensors[n] for n in tensors.keys() - own.keys()}
         self.shared += self.computation.states(own, first=held, count=depth - held)
         if self.running.count:
-            self.running.states += self.computation.states(
-                means, first=held, count=depth - held, slots=False
-            )
+            self.running.states += self.computation.states(means, first=held, count=depth - held, slots=False)
 
-    def _beginning_of_edge(self) -> Message:
-        """The layers from the lowest cut on that the fed server holds; the edge server has the others."""
+    def _beginning_of_edge(self, held: int) -> Message:
+        """The layers from the lowest cut on that the fed server held alone; the edge server has the others."""
         lowest = min(self.cuts.values())
-        tensors = self.computation.named(self.shared[lowest:], first=lowest)
+        tensors = self.computation.named(self.shared[lowest:held], first=lowest)
         means = self.computation.named(self.running.states[self.depth :], first=self.depth)
         tensors |= {OF_THE_MEAN + name: tensor for name, tensor in means.items()}
         fields = {
@@ -188,7 +189,7 @@ class NetworkedEngine:
         """Steps b1 and b2. The edge server has kept its layers on disk before the average counts."""
         mean = self.replicas().mean()
         self._ask_edge(Message("finish", {"interval": self.finished}), PATIENCE)
-        self.shared, self._replicas = mean, None
+        self.shared, self._replicas, self.begun = mean, None, False
         self.finished += 1
         if self.computation.serving.averages:
             self.running.take(mean)
@@ -202,26 +203,21 @@ class NetworkedEngine:
         cuts = self._cuts_for_judging()
         self.links.ask(
             {
-                device: Message("take", {"model": "served", "cut": cut}, self.computation.named(private[:cut]))
+                device: Message(
+                    "take", {"model": "served", "cut": cut}, self.computation.named(private[:cut])
+                )
                 for device, cut in cuts.items()
             },
             PATIENCE,
         )
         fields = {"depth": len(private), "cuts": {str(d): c for d, c in cuts.items()}, "held_out": held_out}
-        judged = self._ask_edge(
-            Message("evaluate", fields, self.computation.named(private)), PATIENCE * 10
-        )
+        judged = self._ask_edge(Message("evaluate", fields, self.computation.named(private)), PATIENCE * 10)
         self.served = self._measured(private, judged)
         return self._evaluation(judged)
 
     def _present_mean(self) -> list[LayerState]:
         """The private layers as an aggregation would make them now."""
-        return self.shared if not self.begun or self.finished_just_now else self.replicas().mean()
-
-    @property
-    def finished_just_now(self) -> bool:
-        """Whether an interval has ended and the next one has not begun."""
-        return self._replicas is None and not self.begun
+        return self.replicas().mean() if self.begun else self.shared
 
     def _cuts_for_judging(self) -> dict[int, int]:
         """All devices that are present; those without a cut take the lowest one."""
@@ -294,7 +290,9 @@ class NetworkedEngine:
         self.shared = self._restored(tensors, values, "")
         self.running = RunningMean(int(values["averaged"]), self._restored(tensors, values, ".mean."))
         best = values["best"]
-        self.best = BestModel(*best, self._restored(tensors, values, ".best.")) if best else BestModel()
+        self.best = (
+            BestModel(best[0], best[1], self._restored(tensors, values, ".best.")) if best else BestModel()
+        )
         self.finished, self.begun, self.cuts = int(values["finished"]), False, {}
 
     def _restored(

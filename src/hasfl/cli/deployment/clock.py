@@ -1,0 +1,180 @@
+"""The command `clock`: predicted beside measured seconds of a run on machines."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import typer
+
+from hasfl.cli.runs import Run
+from hasfl.cli.training import AsJson
+from hasfl.errors import InputError
+from hasfl.record import EDGE, MeasuredRound, RoundRecord
+
+SPLIT_STEPS = (
+    "device_forward",
+    "activation_upload",
+    "server_forward",
+    "server_backward",
+    "gradient_download",
+    "device_backward",
+)
+EXCHANGE_STEPS = ("submodel_upload", "submodel_download")
+BESIDE_TRAINING = ("reading", "evaluation")  # the names of their phases begin so
+WHOLE = "whole_round"  # everything on the wall, aggregations, planning and checkpoints included
+Pair = tuple[float, float]  # predicted and measured seconds
+
+
+def clock(run: Run, as_json: AsJson = False) -> None:
+    """Compare the predicted seconds of a run on machines with the measured ones.
+
+    The first interval does not count: its plan was made before anything was measured.
+    """
+    from hasfl.runner.stored_runs import find_run
+
+    path = find_run(run)
+    records, names = _read(path)
+    report = ClockReport.of(records, names)
+    if as_json:
+        typer.echo(json.dumps(asdict(report)))
+    else:
+        from hasfl.cli.deployment.clock_view import show_clock
+
+        show_clock(report, path.name)
+
+
+def _read(path: Path) -> tuple[list[RoundRecord], tuple[str, ...]]:
+    """The records of a run's measured rounds, without the first interval, and the names of its devices."""
+    from hasfl.reporting.store import RunFolder
+    from hasfl.runner.stored_runs import stored_scenario
+
+    with RunFolder.open(path) as folder:
+        records, names = folder.records(), stored_scenario(folder).draw().names
+    if not any(record.measured for record in records):
+        raise InputError(
+            f"{path} must be a run on machines, but nothing was measured in it, as in every simulation: "
+            f"hasfl show {path} tells its virtual time"
+        )
+    first = next((record.round for record in records if record.aggregated), len(records))
+    counted = [record for record in records if record.round > first and record.measured]
+    if not counted:
+        raise InputError(f"{path} must have rounds after its first interval, but has none yet: let it go on")
+    return counted, names
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Medians over rounds, and how far predictions were off: |predicted − measured| / measured."""
+
+    predicted: float  # seconds
+    measured: float  # seconds
+    error: float  # median
+    error_90: float  # 90th percentile
+    rounds: int
+
+    @classmethod
+    def of(cls, pairs: Iterable[Pair]) -> Self | None:
+        """Compare pairs of one round each; None if nothing was measured."""
+        taken = np.array([pair for pair in pairs if pair[1] > 0])
+        if not taken.size:
+            return None
+        predicted, measured = taken.T
+        errors = np.abs(predicted - measured) / measured
+        median, most = np.quantile(errors, [0.5, 0.9])
+        return cls(
+            float(np.median(predicted)), float(np.median(measured)), float(median), float(most), len(taken)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReport:
+    """Predicted against measured seconds of a run."""
+
+    rounds: int
+    spans: Mapping[str, Compared]  # of what parties do together
+    steps: Mapping[str, Compared]  # of the slowest party in each step
+    devices: Mapping[str, Mapping[str, Compared]]  # by device or edge server, then by step
+    dropped: Sequence[tuple[int, str, str]]  # round, device, reason
+
+    @classmethod
+    def of(cls, records: Sequence[RoundRecord], names: Sequence[str]) -> Self:
+        """Compare records of measured rounds."""
+        rounds = [record.measured for record in records if record.measured is not None]
+        parties = sorted({party for each in rounds for of in each.measured.values() for party in of})
+        steps = (*SPLIT_STEPS, *EXCHANGE_STEPS)
+        return cls(
+            len(rounds),
+            _compared({name: _span_pairs(records, name) for name in _span_names(records)}),
+            _compared({step: [_slowest(each, step) for each in rounds] for step in steps}),
+            {
+                _name(party, names): _compared(
+                    {step: [_of_party(each, step, party) for each in rounds] for step in steps}
+                )
+                for party in parties
+            },
+            [
+                (record.round, _name(party, names), reason)
+                for record in records
+                if record.measured
+                for party, reason in record.measured.dropped.items()
+            ],
+        )
+
+
+def _compared(pairs: Mapping[str, Iterable[Pair]]) -> dict[str, Compared]:
+    found = {name: Compared.of(of) for name, of in pairs.items()}
+    return {name: compared for name, compared in found.items() if compared is not None}
+
+
+def _name(party: int, names: Sequence[str]) -> str:
+    if party == EDGE:
+        return "edge server"
+    return names[party] if party < len(names) else f"device {party}"
+
+
+def _of_party(round: MeasuredRound, step: str, party: int) -> Pair:
+    predicted, measured = round.predicted.get(step, {}), round.measured.get(step, {})
+    return (predicted[party], measured[party]) if party in predicted and party in measured else (0.0, 0.0)
+
+
+def _slowest(round: MeasuredRound, step: str) -> Pair:
+    """The longest predicted and the longest measured time of a step, among parties that have both."""
+    both = [_of_party(round, step, party) for party in round.measured.get(step, {})]
+    return max((pair[0] for pair in both), default=0.0), max((pair[1] for pair in both), default=0.0)
+
+
+def _span_names(records: Sequence[RoundRecord]) -> list[str]:
+    return [*dict.fromkeys(name for each in records if each.measured for name in each.measured.spans), WHOLE]
+
+
+def _span_pairs(records: Sequence[RoundRecord], name: str) -> list[Pair]:
+    if name == WHOLE:
+        return _whole_rounds(records)
+    return [
+        (_predicted_span(each, name), each.measured.spans.get(name, 0.0)) for each in records if each.measured
+    ]
+
+
+def _predicted_span(record: RoundRecord, name: str) -> float:
+    """What was predicted for all parties together, where each step waits for the slowest."""
+    assert record.measured is not None
+    if name in EXCHANGE_STEPS:
+        return max(record.measured.predicted.get(name, {}).values(), default=0.0)
+    if name in BESIDE_TRAINING:
+        return sum(seconds for phase, seconds in record.phases.items() if phase.startswith(f"{name}_"))
+    return sum(record.phases.get(step, 0.0) for step in SPLIT_STEPS)
+
+
+def _whole_rounds(records: Sequence[RoundRecord]) -> list[Pair]:
+    """The mean seconds of a round, one pair for each whole interval, because exchanges come once in it."""
+    pairs, predicted, measured, rounds = [], 0.0, 0.0, 0
+    for record in records:
+        predicted, rounds = predicted + record.seconds, rounds + 1
+        measured += record.measured.seconds if record.measured else 0.0
+        if record.aggregated:
+            pairs.append((predicted / rounds, measured / rounds))
+            predicted, measured, rounds = 0.0, 0.0, 0
+    return pairs

@@ -1,0 +1,111 @@
+"""The long-lived process of the edge server: it joins sessions, answers the fed server, and asks devices."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from hasfl.deployment.channels import EDGE, FED
+from hasfl.deployment.sessions.answering import Pace, ServerPlace, Stop, answer_questions
+from hasfl.deployment.sessions.asking import PartyServer
+from hasfl.deployment.sessions.offers import Offer, SessionDesk
+from hasfl.parties import links
+from hasfl.parties.links import Links, Refused
+from hasfl.parties.messages import Message
+
+BEGIN = "begin"  # the kind of question that may bring the devices' tokens
+CONNECTING_SECONDS = 3.0  # that the next question waits for devices whose tokens are new
+
+log = logging.getLogger(__name__)
+
+
+class EdgeParty(Protocol):
+    """What the edge server computes."""
+
+    def from_fed(self, question: Message) -> Message:
+        """Answer the fed server; this may ask devices."""
+
+
+class EdgeWorker:
+    """Listens for devices, and joins the sessions that it is offered at its socket: `with EdgeWorker(…): …`.
+
+    Every session gets a party of its own, which asks devices over the given links.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        certificates: Path,
+        state: Path,
+        make_party: Callable[[Offer, Links], EdgeParty],
+        *,
+        hello: Callable[[], Mapping[str, Any]] = dict,
+        pace: Pace | None = None,
+    ) -> None:
+        self._certificates = certificates
+        self._make_party = make_party
+        self._hello = hello
+        self._pace = pace
+        self.devices = PartyServer(EDGE, address, certificates)
+        log.info("waits for devices at port %d", self.devices.port)
+        try:
+            self._desk = SessionDesk(state, self._hold)
+        except BaseException:
+            self.devices.close()
+            raise
+
+    def close(self) -> None:
+        """End the session, take no more offers, and let the devices go."""
+        self._desk.close()
+        self.devices.close()
+
+    def __enter__(self) -> "EdgeWorker":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _hold(self, offer: Offer, stop: Stop) -> None:
+        """Take part in a session."""
+        hello = {**self._hello(), "party": links.EDGE, "token": offer.token}
+        asked = _Asked(self._make_party(offer, self.devices), self.devices)
+        try:
+            place = ServerPlace(FED, offer.fed, self._certificates)
+            answer_questions(place, hello, asked.from_fed, stop, pace=self._pace)
+        finally:
+            self.devices.allow_only({})
+
+
+class _Asked:
+    """The party of a session, and the devices that may connect in it."""
+
+    def __init__(self, party: EdgeParty, devices: PartyServer) -> None:
+        self._party = party
+        self._devices = devices
+        self._expected: frozenset[int] = frozenset()  # devices that had no time to connect yet
+
+    def from_fed(self, question: Message) -> Message:
+        """Answer the fed server."""
+        if question.kind != BEGIN and self._expected:
+            self._devices.wait_until_present(self._expected, CONNECTING_SECONDS)
+            self._expected = frozenset()
+        if question.kind != BEGIN or "tokens" not in question.fields:
+            return self._party.from_fed(question)
+        tokens = _tokens(question)
+        answer = self._party.from_fed(question)
+        self._devices.allow_only(tokens)
+        self._expected = frozenset(tokens)
+        return answer
+
+
+def _tokens(question: Message) -> dict[int, str]:
+    """The tokens of the devices that take part, by their index."""
+    tokens = question.fields["tokens"]
+    if not isinstance(tokens, Mapping) or not all(
+        name.isascii() and name.isdecimal() and isinstance(token, str) for name, token in tokens.items()
+    ):
+        raise Refused(f"tokens of {question.kind!r} must hold a text for each device, by its index")
+    return {int(name): token for name, token in tokens.items()}
