@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+READY_TO_DEPLOY := .venv/.ready-to-deploy
 
 .PHONY: help demo test test-all check lint types coverage bench bless clean
 
@@ -16,6 +17,11 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
+# Flower and gRPC, for deployments; `make demo` does without them.
+$(READY_TO_DEPLOY): $(READY) requirements-deploy.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-deploy.lock
+	@touch $@
+
 DEMO := hasfl,hasfl-bcd,fl,sfl,b=16+cut=2,rbs+rms
 
 demo: $(READY)  ## Train six strategies on twenty unequal devices and say who is first
@@ -25,7 +31,7 @@ demo: $(READY)  ## Train six strategies on twenty unequal devices and say who is
 # One thread for each of the two workers: trainings in tests are too small for more.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
 
-test: $(READY)  ## Run the quick tests and require 95 % coverage of the deciding wing
+test: $(READY_TO_DEPLOY)  ## Run the quick tests and require 95 % coverage of the deciding wing
 	$(PYTEST) -m "not slow" --cov --cov-report=
 	$(BIN)/coverage report --fail-under=95
 
@@ -34,17 +40,17 @@ test-all: test  ## Run the quick tests, then the slow ones: long matrices, kille
 
 check: lint types test-all  ## Everything a change must pass
 
-lint: $(READY)  ## ruff, format and rules
+lint: $(READY_TO_DEPLOY)  ## ruff, format and rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(READY)  ## mypy, strict
+types: $(READY_TO_DEPLOY)  ## mypy, strict
 	$(BIN)/mypy
 
-bench: $(READY)  ## Run the benchmarks and print their reports
+bench: $(READY_TO_DEPLOY)  ## Run the benchmarks and print their reports
 	@for script in benchmarks/bench_*.py; do $(BIN)/python -m benchmarks.$$(basename $$script .py) || exit 1; done
 
-bless: $(READY)  ## Write the shipped layer tables anew; review the diff
+bless: $(READY_TO_DEPLOY)  ## Write the shipped layer tables anew; review the diff
 	$(BIN)/python -m hasfl.profiling.shipped
 
 clean:  ## Remove what the other targets made

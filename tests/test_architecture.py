@@ -44,11 +44,18 @@ MAY_IMPORT = {
     "forecasting": HALL | {"theory"},
     "training": HALL | {"theory", "readings", "forecasting"},
     "reporting": HALL | {"theory"},
+    "parties": HALL
+    | {"state", "together", "serving", "engines", "readings", "networks", "data"}
+    | {"training", "reporting"},  # protocols of the loop; files that a crash leaves whole
     **dict.fromkeys(HALL, HALL),
     **dict.fromkeys(GROUND, GROUND),
 }
-FREE = {"__init__", "__main__", "runner", "runs", "cli"}  # may import every room
-LATER = {"runner": {"runs", "cli"}, "runs": {"cli"}}  # but not these
+FREE = {"__init__", "__main__", "runner", "runs", "deployment", "cli"}  # may import every room
+LATER = {  # but not these
+    "runner": {"runs", "deployment", "cli"},
+    "runs": {"deployment", "cli"},
+    "deployment": {"cli"},
+}
 TORCH = {
     "networks",
     "data",
@@ -58,8 +65,10 @@ TORCH = {
     "serving",
     "engines",
     "readings",
+    "parties",
     "runner",
     "runs",
+    "deployment",
 }
 PYDANTIC = {"documents"}  # rooms that import documents get it from there
 MOST_FILES = 9  # in a folder, so that a reader can take them in at a glance
@@ -108,6 +117,13 @@ def test_pydantic_stays_in_the_documents() -> None:
     for file, room in rooms().items():
         packages = {name.split(".")[0] for name in imported_names(file)}
         assert not {"pydantic", "pydantic_core"} & packages or room in PYDANTIC, file
+
+
+def test_the_network_stays_in_the_deployment() -> None:
+    for file, room in rooms().items():
+        packages = {name.split(".")[0] for name in imported_names(file)}
+        assert not {"grpc", "cryptography", "flwr"} & packages or room == "deployment", file
+        assert "flwr" not in packages or file.is_relative_to(ROOT / "deployment" / "flower"), file
 
 
 @pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - {"documents", "profiling"}))
@@ -188,7 +204,8 @@ def test_a_name_that_needs_torch_says_so_where_it_is_not_installed() -> None:
     ],
 )
 def test_no_torch_without_need(code: str) -> None:
-    check = f"{code}; import sys; assert 'torch' not in sys.modules"
+    heavy = {"torch", "grpc", "cryptography", "flwr"}
+    check = f"{code}; import sys; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True, cwd=ROOT.parents[1])
 
 

@@ -6,7 +6,7 @@ crosses after layer j, `_of` is layer j alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -76,6 +76,11 @@ class Profile:
         for field, values in arrays.items():
             if field.endswith("_upto"):
                 rising(field, values)
+
+    def with_halved_activations(self) -> Self:
+        """The costs where activations and their gradients are sent with half as many bits."""
+        halved = {name: getattr(self, name) / 2 for name in ("activation_bits_at", "gradient_bits_at")}
+        return replace(self, **halved)
 
     @classmethod
     def of(cls, layers: Sequence[Layer], *, optimizer: str | float = "sgd") -> Self:

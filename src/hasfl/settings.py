@@ -198,6 +198,7 @@ class Machine:
     device: str = "cpu"  # or "cuda", or "cuda:1" for the second GPU
     precision: Literal["float32", "bfloat16"] = "float32"  # on a GPU, float32 products use TF32
     report_every: int | None = None  # rounds whose losses are read at once; None: 1, or the interval on a GPU
+    wire: Literal["float32", "float16"] = "float32"  # of activations and gradients between real machines
 
     def __post_init__(self) -> None:
         if self.report_every is not None:

@@ -1,18 +1,24 @@
 """`hasfl compare`: who converged where, or who reached the goal first; nothing is trained twice."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from rich.console import Console
 
-from hasfl.cli.comparison_view import ConvergenceRow, show_convergence
+from hasfl.cli.comparison_view import MOST_GROUPS, ConvergenceRow, _plan_table, show_convergence
+from hasfl.plan import Plan
 from hasfl.reporting.metrics import Spread, outcome
 from hasfl.reporting.store import RunFolder
 from hasfl.reporting.time_to_goal import finish
+from hasfl.runs.comparison import ChosenPlan
+from hasfl.theory.paradigms import SPLIT
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl
 from tests.runner.scenarios import files, write
+from tests.training.fakes import small_fleet, small_profile
 
 
 def test_a_comparison(hasfl: Hasfl, tmp_path: Path) -> None:
@@ -92,6 +98,40 @@ def test_a_race_of_some_devices_says_how_many_they_are(hasfl: Hasfl, tmp_path: P
     assert "What sfl gave the 2 of 4 devices that took part (round" in shown.out
     assert "2 of 4 devices take part" in shown.err
     assert shown.err.splitlines()[:2] == ["loading digits", "cutting small-cnn"]
+    alone = write(tmp_path, RACE | {"training.participation": "0.25"})
+    shown = hasfl("compare", alone, "--out", tmp_path / "alone", "--strategies", "sfl")
+    assert "What sfl gave the one device of 4 that took part (round" in shown.out
+    assert "1 of 4 devices takes part" in shown.err
+
+
+def test_every_line_of_a_comparison_says_whose_it_is(hasfl: Hasfl, tmp_path: Path) -> None:
+    shown = hasfl("compare", write(tmp_path, RACE), "--out", tmp_path, "--strategies", "sfl,fl").err
+    names = [line.partition(":")[2].split(",")[0].split(":")[0].strip() for line in shown.splitlines()]
+    numbers = [line.partition(":")[0] for line in shown.splitlines()]
+    assert list(dict.fromkeys(zip(numbers, names, strict=True))) == [("1 of 2", "sfl"), ("2 of 2", "fl")]
+
+
+def test_of_many_groups_the_slowest_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every device is a group of its own here, and the first ones are the fastest."""
+    devices = 30
+    fleet = replace(small_fleet(devices), flops=np.linspace(100.0, 10.0, devices))
+    plan = ChosenPlan(
+        strategy="hasfl",
+        seed=0,
+        round=9,
+        plan=Plan.uniform(devices, batch_size=4, cut=1),
+        fleet=fleet,
+        all_devices=devices,
+        profile=small_profile(),
+        paradigm=SPLIT,
+    )
+    latency = plan.latency(plan.plan)
+    slowest = np.argsort(-(latency.up + latency.down))[:MOST_GROUPS]
+    Console(width=120).print(_plan_table(plan))
+    shown = capsys.readouterr().out
+    rows = [line.split()[0] for line in shown.splitlines() if "FLOPS" in line]
+    assert rows == [fleet.names[i] for i in slowest]
+    assert f"the {MOST_GROUPS} slowest of {devices} groups of devices, slowest first" in shown
 
 
 def test_a_race_that_nobody_wins(hasfl: Hasfl, tmp_path: Path) -> None:

@@ -296,6 +296,23 @@ def test_time_may_run_out(hasfl: Hasfl) -> None:
     assert 0 <= printed["lower_bound"] <= printed["objective"]
 
 
+def test_what_takes_long_says_what_it_does(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal, for every plan that is made; elsewhere nothing is added to the output."""
+    told = list[str]()
+    monkeypatch.setattr("rich.status.Status.update", lambda self, words: told.append(words))
+    done = hasfl("plan", write(tmp_path, raw()), "--why", "--interval", "5,15", "--sensitivity")
+    assert done.err == ""
+    assert told[:2] == [f"planning with an aggregation every {interval} rounds" for interval in (5, 15)]
+    plans = 1 + 3 + 6 * 3  # without an upgrade, with one of the edge server, with one of a device
+    upgrades = [words for words in told if words.startswith("looking for the best upgrade")]
+    assert [words.split(",")[0].partition(": ")[2] for words in upgrades] == [
+        f"plan {number} of {plans}" for number in range(1, plans + 1)
+    ]
+    assert told[-1] == "planning with wrong constants"
+
+
 def test_why(hasfl: Hasfl, tmp_path: Path) -> None:
     path = write(tmp_path, raw())
     shown = hasfl("plan", path, "--why").out

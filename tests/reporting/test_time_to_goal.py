@@ -68,7 +68,7 @@ def test_rare_judgements_make_no_curve(judged: int) -> None:
     rare = [replace(each, held_out_accuracy=None) if each in unjudged else each for each in rare]
     _, curves = race_picture({"sfl": raced([0.1, 0.3, 0.6]), "hasfl": rare}, 0.5, seed=0).axes
     lines = {line.get_label(): np.asarray(line.get_data()) for line in curves.get_lines()}
-    marks = [line.get_ydata()[0] for line in curves.get_lines() if line.get_marker() == "o"]
+    marks = [np.asarray(line.get_ydata())[0] for line in curves.get_lines() if line.get_marker() == "o"]
     more = 5.0 if judged < 3 else 0.0  # percent: the test set is easier here
     assert lines["sfl"][1] == pytest.approx([10 + more, 30 + more, 60 + more])
     assert len(lines["hasfl"][1]) == (5 if judged < 3 else 3)

@@ -246,7 +246,9 @@ def test_the_constants_of_a_run_are_those_that_it_read_last(trained: Path) -> No
     reached = run.scenario.stop.goal().met_by(run.records)
     assert reached is not None
     assert planned.rounds == run.endless_rounds(asked.problem.profile, reached.round)
-    assert f"which the run reached in round {reached.round}" in " ".join(asked.remarks)
+    told = " ".join(asked.remarks)
+    assert f" % on held-out samples, which the run reached in round {reached.round}." in told
+    assert "The training time, without judging and readings, is that to " in told
     alone = read_question(None, run=trained / "runs" / "read")
     assert equal(alone.problem.constants, planned)
     assert equal(alone.problem.profile, asked.problem.profile)

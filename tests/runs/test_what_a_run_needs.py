@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from hasfl.runner.fingerprint import fingerprint
 from hasfl.runner.simulation import Simulation, simulate
 from tests.cli.conftest import Hasfl, Outcome
 from tests.engines.simulations import images, unequal_fleet
@@ -128,7 +127,7 @@ class Tripling(torch.nn.Module):
 def test_marks_are_those_of_data_and_model_alone() -> None:
     def marks(shares: int = 4, activation: torch.nn.Module | None = None, **settings: int) -> dict[str, str]:
         made = simulation(shares, activation, **settings)
-        return dict(fingerprint(made))
+        return dict(made.marks)
 
     def simulation(shares: int, activation: torch.nn.Module | None, **settings: int) -> Simulation:
         data = images()

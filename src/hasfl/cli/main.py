@@ -12,6 +12,7 @@ import typer
 from hasfl import __version__
 from hasfl.cli.deployment.clock import clock
 from hasfl.cli.deployment.keys import keys
+from hasfl.cli.deployment.serve import serve
 from hasfl.cli.plans.command import plan
 from hasfl.cli.runs import export, runs, show
 from hasfl.cli.training import AsJson, compare, data, train
@@ -140,3 +141,4 @@ def _shape(text: str | None) -> list[int] | None:
 
 for verb in (plan, data, train, compare, runs, show, clock, export, keys):
     app.command()(verb)
+app.add_typer(serve, name="serve")

@@ -23,9 +23,9 @@ from hasfl.training.forecaster import LEAST_EVALUATIONS
 from hasfl.units import BITS_PER_BYTE, format_seconds, format_size
 
 if TYPE_CHECKING:
-    from hasfl.runner.simulation import Simulation
     from hasfl.runs.dry_run import Forecast
     from hasfl.runs.request import RunRequest
+    from hasfl.runs.run import Prepared
 
 WIDE = 100  # columns of a terminal that has room for a bar, and for which of several runs it is
 LEFT = "left"  # the last word of a live line that ends in the time left
@@ -111,16 +111,16 @@ class TrainingView:
         """Something that the user should know about the run before it goes on."""
         self._say(f"{self.label}{sentence}")
 
-    def started(self, request: "RunRequest", simulation: "Simulation", last: RoundRecord | None) -> None:
+    def started(self, request: "RunRequest", prepared: "Prepared", last: RoundRecord | None) -> None:
         """A training begins, or goes on after a round."""
-        self.goal, self.accuracy = simulation.training.goal, ""
+        self.goal, self.accuracy = prepared.training.goal, ""
         self.outlook, self.announcements, self.judged = Outlook(self.goal), Announcements(), 0
-        self.story = PlanStory(simulation, short=self.runs > 1)
+        self.story = PlanStory(prepared, short=self.runs > 1)
         for record in self.before[: last.round] if last else ():
             self._look_ahead(record)
         where = f", from round {last.round} on" if last else ""
         self._say(f"{self._called(request)}: training{where}")
-        for layer, reason in simulation.looped_layers.items():
+        for layer, reason in prepared.looped_layers.items():
             why = reason.partition("; ")[0]  # the rest is about parts of torch
             self._say(f"{self.label}layer {layer!r} is trained for one device after the other: {why}")
         for line in self.story.beginning():

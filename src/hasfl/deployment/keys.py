@@ -213,7 +213,7 @@ def _certificate(
     if addresses is not None:
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
         builder = builder.add_extension(addresses, critical=False)
-    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     return builder.sign(authority.key, hashes.SHA256())
 
 

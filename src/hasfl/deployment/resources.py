@@ -36,6 +36,7 @@ FADING = 0.5  # how much less an interval counts than the one after it
 OUTLIER = 1.5  # a value that differs from the median by this factor may be left out
 TRANSFERS = 64  # of one link in one interval that are kept
 SPREAD = 4.0  # the largest transfer must have so many times the bits of the smallest, to tell both numbers
+TELLING = 1 / 3  # the bits of the largest transfer must take so many times the latency, to tell the rate
 FEWEST = 4  # transfers that tell both numbers
 UNMEASURED_RATE = 100e6  # bit/s, of a link before its first transfer
 # Files of a control group, by its controllers: the limit, the use, and the cached files in memory.stat.
@@ -105,7 +106,7 @@ class LinkSpeed:
 
 
 def fit_link(transfers: Sequence[Transfer], known: LinkSpeed) -> LinkSpeed:
-    """The speed of a link from its last transfers; one transfer in four may be an outlier.
+    """The speed of a link from its last transfers; a few outliers among them do no harm.
 
     Small messages tell the latency, and large ones the rate. If all messages have about the same size, they
     tell only one of the two numbers: the one that takes more of their time. The other one stays as `known`.
@@ -116,7 +117,7 @@ def fit_link(transfers: Sequence[Transfer], known: LinkSpeed) -> LinkSpeed:
     if len(transfers) >= FEWEST and bits.max() >= SPREAD * bits.min():
         pace = _slope(bits, seconds)
         latency = _latency(bits, seconds, pace)
-        if pace > 0 and pace * bits.max() > latency:
+        if pace > 0 and pace * bits.max() > TELLING * latency:
             return LinkSpeed(1 / pace, latency)
         return LinkSpeed(known.rate, _latency(bits, seconds, 1 / known.rate))
     if float(np.median(bits)) / known.rate < known.latency:

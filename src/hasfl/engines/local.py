@@ -110,6 +110,11 @@ class LocalEngine(ABC):
         """Nothing: the time that a simulation takes tells nothing of a device."""
         return None
 
+    @property
+    def can_save(self) -> bool:
+        """Always: everything is here."""
+        return True
+
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """The state for `restore`: all tensors as arrays, and plain values."""
         tensors = dict(self.state.saved())

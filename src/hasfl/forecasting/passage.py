@@ -1,6 +1,6 @@
 """The evaluation that will be the first to reach a goal.
 
-Training ends at the first evaluation that is good enough. A single evaluation is off by its error, so each
+Training ends at the first evaluation that is good enough. Single evaluations scatter about the curve, so each
 one that comes near the goal may be the one. If the curve is at z_k at the k-th evaluation ahead, then this
 evaluation reaches the goal with the probability Φ((z_k − goal)/error). The forecast is the first k at which
 the goal has been reached with a probability of one half.

@@ -11,9 +11,7 @@ import torch
 from torch import nn
 
 from hasfl.arrays import SHOWN, IntN
-from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.data import Dataset, partition, shares_of
-from hasfl.effort import TimeSpent
 from hasfl.engines.job import Job
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
@@ -21,36 +19,18 @@ from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.networks import LayeredModel, layered
-from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
 from hasfl.profiling.costs import count_layers
 from hasfl.readings.in_process import InProcessReader
 from hasfl.readings.probe import Probe
-from hasfl.readings.sources import (
-    ConstantsSource,
-    EstimatedConstants,
-    FixedConstants,
-    TrackedConstants,
-    first_estimates,
-    settled,
-)
+from hasfl.runner.assembling.training import Holdings, training_of
 from hasfl.runner.objectives import loss_and_metric
 from hasfl.seeds import Seeds
-from hasfl.serving.calibration import CALIBRATION_SAMPLES
 from hasfl.settings import Descent, Machine, Planning, Serving, Settings
 from hasfl.state.own_optimizer import optimizer, slots_per_weight
 from hasfl.state.training_data import TrainingData
 from hasfl.state.updates import Updates
-from hasfl.strategies.catalogue import strategy
-from hasfl.strategies.decider import StrategyDecider
-from hasfl.strategies.strategy import Strategy
-from hasfl.theory.paradigms import usual_participants
-from hasfl.theory.traffic import Arrangement
-from hasfl.training.clock import NOTHING, Cost, ModelledClock
-from hasfl.training.forecaster import Forecaster
-from hasfl.training.judging import Judging
 from hasfl.training.loop import Training
-from hasfl.training.observer import WorldObserver
 from hasfl.world import World
 
 ENGINES: dict[str, type[LocalEngine]] = {"simulated": SimulatedEngine, "reference": ReferenceEngine}
@@ -58,7 +38,6 @@ RAW_BITS = {
     torch.float32: 8.0,
     torch.int64: 16.0,
 }  # of one number of a raw sample: a pixel is a byte, a token two
-FIRST_BATCH = 16  # the batch size that the paper's constants are estimated for before there is a plan
 
 
 def settings_from(given: Mapping[str, Any]) -> Settings:
@@ -92,7 +71,7 @@ def assemble(
     job = _job(deepcopy(chain), data, _shares(shares, data, world.fleet.names, settings), settings)
     engine = ENGINES[settings.machine.engine](job)
     profile = Profile.of(layers, optimizer=slots_per_weight(job.updates.optimizer))
-    return _training(engine, world, profile, settings), engine
+    return training_of(engine, _reader(engine), _holdings(engine), world, profile, settings), engine
 
 
 def _require_dataset(data: object) -> None:
@@ -210,127 +189,19 @@ def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: S
     )
 
 
-def _training(engine: LocalEngine, world: World, profile: Profile, settings: Settings) -> Training:
-    chosen, data = strategy(settings.strategy), engine.job.data
-    observer = _observer(engine, chosen, world, profile, settings)
-    clock = ModelledClock(
-        profile=profile,
-        paradigm=chosen.paradigm,
-        sample_bits=RAW_BITS[data.x.dtype] * data.x[0].numel(),
-        keeps_mean=settings.serving.averages,
-    )
-    return Training(
-        engine=engine,
-        decider=StrategyDecider(chosen, Seeds(settings.seed), _last_new_plan(observer.source, settings)),
-        observer=observer,
-        clock=clock,
-        goal=settings.goal,
-        interval=settings.interval,
-        samples=data.sizes,
-        evaluate_every=settings.evaluate_every or settings.interval,
-        beforehand=_learnt_beforehand(observer, clock),
-        judging=_judging(engine) if settings.needs_held_out else None,
-        judges_always=settings.evaluate_every is not None,
-        forecaster=_forecaster(engine, observer, settings),
-        report_every=settings.machine.report_every or (settings.interval if settings.machine.on_gpu else 1),
-    )
-
-
-def _last_new_plan(source: ConstantsSource, settings: Settings) -> int | None:
-    """The last round that may begin with a new plan, where plans stay: the one after the last reading."""
-    if settings.planning.plans != "stay":
-        return None
-    reads = isinstance(source, TrackedConstants)
-    intervals = settled(settings.interval) if reads else first_estimates(settings.interval)[-1]
-    return intervals * settings.interval + 1
-
-
-def _observer(
-    engine: LocalEngine, chosen: Strategy, world: World, profile: Profile, settings: Settings
-) -> WorldObserver:
+def _reader(engine: LocalEngine) -> InProcessReader:
+    """Readings look at everything, because everything is here."""
     job = engine.job
-    observer = WorldObserver(
-        reader=InProcessReader(
-            Probe(
-                layers=engine.layers,
-                state=engine.state,
-                data=job.data,
-                updates=job.updates,
-                loss=job.loss,
-            )
-        ),
-        world=world,
-        paradigm=chosen.paradigm,
-        profile=profile,
-        samples=job.data.sizes,
-        rates=settings.rates,
-        max_batch=settings.max_batch,
-        target=settings.planning.target,
-        source=_source(chosen, world, profile, settings),
-    )
-    estimates = isinstance(observer.source, EstimatedConstants)
-    if estimates and (observer.samples[world.present(1)] < 2).all():
-        raise InputError(
-            f"{chosen.name} estimates the paper's constants in training, which no device can do with one "
-            "sample: give [constants], or more samples"
-        )
-    return observer
-
-
-def _source(chosen: Strategy, world: World, profile: Profile, settings: Settings) -> ConstantsSource:
-    """Where the constants come from. Algorithm 2 needs the paper's."""
-    if settings.known_constants is not None:
-        return FixedConstants(settings.known_constants)
-    if not chosen.uses_constants:
-        kind = BoundConstants if settings.kind_of_constants == "paper" else MeasuredConstants
-        return FixedConstants(kind.unknown(len(profile)))
-    stay = settings.planning.plans == "stay"
-    if chosen.of_the_paper or settings.kind_of_constants == "paper":
-        return EstimatedConstants(settings.interval, stay)
-    tracked = TrackedConstants.guessed(profile, usual_participants(world, chosen.paradigm), settings.interval)
-    return replace(tracked, stay=stay)
-
-
-def _learnt_beforehand(observer: WorldObserver, clock: ModelledClock) -> Cost:
-    """Estimate the paper's constants before the first plan; returns the cost.
-
-    No plan is in use yet, so passes are counted at cut 1. The model is the same everywhere.
-    """
-    devices = observer.world.present(1)
-    plan = Plan.uniform(len(devices), batch_size=FIRST_BATCH, cut=1)
-    order = Order(round=0, devices=devices, plan=plan, drawn=np.zeros_like(devices))
-    now = Arrangement(plan, observer.fleet(1, devices), depth=0)
-    learnt = observer.learn(order, TimeSpent(0.0, lambda effort: clock.reading(now, effort).seconds))
-    if learnt is None:
-        return NOTHING
-    return clock.reading(now, learnt.effort)
-
-
-def _forecaster(engine: LocalEngine, observer: WorldObserver, settings: Settings) -> Forecaster:
-    """Forecasts when training will reach its goal, by evaluations on the samples that are held out."""
-    return Forecaster(
-        goal=settings.goal,
-        evaluate_every=settings.evaluate_every or settings.interval,
-        interval=settings.interval,
-        held_out=sum(map(len, engine.job.data.held_out_shares)),
-        slowness=observer.slowness,
-        endless=_endless_rounds(settings),
+    return InProcessReader(
+        Probe(layers=engine.layers, state=engine.state, data=job.data, updates=job.updates, loss=job.loss)
     )
 
 
-def _endless_rounds(settings: Settings) -> float | None:
-    """R∞ of the goal; None where the constants are read, because readings do not tell it."""
-    known = settings.known_constants
-    return known.rounds if isinstance(known, MeasuredConstants) and settings.rounds_known else None
-
-
-def _judging(engine: LocalEngine) -> Judging:
-    """The samples of every device that an evaluation needs."""
+def _holdings(engine: LocalEngine) -> Holdings:
     data, calibration = engine.job.data, engine.calibration
-    measures = calibration is not None and calibration.drawn is not None
-    return Judging(
+    return Holdings.of(
+        data.sizes,
         held_out=np.array([len(own) for own in data.held_out_shares]),
-        calibrating=data.number_of_every_device(CALIBRATION_SAMPLES)
-        if measures
-        else np.zeros_like(data.sizes),
+        sample_bits=RAW_BITS[data.x.dtype] * data.x[0].numel(),
+        measures_norms=calibration is not None and calibration.drawn is not None,
     )

@@ -12,20 +12,24 @@ from torch import fx, nn
 
 from hasfl.engines.job import Job
 from hasfl.networks import LayeredModel
-from hasfl.runner.simulation import Simulation
 
 BYTES = 16  # of a mark
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object in memory, which is another one in every process
 KNOWN_PACKAGES = ("torch", "hasfl")  # classes of theirs are told by name, not by their code
 
 
-def fingerprint(simulation: Simulation) -> Mapping[str, str]:
+def fingerprint(job: Job) -> Mapping[str, str]:
     """A mark of the data with their shares, and a mark of the model without its weights."""
-    job = simulation.engine.job
-    return {"data": _mark(_bytes_of_data(job)), "model": _mark(_bytes_of_model(job.model))}
+    return {"data": mark(_bytes_of_data(job)), "model": mark_of_model(job.model)}
 
 
-def _mark(parts: Iterable[bytes | memoryview]) -> str:
+def mark_of_model(model: LayeredModel) -> str:
+    """A mark of what a model computes, whatever its weights."""
+    return mark(_bytes_of_model(model))
+
+
+def mark(parts: Iterable[bytes | memoryview]) -> str:
+    """A short mark of some bytes."""
     found = hashlib.blake2b(digest_size=BYTES)
     for part in parts:
         found.update(part)

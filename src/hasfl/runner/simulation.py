@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from hasfl.arrays import IntN
 from hasfl.data import Dataset
@@ -13,7 +14,9 @@ from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
+from hasfl.networks import LayeredModel
 from hasfl.runner.assembly import assemble, settings_from
+from hasfl.runner.fingerprint import fingerprint
 from hasfl.settings import Settings
 from hasfl.state.split_state import Weights
 from hasfl.training.loop import Training
@@ -40,9 +43,27 @@ class Simulation:
         model.load_state_dict(self.model())
 
     @property
+    def marks(self) -> Mapping[str, str]:
+        """Marks of data and model, by which a resumed run knows them again."""
+        return fingerprint(self.engine.job)
+
+    def model_input(self) -> Mapping[str, Any]:
+        """What `export` must know of the data: the form of a sample, and how many outputs it asks for."""
+        job = self.engine.job
+        return form_of_samples(job.model, job.data.x[:1])
+
+    @property
     def looped_layers(self) -> Mapping[str, str]:
         """Layers that are trained for one device after the other because of what they do, with the reason."""
         return self.engine.looped_layers
+
+
+def form_of_samples(model: LayeredModel, sample: Tensor) -> Mapping[str, Any]:
+    """The shape and the type of the samples that a model takes, and how many numbers it gives for one."""
+    with torch.inference_mode():
+        outputs = model.eval()(sample)
+    shape, dtype = sample.shape[1:], str(sample.dtype).removeprefix("torch.")
+    return {"shape": list(shape), "type": dtype, "outputs": outputs.shape[-1]}
 
 
 def simulate(

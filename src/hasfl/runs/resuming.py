@@ -13,10 +13,10 @@ from hasfl.errors import InputError
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import CHECKPOINT, RunFolder
-from hasfl.runner.simulation import Simulation
 from hasfl.runner.stored_runs import stored_scenario
 from hasfl.runs.request import RunRequest
 from hasfl.training.checkpoint import restore
+from hasfl.training.loop import Training
 
 MAY_DIFFER = {"training.device", "training.report_every", "training.checkpoint_seconds"}
 SHOWN = 3  # differences that a message names
@@ -82,7 +82,7 @@ def _shown(value: object) -> str:
 
 
 def back_to_checkpoint(
-    folder: RunFolder, simulation: Simulation, marks: Mapping[str, str], *, other_goal: bool
+    folder: RunFolder, training: Training, marks: Mapping[str, str], *, other_goal: bool
 ) -> Sequence[RoundRecord]:
     """Restore the last checkpoint, and return the records of the rounds before it.
 
@@ -96,15 +96,15 @@ def back_to_checkpoint(
         return []
     arrays, values = checkpoint
     if other_goal:
-        _require_allows(simulation.training.goal, records)
+        _require_allows(training.goal, records)
     with _as_fault_of_the_checkpoint(folder):
         changed = [part for part, mark in marks.items() if values[MARKS][part] != mark]
     _require_none(changed, folder)
     with _as_fault_of_the_checkpoint(folder):
         kept = records[: values["rounds"]]
-        restore(simulation.training, arrays, values, kept)
+        restore(training, arrays, values, kept)
     folder.require_rounds(values["rounds"])
-    if not simulation.training.goes_on:
+    if not training.goes_on:
         raise InputError(
             f"{folder.path} is trained for {len(kept)} rounds, and [stop] allows no further round: raise the "
             "budget to go on"

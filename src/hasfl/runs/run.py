@@ -1,31 +1,54 @@
 """A training that is kept in a folder: started, checkpointed, interrupted, resumed, finished."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 
-from hasfl.engines.job import Job
 from hasfl.engines.memory import held_memory
 from hasfl.errors import naming
 from hasfl.record import RoundRecord
 from hasfl.reporting.locked_folder import require_free
 from hasfl.reporting.metrics import Outcome, as_result, outcome
 from hasfl.reporting.store import MODEL, RunFolder
-from hasfl.runner.fingerprint import fingerprint
 from hasfl.runner.scenarios import simulation_of
-from hasfl.runner.simulation import Simulation
 from hasfl.runs.environment import environment
 from hasfl.runs.interruption import Interruption
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import MARKS, back_to_checkpoint, require_same
 from hasfl.runs.saved_model import MODEL_INPUT
+from hasfl.state.split_state import Weights
 from hasfl.training.checkpoint import saved
 from hasfl.training.loop import Training
 
 STOPPED = "interrupted after a whole round; --resume continues from there"
 STOPPED_AT_THE_END = "interrupted in the last round; the run is finished"
+
+
+class Prepared(Protocol):
+    """A training that is ready to run: a simulation, or parties on a network."""
+
+    @property
+    def training(self) -> Training:
+        """The loop and everybody who takes part in it."""
+
+    @property
+    def marks(self) -> Mapping[str, str]:
+        """Marks of data and model, by which a resumed run knows them again."""
+
+    @property
+    def looped_layers(self) -> Mapping[str, str]:
+        """Layers that are trained for one device after the other because of what they do, with the reason."""
+
+    def model(self) -> Weights:
+        """The model that is handed out, as the module's `state_dict` names its tensors."""
+
+    def model_input(self) -> Mapping[str, Any]:
+        """The form of a sample, and how many numbers the model gives for it."""
+
+
+Prepare = Callable[[RunRequest, Callable[[str], None]], Prepared]  # tells each step that may take a while
 
 
 class Watcher(Protocol):
@@ -43,7 +66,7 @@ class Watcher(Protocol):
     def remarks(self, sentence: str) -> None:
         """Something that the user should know about the run before it goes on."""
 
-    def started(self, request: RunRequest, simulation: Simulation, last: RoundRecord | None) -> None:
+    def started(self, request: RunRequest, prepared: Prepared, last: RoundRecord | None) -> None:
         """A training begins, or goes on after the round `last`."""
 
     def recorded(self, record: RoundRecord) -> None:
@@ -53,26 +76,33 @@ class Watcher(Protocol):
         """A training is over."""
 
 
-def carry_out(request: RunRequest, watcher: Watcher, *, resume: bool) -> Outcome:
+def simulated(request: RunRequest, tell: Callable[[str], None]) -> Prepared:
+    """A simulation of the request."""
+    return simulation_of(request.scenario(), folder=request.folder, tell=tell)
+
+
+def carry_out(
+    request: RunRequest, watcher: Watcher, *, resume: bool, prepare: Prepare = simulated
+) -> Outcome:
     """Train as requested. With `resume`, a run that the folder holds is continued."""
     watcher.asked(request)
     if resume and request.path.exists():
-        return _go_on(request, watcher)
+        return _go_on(request, watcher, prepare)
     require_free(request.path)  # before anything is computed
-    simulation = _prepared(request, watcher)
+    prepared = _prepared(request, watcher, prepare)
     watcher.prepares("planning")
     with naming(str(request.scenario_file)):
-        simulation.training.begin()  # before the folder is made: a failing first plan leaves none behind
+        prepared.training.begin()  # before the folder is made: a failing first plan leaves none behind
     with RunFolder.create(
         request.path,
         scenario_text=request.text,
         settings=request.settings(),
         environment=environment(),
     ) as folder:
-        return _train(folder, request, simulation, fingerprint(simulation), watcher)
+        return _train(folder, request, prepared, prepared.marks, watcher)
 
 
-def _go_on(request: RunRequest, watcher: Watcher) -> Outcome:
+def _go_on(request: RunRequest, watcher: Watcher, prepare: Prepare) -> Outcome:
     """Continue a run from its last checkpoint, unless it is finished and nothing else is asked for."""
     with RunFolder.open(request.path) as folder:
         other_goal = require_same(folder, request)
@@ -81,14 +111,14 @@ def _go_on(request: RunRequest, watcher: Watcher) -> Outcome:
             watcher.found(request)
             return outcome(request.strategy, folder.records())
         folder.lock()
-        simulation = _prepared(request, watcher)
-        marks = fingerprint(simulation)
-        kept = back_to_checkpoint(folder, simulation, marks, other_goal=other_goal)
-        simulation.training.begin()
+        prepared = _prepared(request, watcher, prepare)
+        marks = prepared.marks
+        kept = back_to_checkpoint(folder, prepared.training, marks, other_goal=other_goal)
+        prepared.training.begin()
         _say_what_is_repeated(folder, len(kept), watcher)
         folder.go_on_with(request.text, request.settings())
         folder.rewind(len(kept))
-        return _train(folder, request, simulation, marks, watcher, kept[-1] if kept else None)
+        return _train(folder, request, prepared, marks, watcher, kept[-1] if kept else None)
 
 
 def _say_what_is_repeated(folder: RunFolder, kept: int, watcher: Watcher) -> None:
@@ -101,16 +131,15 @@ def _say_what_is_repeated(folder: RunFolder, kept: int, watcher: Watcher) -> Non
         watcher.remarks(f"{rounds} trained again, because the last checkpoint is of round {kept}")
 
 
-def _prepared(request: RunRequest, watcher: Watcher) -> Simulation:
-    scenario = request.scenario()
+def _prepared(request: RunRequest, watcher: Watcher, prepare: Prepare) -> Prepared:
     with naming(str(request.scenario_file)):
-        return simulation_of(scenario, folder=request.folder, tell=watcher.prepares)
+        return prepare(request, watcher.prepares)
 
 
 def _train(
     folder: RunFolder,
     request: RunRequest,
-    simulation: Simulation,
+    prepared: Prepared,
     marks: Mapping[str, str],
     watcher: Watcher,
     last: RoundRecord | None = None,
@@ -121,12 +150,12 @@ def _train(
     after the round that ends training. So a run that gets a higher budget trains that round again, as a run
     does that had this budget from the beginning.
     """
-    training, seconds = simulation.training, request.scenario().training.checkpoint_seconds
+    training, seconds = prepared.training, request.scenario().training.checkpoint_seconds
     began = time.monotonic() - folder.elapsed_seconds()
     with Interruption() as interruption:
         if last is None:
             _save_checkpoint(folder, training, marks)
-        watcher.started(request, simulation, last)
+        watcher.started(request, prepared, last)
         last_checkpoint = time.monotonic()
         for record in training.rounds():
             folder.append(record)
@@ -135,11 +164,11 @@ def _train(
             settled = training.progress is not None and record.round == training.progress.order.round - 1
             late = time.monotonic() - last_checkpoint >= seconds
             wanted = interruption.wanted or (record.aggregated and late)
-            if settled and wanted and training.goes_on:
+            if settled and wanted and training.can_save and training.goes_on:
                 _save_checkpoint(folder, training, marks)
                 last_checkpoint = time.monotonic()
                 interruption.act(STOPPED)
-        reached = _finish(folder, request, simulation)
+        reached = _finish(folder, request, prepared)
         watcher.finished(reached)
         interruption.act(STOPPED_AT_THE_END)
     return reached
@@ -155,17 +184,9 @@ def _timing(record: RoundRecord, began: float) -> Mapping[str, Any]:
     return {"round": record.round, "elapsed_seconds": elapsed, "peak_memory_bytes": memory}
 
 
-def _finish(folder: RunFolder, request: RunRequest, simulation: Simulation) -> Outcome:
+def _finish(folder: RunFolder, request: RunRequest, prepared: Prepared) -> Outcome:
     reached = outcome(request.strategy, folder.records())
-    folder.save_model({name: tensor.cpu().numpy() for name, tensor in simulation.model().items()})
-    result = as_result(reached, simulation.training.goal)
-    folder.save_result(result | {MODEL_INPUT: _model_input(simulation.engine.job)})
+    folder.save_model({name: tensor.cpu().numpy() for name, tensor in prepared.model().items()})
+    result = as_result(reached, prepared.training.goal)
+    folder.save_result(result | {MODEL_INPUT: prepared.model_input()})
     return reached
-
-
-def _model_input(job: Job) -> Mapping[str, Any]:
-    """What `export` must know of the data: the form of a sample, and how many outputs it asks for."""
-    with torch.inference_mode():
-        outputs = job.model.eval()(job.data.x[:1])
-    shape, dtype = job.data.x.shape[1:], str(job.data.x.dtype).removeprefix("torch.")
-    return {"shape": list(shape), "type": dtype, "outputs": outputs.shape[-1]}

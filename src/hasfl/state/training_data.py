@@ -84,14 +84,9 @@ class TrainingData:
         A device with fewer samples gives all of them. The indices depend on the seed alone.
         """
         stream = self.seeds.stream("calibration")
-        per_device = self.number_of_every_device(most).tolist()
+        per_device = given_by_every_device(self.sizes, most).tolist()
         chosen = [stream.permutation(own)[:n] for own, n in zip(self.shares, per_device, strict=True)]
         return torch.from_numpy(stream.permutation(np.concatenate(chosen))[:most]).to(self.x.device)
-
-    def number_of_every_device(self, most: int) -> IntN:
-        """How many samples each device gives, if equally many of all devices shall be at most `most`."""
-        given: IntN = np.minimum(self.sizes, max(most // len(self.shares), 1))
-        return given
 
     def gather(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
         """The samples and labels of columns from `draw`, in the order of the columns."""
@@ -127,3 +122,9 @@ def _divided(
     position = put_aside.cumsum() - 1
     own = tuple(position[np.asarray(share)[put_aside[share]]] for share in shares)
     return training_shares, np.flatnonzero(put_aside), own
+
+
+def given_by_every_device(sizes: IntN, most: int) -> IntN:
+    """How many samples each device gives, if equally many of all devices shall be at most `most`."""
+    given: IntN = np.minimum(sizes, max(most // len(sizes), 1))
+    return given

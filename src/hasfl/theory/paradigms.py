@@ -43,6 +43,7 @@ class Paradigm:
     split_latency: SplitLatency
     in_turns: bool = False
     collects_data: bool = False  # True if devices send their samples to the edge server before round 1
+    splits: bool = True  # False if nobody sends activations, because a model is not split at all
 
 
 def _deepest_cut(plan: Plan, layers: int) -> int:
@@ -84,9 +85,13 @@ def _server_alone(plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingLa
 
 
 SPLIT = Paradigm(name="split", private_depth=_deepest_cut, split_latency=split_training_latency)
-FEDERATED = Paradigm(name="federated", private_depth=_every_layer, split_latency=_devices_alone)
+FEDERATED = Paradigm(name="federated", private_depth=_every_layer, split_latency=_devices_alone, splits=False)
 CENTRALISED = Paradigm(
-    name="centralised", private_depth=_no_layer, split_latency=_server_alone, collects_data=True
+    name="centralised",
+    private_depth=_no_layer,
+    split_latency=_server_alone,
+    collects_data=True,
+    splits=False,
 )
 SEQUENTIAL = Paradigm(
     name="sequential", private_depth=_deepest_cut, split_latency=split_training_latency, in_turns=True

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hasfl.forecast import GoalForecast
-from hasfl.forecasting.curve import Curve, of_accuracy, of_loss
+from hasfl.forecasting.curve import ALONE, Curve, of_accuracy, of_loss
 from hasfl.forecasting.passage import Course, Passage, passage
 from hasfl.forecasting.progress import Scores, Stretch
 from hasfl.goal import Goal
@@ -116,7 +116,7 @@ class Forecaster:
         }
         for name, (standing, goal, score) in parts.items():
             if goal is not None:
-                curve = self.curves.setdefault(name, Curve(standing(goal, self.held_out)))
+                curve = self.curves.setdefault(name, Curve(standing(goal, self.held_out, ALONE)))
                 curve.read(round, standing(score, self.held_out), progress)
 
     # ── the rounds to come ───────────────────────────────────────────────────────────────────────────────

@@ -92,6 +92,11 @@ class Training:
         return self.progress
 
     @property
+    def can_save(self) -> bool:
+        """Whether a checkpoint can be saved now."""
+        return self.engine.can_save
+
+    @property
     def goes_on(self) -> bool:
         """Whether another round is to come."""
         return self.progress is None or self._goes_on(self.progress)

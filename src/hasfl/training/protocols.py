@@ -29,6 +29,10 @@ class Engine(Protocol):
     def measured(self) -> MeasuredRound | None:
         """What was measured since the last call; None in a simulation. The loop adds what was predicted."""
 
+    @property
+    def can_save(self) -> bool:
+        """Whether `saved` can be called now; machines on a network save between intervals only."""
+
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Every tensor as an array, and plain values."""
 

@@ -15,7 +15,7 @@ from hasfl.theory.traffic import Arrangement
 from hasfl.units import format_seconds
 
 if TYPE_CHECKING:
-    from hasfl.runner.simulation import Simulation
+    from hasfl.runs.run import Prepared
 
 MOST_KINDS = 6  # of devices that are told apart; chosen by hand, by what fits into a line or two
 MOST_CHANGES = 10  # of the plan that are told; chosen by hand
@@ -59,8 +59,8 @@ def _alone(noise: float | None) -> str:
 class PlanStory:
     """Tells the plans of one training, line by line. With `short`, only the first plan is told."""
 
-    def __init__(self, simulation: "Simulation", *, short: bool) -> None:
-        self.training = simulation.training
+    def __init__(self, prepared: "Prepared", *, short: bool) -> None:
+        self.training = prepared.training
         self.short = short
         self.order = self.training.begin().order  # of the round that the story begins with
         self.changes = 0  # that were told

@@ -1,1 +1,1 @@
-"""Flower: who is there, who may join, and the start of a run. Nothing else imports flwr or starts its programs."""
+"""Flower: who is there, who may join, and the start of a run. Nothing else knows of Flower."""

@@ -3,6 +3,7 @@
 hasfl itself is installed on every host, so the bundle holds no code of a run.
 """
 
+import warnings
 from pathlib import Path
 
 from hasfl import __version__
@@ -46,8 +47,17 @@ FILES = {
 }
 
 
-def write_bundle(state: Path) -> Path:
-    """Write the bundle's files into a state folder, and give their folder."""
+def build_bundle(state: Path) -> bytes:
+    """The bundle as Flower sends it; its files are kept in a state folder."""
+    from flwr.cli.build import build_fab_from_disk  # the apps import this module too, and need no builder
+
+    folder = _write_files(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own
+        return build_fab_from_disk(folder)
+
+
+def _write_files(state: Path) -> Path:
     folder = state / "bundle"
     try:
         for name, text in FILES.items():

@@ -4,13 +4,16 @@ The data, the model and torch stay in the worker, which lives longer than any me
 """
 
 import json
+import os
 import socket
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from hasfl.deployment.flower.parent import end_with_flower
+from hasfl.deployment.hosting.places import SOCKET_FILE, STATE_VARIABLE
 
 SESSION = "session"  # the name of the only message
 OFFER = "offer"
@@ -25,17 +28,17 @@ end_with_flower()
 def session(message: Message, context: Context) -> Message:
     """Hand the offer of a session to the worker of this node, and answer what it answers."""
     offer = message.content.config_records[OFFER]
-    answer = hand_over(str(context.node_config["worker"]), dict(offer))
+    answer = hand_over(Path(os.environ[STATE_VARIABLE]) / SOCKET_FILE, dict(offer))
     return Message(RecordDict({ANSWER: ConfigRecord(answer)}), reply_to=message)
 
 
-def hand_over(worker: str, offer: dict[str, Any]) -> dict[str, Any]:
+def hand_over(worker: Path, offer: dict[str, Any]) -> dict[str, Any]:
     """Send an offer to a worker's unix socket as one line of JSON, and wait for its answer, another line.
 
     An answer is an object whose values are texts, numbers or truth values; anything else is an error.
     """
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(worker)
+        connection.connect(str(worker))
         connection.sendall(json.dumps(offer).encode() + b"\n")
         with connection.makefile("rb") as lines:
             line = lines.readline(MOST_BYTES)

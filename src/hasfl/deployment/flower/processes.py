@@ -1,19 +1,18 @@
 """Flower's programs as they run on each host: SuperLink and SuperExec, or SuperNode and SuperExec.
 
 A SuperLink knows the nodes and hands out messages. A SuperNode fetches those of its node. A SuperExec beside
-either one starts the app that a message is for. All of them are offline and keep their files in a state folder.
+either one starts the app that a message is for. All are offline and keep their files in a state folder.
 """
 
-import json
 import os
 import secrets
 import shutil
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 
 from hasfl.deployment.channels import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE
 from hasfl.deployment.hosting.addresses import require_private, split_address
+from hasfl.deployment.hosting.places import STATE_VARIABLE, Place
 from hasfl.deployment.hosting.supervision import Program
 from hasfl.deployment.keys import NODE_KEY_FILE
 from hasfl.errors import InputError, MissingExtra, StorageError
@@ -25,26 +24,13 @@ OFFLINE = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 POLL_SECONDS = "0.2"  # between two questions of a SuperExec for work
-STATE_VARIABLE = "HASFL_STATE"  # the state folder, for the apps that a SuperExec starts
 SECRET_FILE = "superexec.secret"
-LONGEST_SOCKET = 100  # bytes in the path of a unix socket; Linux allows 107
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a host keeps its keys, and where its processes may write."""
-
-    keys: Path  # the folder of this party, made by hasfl keys
-    state: Path
-
-    def log(self, name: str) -> Path:
-        """The file that a program's output goes to."""
-        return self.state / "logs" / f"{name}.log"
 
 
 def fed_programs(place: Place, address: str) -> list[Program]:
     """The SuperLink at host:port, and the SuperExec that starts the fed server's app."""
     host, port = split_address(require_private(address))
+    place.make()
     secret = _secret(place.state)
     keys = [
         *("--ssl-ca-certfile", str(_key_file(place, AUTHORITY_FILE))),
@@ -63,37 +49,26 @@ def fed_programs(place: Place, address: str) -> list[Program]:
     ]
 
 
-def node_programs(place: Place, superlink: str, worker: Path, runtime_port: int) -> list[Program]:
+def node_programs(place: Place, superlink: str, runtime_port: int) -> list[Program]:
     """The SuperNode of a device or of the edge server, and the SuperExec that starts its app.
 
-    Sessions are handed to the worker that listens at the unix socket `worker`. The two programs meet at
-    `runtime_port` of the loopback address.
+    Sessions are handed to the worker with the same state folder. The two programs meet at `runtime_port` of
+    the loopback address.
     """
     split_address(superlink)
+    place.make()
     secret = _secret(place.state)
     node = [
         *("--superlink", superlink, "--root-certificates", str(_key_file(place, AUTHORITY_FILE))),
         *("--auth-supernode-private-key", str(_key_file(place, NODE_KEY_FILE))),
         *("--host", "127.0.0.1", "--port", str(runtime_port), "--isolation", "process"),
         *("--superexec-auth-secret-file", str(secret)),
-        *("--node-config", f"worker={json.dumps(str(worker))}"),
     ]
     work = ["--insecure", *_work_from(f"127.0.0.1:{runtime_port}", secret)]  # on this machine only
     return [
         _program(place, "supernode", "flower-supernode", node),
         _program(place, "superexec", "flower-superexec", work),
     ]
-
-
-def worker_socket(state: Path) -> Path:
-    """The unix socket where the worker of a node takes sessions."""
-    path = state.resolve() / "worker.sock"
-    if len(os.fsencode(path)) > LONGEST_SOCKET:
-        raise InputError(
-            f"the state folder must have a path of at most {LONGEST_SOCKET - len('/worker.sock')} bytes, since a "
-            f"socket lies in it, got {state}: give a shorter one"
-        )
-    return path
 
 
 def _work_from(address: str, secret: Path) -> list[str]:
@@ -115,9 +90,7 @@ def _program(place: Place, name: str, command: str, arguments: list[str]) -> Pro
         STATE_VARIABLE: str(place.state.resolve()),
         "PYTHONUNBUFFERED": "1",
     }
-    return Program(
-        name=name, command=(found, *arguments), log=place.log(name), environment=environment
-    )
+    return Program(name=name, command=(found, *arguments), log=place.log(name), environment=environment)
 
 
 def _key_file(place: Place, name: str) -> Path:
@@ -131,7 +104,6 @@ def _secret(state: Path) -> Path:
     """A secret that a SuperExec shares with the program it works for, so that no other may ask for work."""
     path = state.resolve() / SECRET_FILE
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(secrets.token_hex(32))

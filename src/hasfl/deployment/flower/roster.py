@@ -1,8 +1,8 @@
 """Who is there, and who needs a session: the fed server's look at the fleet, through Flower.
 
-Flower knows a node by its key, and the fed server registered each key under the name of its party. So the name
-of a node that is online says whose it is. Each party gets a session by one Flower message. The message carries
-the address of the fed server's port and the party's token for this run; the rest goes over that port.
+Flower knows a node by its key, and the fed server admitted each key under the name of its party. So the
+name of a node that is online says whose it is. Each party gets a session by one Flower message. The message
+carries the address of the fed server's port and the party's token for this run; the rest goes over that port.
 """
 
 import secrets
@@ -15,21 +15,24 @@ from typing import Protocol
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from hasfl.deployment.flower.client_app import OFFER, SESSION
+from hasfl.deployment.flower.client_app import ANSWER, OFFER, SESSION
 from hasfl.deployment.sessions.streams import party_name
 from hasfl.parties.links import EDGE
 
 LOOK_SECONDS = 0.5  # between two looks
 UNANSWERED_SECONDS = 60.0  # an offer without an answer is forgotten: its node may have died with it
-LOST_SECONDS = 5.0  # a party that took its session, or lost its stream, comes by itself within this time
-REFUSED_SECONDS = 2.0  # a worker that was not there to take its session is asked again
+LOST_SECONDS = (
+    3.0  # a worker that lost its stream comes back by itself within this time, unless it was restarted
+)
+FIRST_PAUSE = 2.0  # seconds before an offer is repeated that was refused, or taken in vain; they double …
+LONGEST_PAUSE = 60.0  # … up to this
 
 
 class Door(Protocol):
     """The port that parties connect to."""
 
     def allow(self, tokens: Mapping[int, str]) -> None:
-        """Let these parties in with these tokens, and nobody else."""
+        """Let these parties in with these tokens; others keep theirs."""
 
     def present(self) -> frozenset[int]:
         """The parties that are connected now."""
@@ -39,9 +42,10 @@ class Door(Protocol):
 class _Offer:
     """The last session message to a party, and when it may be repeated."""
 
-    message: str  # its identity in Flower
+    message: str  # its identity in Flower; "" once it is answered
     node: int
     again: float  # on the monotonic clock
+    pause: float = FIRST_PAUSE
 
 
 class Roster:
@@ -93,6 +97,7 @@ class Roster:
             self._tell(f"{party_name(party)} is no longer connected")
             if party in self._offers:
                 self._offers[party].again = now + LOST_SECONDS
+                self._offers[party].pause = FIRST_PAUSE
         for party in present - self._connected:
             self._tell(f"{party_name(party)} is connected")
         self._connected = present
@@ -116,7 +121,7 @@ class Roster:
         new = {party: secrets.token_hex(32) for party in nodes if party not in self._tokens}
         if new:
             self._tokens |= new
-            self._door.allow(self._tokens)
+            self._door.allow(new)
         messages = [
             Message(
                 RecordDict({OFFER: ConfigRecord({**self._offer, "token": self._tokens[party]})}),
@@ -129,19 +134,28 @@ class Roster:
         again = self._now() + UNANSWERED_SECONDS
         for (party, node), message in zip(nodes.items(), self._grid.push_messages(messages), strict=True):
             self._tell(f"{party_name(party)} is offered a session")
-            self._offers[party] = _Offer(message, node, again)
+            pause = (
+                min(2 * self._offers[party].pause, LONGEST_PAUSE) if party in self._offers else FIRST_PAUSE
+            )
+            self._offers[party] = _Offer(message, node, again, pause)
 
     def _take_answers(self) -> None:
         """Learn which offers were taken, and which failed."""
         by_message = {offer.message: party for party, offer in self._offers.items() if offer.message}
         for answer in self._grid.pull_messages(list(by_message)) if by_message else ():
             party = by_message[answer.metadata.reply_to_message_id]
-            self._offers[party].message = ""
-            if answer.has_error():
-                self._tell(f"{party_name(party)} did not take its session: {answer.error.reason}")
-                self._offers[party].again = self._now() + REFUSED_SECONDS
-            else:
-                self._offers[party].again = self._now() + LOST_SECONDS
+            offer = self._offers[party]
+            offer.message, offer.again = "", self._now() + offer.pause
+            if (reason := _refusal(answer)) is not None:
+                self._tell(f"{party_name(party)} did not take its session: {reason}")
+
+
+def _refusal(answer: Message) -> str | None:
+    """Why a worker did not take its session; None if it did."""
+    if answer.has_error():
+        return answer.error.reason
+    said = answer.content.config_records.get(ANSWER, ConfigRecord())
+    return None if said.get("taken") is True else str(said.get("reason", "its worker gave no reason"))
 
 
 def party_of(name: str) -> int | None:

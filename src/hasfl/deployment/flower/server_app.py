@@ -20,9 +20,9 @@ from hasfl.callables import find
 from hasfl.deployment.channels import FED
 from hasfl.deployment.flower.bundle import ORDER_KEY
 from hasfl.deployment.flower.parent import end_with_flower
-from hasfl.deployment.flower.processes import STATE_VARIABLE
 from hasfl.deployment.flower.roster import Roster
 from hasfl.deployment.hosting.orders import RunOrder, read_host, read_order
+from hasfl.deployment.hosting.places import LOGS_FOLDER, STATE_VARIABLE
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.errors import HasflError
 from hasfl.parties.links import EDGE
@@ -46,7 +46,7 @@ class FleetMissing(HasflError):
 def main(grid: Grid, context: Context) -> None:
     """Carry out one run."""
     state = Path(os.environ[STATE_VARIABLE])
-    with _logged(state / "logs" / f"run-{context.run_id}.log"):
+    with _logged(state / LOGS_FOLDER / f"run-{context.run_id}.log"):
         host, order = read_host(state), read_order(state, str(context.run_config[ORDER_KEY]))
         train = cast(Training, find(order.training, "the training"))
         with PartyServer(FED, host.listen, Path(host.keys)) as links:
@@ -75,8 +75,8 @@ def _wait_for_fleet(links: PartyServer, roster: Roster, order: RunOrder) -> None
         if time.monotonic() > deadline:
             raise FleetMissing(
                 f"a run needs the edge server and {order.devices} devices within {order.patience:g} s, got "
-                f"{len(present - {EDGE})} devices {'with' if EDGE in present else 'without'} the edge server: "
-                "start them with hasfl serve, and order the run again"
+                f"{len(present - {EDGE})} devices {'and' if EDGE in present else 'without'} the edge server: "
+                "start them with hasfl serve, and submit the run again"
             )
         time.sleep(LOOK_SECONDS)
 

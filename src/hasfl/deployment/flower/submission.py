@@ -4,25 +4,17 @@ It answers at the SuperLink's address, which is private to the fed server's mach
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from hasfl.deployment.channels import AUTHORITY_FILE
-from hasfl.deployment.flower.bundle import ORDER_KEY, write_bundle
-from hasfl.deployment.flower.processes import OFFLINE
-from hasfl.deployment.hosting.orders import RunOrder, write_order
-from hasfl.errors import HasflError, InputError
-
-os.environ.update(OFFLINE)  # before flwr is imported, which reads them then
-
-import httpx  # noqa: E402
-from flwr.cli.build import build_fab_from_disk  # noqa: E402
-from flwr.common.serde import fab_to_proto, user_config_to_proto  # noqa: E402
-from flwr.proto.control_pb2 import (  # noqa: E402
+import httpx
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.proto.control_pb2 import (
     ListNodesRequest,
     ListRunsRequest,
     RegisterNodeRequest,
@@ -30,14 +22,18 @@ from flwr.proto.control_pb2 import (  # noqa: E402
     StopRunRequest,
     UnregisterNodeRequest,
 )
-from flwr.supercore.control import ControlHttpClient  # noqa: E402
-from flwr.supercore.error import FlowerError  # noqa: E402
-from flwr.supercore.fab import Fab  # noqa: E402
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor  # noqa: E402
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes  # noqa: E402
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey  # noqa: E402
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key  # noqa: E402
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.error import FlowerError
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
+from hasfl.deployment.channels import AUTHORITY_FILE
+from hasfl.deployment.flower.bundle import ORDER_KEY, build_bundle
+from hasfl.deployment.hosting.orders import RunOrder, write_order
+from hasfl.errors import HasflError, InputError
+
+Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
@@ -79,7 +75,9 @@ class Control:
         try:
             authority = (keys / AUTHORITY_FILE).read_bytes()
         except OSError:
-            raise InputError(f"{keys} must hold {AUTHORITY_FILE}, which is not there: give a party's folder") from None
+            raise InputError(
+                f"{keys} must hold {AUTHORITY_FILE}, which is not there: give a party's folder"
+            ) from None
         version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
         self._client = ControlHttpClient.from_server_address(superlink, False, authority, [version])
 
@@ -93,43 +91,41 @@ class Control:
 
     def nodes(self) -> list[Node]:
         """All nodes that are admitted."""
-        found = self._ask(lambda: self._client.ListNodes(ListNodesRequest())).nodes_info
+        found = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
         return [Node(node.name, node.node_id, node.status) for node in found if node.status != "unregistered"]
 
     def admit(self, keys: Mapping[str, Path]) -> None:
-        """Make these public keys, by name of their party, the ones that are admitted; leave those that are."""
+        """Admit the nodes with these public keys, by the names of their parties, and nobody else."""
         wanted = {name: _public_key(path) for name, path in keys.items()}
-        known = self._ask(lambda: self._client.ListNodes(ListNodesRequest())).nodes_info
+        known = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
         current = [node for node in known if node.status != "unregistered"]
         kept = {node.name for node in current if wanted.get(node.name) == node.public_key}
         for node in current:
             if node.name not in kept:
-                number = node.node_id
-                self._ask(lambda number=number: self._client.UnregisterNode(UnregisterNodeRequest(node_id=number)))
+                self._ask(self._client.UnregisterNode, UnregisterNodeRequest(node_id=node.node_id))
         for name in wanted.keys() - kept:
             request = RegisterNodeRequest(public_key=wanted[name], name=name)
-            self._ask(lambda request=request: self._client.RegisterNode(request))
+            self._ask(self._client.RegisterNode, request)
 
     def start(self, state: Path, order: RunOrder) -> int:
         """Start a run as ordered, on the fed server with this state folder, and give its number."""
-        bundle = build_fab_from_disk(write_bundle(state))
+        bundle = build_bundle(state)
         fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
         config = user_config_to_proto({ORDER_KEY: write_order(state, order)})
         request = StartRunRequest(fab=fab_to_proto(fab), override_config=config)
-        return int(self._ask(lambda: self._client.StartRun(request)).run_id)
+        return int(self._ask(self._client.StartRun, request).run_id)
 
     def runs(self) -> list[Run]:
         """All runs, the latest first."""
-        found = self._ask(lambda: self._client.ListRuns(ListRunsRequest())).run_dict
-        rows = [
+        found = self._ask(self._client.ListRuns, ListRunsRequest()).run_dict
+        return [
             Run(number, run.status.status, run.status.sub_status, run.status.details)
             for number, run in sorted(found.items(), key=lambda item: item[1].pending_at, reverse=True)
         ]
-        return rows
 
     def run(self, number: int) -> Run:
         """One run."""
-        found = self._ask(lambda: self._client.ListRuns(ListRunsRequest(run_id=number))).run_dict
+        found = self._ask(self._client.ListRuns, ListRunsRequest(run_id=number)).run_dict
         if number not in found:
             raise InputError(f"there is no run {number} at {self.superlink}: hasfl status lists the runs")
         status = found[number].status
@@ -137,22 +133,22 @@ class Control:
 
     def stop(self, number: int) -> None:
         """Stop a run; its checkpoint stays, so that it can be resumed."""
-        self._ask(lambda: self._client.StopRun(StopRunRequest(run_id=number)))
+        self._ask(self._client.StopRun, StopRunRequest(run_id=number))
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
 
-    def _ask(self, question: Callable[[], Result]) -> Result:
+    def _ask(self, method: Callable[[Request], Result], request: Request) -> Result:
         try:
-            return question()
+            return method(request)
         except httpx.HTTPStatusError as error:
             reason = FlowerError.from_json(error.response.text)
             said = error.response.text[:200] if reason is None else f"{reason.message}"
             raise SuperLinkAway(f"the SuperLink at {self.superlink} refused: {said}") from None
         except httpx.HTTPError as error:
             raise SuperLinkAway(
-                f"the SuperLink at {self.superlink} does not answer ({error}): is hasfl serve fed running there?"
+                f"the SuperLink at {self.superlink} does not answer ({error}): start hasfl serve fed there"
             ) from None
 
 

@@ -1,1 +1,1 @@
-"""The processes of one host: started, watched, started again, and ended with the process that started them."""
+"""The processes of one host: started, watched, started again, and ended with whoever started them."""

@@ -26,7 +26,7 @@ def require_private(address: str) -> str:
         number = None
     if number is None or number.is_unspecified or not (number.is_loopback or number.is_private):
         raise InputError(
-            f"Flower's control API must listen at a loopback or private address, since whoever reaches it can "
+            "Flower's control API must listen at a loopback or private address, since whoever reaches it can "
             f"start runs, got {address}: use 127.0.0.1 or an address such as 10.0.0.5, and a proxy for others"
         )
     return address
@@ -37,3 +37,16 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def require_free(address: str, what: str) -> None:
+    """Refuse an address that cannot be listened at, before programs fail at it again and again."""
+    host, port = split_address(address)
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{what} cannot listen at {address} ({error.strerror or error}): give an address of this machine "
+            "and a port that is free"
+        ) from None

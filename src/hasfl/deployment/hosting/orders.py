@@ -82,7 +82,9 @@ def _read(path: Path, kind: type[Value]) -> Value:
     try:
         found: Any = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path} ({error}): start the fed server, and order the run again") from None
+        raise InputError(
+            f"cannot read {path} ({error}): start the fed server, and order the run again"
+        ) from None
     if not isinstance(found, dict) or set(found) != {field.name for field in fields(kind)}:
         raise InputError(f"{path} is of another version of hasfl: order the run again")
     return kind(**found)

@@ -19,7 +19,6 @@ FIRST_PAUSE = 0.5  # seconds before a program starts again; doubled each time â€
 LONGEST_PAUSE = 4.0  # â€¦ up to this: a node that was killed is refused for 40 s, and should be back soon after
 SETTLED = 30.0  # a program that ran so many seconds begins with the first pause again
 POLL = 0.1  # seconds between two looks at a program
-GRACE = 5.0  # seconds that a program has to end by itself when it is told to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +29,7 @@ class Program:
     command: tuple[str, ...]
     log: Path
     environment: Mapping[str, str] | None = None  # the environment of this process, if not given
+    grace: float = 5.0  # seconds that the program has to end by itself when it is told to
 
 
 class Supervisor:
@@ -39,7 +39,9 @@ class Supervisor:
     own, so that Ctrl-C reaches this process first; when this process ends in any way, the programs end too.
     """
 
-    def __init__(self, programs: Sequence[Program], tell: Callable[[str], None] = lambda sentence: None) -> None:
+    def __init__(
+        self, programs: Sequence[Program], tell: Callable[[str], None] = lambda sentence: None
+    ) -> None:
         self._keepers = [_Keeper(program, tell) for program in programs]
 
     def __enter__(self) -> "Supervisor":
@@ -101,7 +103,7 @@ class _Keeper(threading.Thread):
             self.starts += 1
             while process.poll() is None and not self._ending.wait(POLL):
                 pass
-            _end_group(process)
+            _end_group(process, self.program.grace)
             if self._ending.is_set():
                 return
             pause = FIRST_PAUSE if time.monotonic() - began > SETTLED else pause
@@ -127,12 +129,14 @@ def _start(program: Program) -> subprocess.Popen[bytes]:
                 process_group=0,
             )
     except OSError as error:
-        raise StorageError(f"cannot start {program.name} with the log {program.log}: {error.strerror}") from None
+        raise StorageError(
+            f"cannot start {program.name} with the log {program.log}: {error.strerror}"
+        ) from None
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def _end_group(process: subprocess.Popen[bytes], grace: float) -> None:
     """End a program and the programs that it started: by asking first, then by force."""
-    deadline = time.monotonic() + GRACE
+    deadline = time.monotonic() + grace
     with suppress(ProcessLookupError, PermissionError):  # then all have ended
         os.killpg(process.pid, signal.SIGTERM)
         while time.monotonic() < deadline:

@@ -20,6 +20,7 @@ import grpc
 
 from hasfl.deployment.channels import common_name, handlers, open_port, server_options
 from hasfl.deployment.sessions.streams import (
+    CONNECTION_ENDED,
     FIRST_PINGS,
     HELLO,
     IDS,
@@ -37,6 +38,7 @@ GREETING_SECONDS = 10.0  # for the first frame of a stream
 MOST_GREETING_BYTES = 64 * 1024
 MOST_GREETINGS = 4  # of one party at the same time
 CLOSING_SECONDS = 1.0  # for parties to hear that the session is over
+SECONDS_BETWEEN_REFUSALS = 1.0  # of one certificate in the log, which nobody shall fill
 OLD_TOKEN = "its token is no longer the one of this session"
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,9 @@ class PartyServer:
         self._streams: dict[int, PartyStream] = {}
         self._reasons: dict[int, str] = {}
         self._greetings: Counter[int] = Counter()  # streams that have not been greeted yet
+        self._told_again: dict[
+            str, float
+        ] = {}  # when a refusal may be logged again, by the certificate's name
         self._changed = threading.Condition()  # guards streams and reasons
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
@@ -164,14 +169,14 @@ class PartyServer:
         reading = asyncio.ensure_future(stream.read_answers())
         pinging = None
         try:
-            reading.add_done_callback(lambda task: stream.end("its connection broke"))
+            reading.add_done_callback(lambda task: stream.end(CONNECTION_ENDED))
             await stream.read_clock(FIRST_PINGS)
             if not stream.over.is_set():
                 self._enter(stream, context.peer())
                 pinging = asyncio.ensure_future(stream.keep_clock())
             await stream.over.wait()
         finally:
-            stream.end("its connection broke")
+            stream.end(CONNECTION_ENDED)
             self._leave(stream, stream.reason)
             reading.cancel()
             if pinging:
@@ -184,28 +189,39 @@ class PartyServer:
         name = common_name(context)
         parties = {party_name(party): party for party in self._tokens}
         if name not in parties:
-            await _refuse(context, name, "this session expects no party with this certificate")
+            await self._refuse(context, name, "this session expects no party with this certificate")
         party = parties[name]
         if self._greetings[party] >= MOST_GREETINGS:
-            await _refuse(context, name, "too many connections", grpc.StatusCode.RESOURCE_EXHAUSTED)
+            await self._refuse(context, name, "too many connections", grpc.StatusCode.RESOURCE_EXHAUSTED)
         self._greetings[party] += 1
         try:
             async with asyncio.timeout(GREETING_SECONDS):
                 data = await context.read()
             frame = unpack(b"" if data is grpc.aio.EOF else data, most_bytes=MOST_GREETING_BYTES)
         except TimeoutError:
-            await _refuse(context, name, "no greeting", grpc.StatusCode.DEADLINE_EXCEEDED)
+            await self._refuse(context, name, "no greeting", grpc.StatusCode.DEADLINE_EXCEEDED)
         except WireError as error:
-            await _refuse(context, name, str(error), grpc.StatusCode.INVALID_ARGUMENT)
+            await self._refuse(context, name, str(error), grpc.StatusCode.INVALID_ARGUMENT)
         finally:
             self._greetings[party] -= 1
         fields = dict(frame.message.fields)
         token, claimed = fields.pop("token", None), fields.get("party")
         if frame.message.kind != HELLO or type(claimed) is not int or claimed != party:
-            await _refuse(context, name, "the greeting does not fit the certificate")
+            await self._refuse(context, name, "the greeting does not fit the certificate")
         if not self._is_token(party, token):
-            await _refuse(context, name, "the token is not the one of this session")
+            await self._refuse(context, name, "the token is not the one of this session")
         return PartyStream(party, context, str(token), fields, self._most_bytes)
+
+    async def _refuse(
+        self, context: Any, name: str, reason: str, code: grpc.StatusCode = grpc.StatusCode.UNAUTHENTICATED
+    ) -> NoReturn:
+        """End a stream that was not greeted well; the log names each certificate once in a while."""
+        now = time.monotonic()
+        if now >= self._told_again.get(name, 0.0):
+            self._told_again[name] = now + SECONDS_BETWEEN_REFUSALS
+            log.warning("refused a connection of %s from %s: %s", one_sentence(name), context.peer(), reason)
+        await context.abort(code, reason)
+        raise AssertionError("abort always raises")
 
     def _is_token(self, party: int, token: object) -> bool:
         """Whether a token is the one of a party now; the time that this takes says nothing of the token."""
@@ -263,11 +279,3 @@ class PartyServer:
         except RuntimeError:
             work.close()
             raise HasflError(f"the {self.role} server is closed, so it cannot ask") from None
-
-
-async def _refuse(
-    context: Any, name: str, reason: str, code: grpc.StatusCode = grpc.StatusCode.UNAUTHENTICATED
-) -> NoReturn:
-    log.warning("refused a connection of %s from %s: %s", one_sentence(name), context.peer(), reason)
-    await context.abort(code, reason)
-    raise AssertionError("abort has raised")

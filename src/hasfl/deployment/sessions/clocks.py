@@ -1,6 +1,5 @@
 """Clocks of other machines: how long a question and its answer were under way."""
 
-import time
 from dataclasses import dataclass
 
 ARRIVED = "arrived"  # times in an answering frame, by the clock of the party that answers:
@@ -46,6 +45,5 @@ class Trip:
 
 
 def better_reading(old: ClockReading | None, new: ClockReading) -> ClockReading:
-    """The reading that is less wrong now."""
-    now = time.monotonic()
-    return new if old is None or new.error(now) <= old.error(now) else old
+    """The reading that is less wrong when the new one is made."""
+    return new if old is None or new.error(new.at) <= old.error(new.at) else old

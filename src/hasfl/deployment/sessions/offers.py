@@ -1,4 +1,4 @@
-"""How a long-lived worker is told of a session: by a line of JSON on a unix socket that is its owner's alone."""
+"""How a worker is told of a session: by a line of JSON on a unix socket that is its owner's alone."""
 
 import json
 import logging
@@ -20,6 +20,7 @@ LONGEST_SOCKET = 107  # bytes of a path; Linux allows no more
 MOST_OFFER_BYTES = 64 * 1024
 LONGEST_TEXT = 1024  # of an address, a token or the name of a run
 LINE_SECONDS = 10.0  # for the line of an offer
+LOOK_SECONDS = 0.1  # between two looks whether the desk is to close
 LAST_ANSWER_SECONDS = 30.0  # that a session has to answer its last question, when another one begins
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,9 @@ class SessionDesk:
         self._stop = Stop()
         self._session: threading.Thread | None = None
         self._door = _Door(_socket_path(state), self)
-        self._listening = threading.Thread(target=self._door.serve_forever, name="offers", daemon=True)
+        self._listening = threading.Thread(
+            target=self._door.serve_forever, args=(LOOK_SECONDS,), name="offers", daemon=True
+        )
         self._listening.start()
 
     def take(self, offer: Offer) -> Mapping[str, Any]:

@@ -22,6 +22,8 @@ PING = "ping"
 PONG = "pong"
 FAILED = "failed"
 
+CONNECTION_ENDED = "its connection ended"  # cut, closed by the party, or given up by gRPC
+
 FIRST_PINGS = 5  # at the greeting
 LATER_PINGS = 3
 SECONDS_BETWEEN_PINGS = 15.0
@@ -98,7 +100,7 @@ class PartyStream:
             data = await self._context.read()
             received = time.monotonic()
             if data is grpc.aio.EOF:
-                self.end("it left")
+                self.end(CONNECTION_ENDED)
                 return
             try:
                 frame = unpack(data, most_bytes=self._most_bytes)
@@ -161,7 +163,7 @@ class PartyStream:
             try:
                 await self._context.write(data)
             except Exception as error:  # gRPC has several for a stream that is gone
-                self.end("its connection broke")
+                self.end(CONNECTION_ENDED)
                 raise StreamEnded from error
             frame, received = await answer
             return frame, Trip(sent, received)

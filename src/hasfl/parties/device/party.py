@@ -70,11 +70,13 @@ class Device:
     interval: int = -1  # that has begun
     models: dict[str, list[LayerState]] = field(default_factory=dict)  # client parts, by what they are for
     under_way: UnderWay | None = None
-    looks: Mapping[str, Handler] = field(default_factory=dict)  # questions of a reading, by their kind
+    fed_looks: Mapping[str, Handler] = field(default_factory=dict)  # the fed server's questions of a reading
+    edge_looks: Mapping[str, Handler] = field(default_factory=dict)  # the edge server's
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
-        return self._answer(question, {"begin": self._begin, "give": self._give, "take": self._take})
+        kinds = {"begin": self._begin, "give": self._give, "take": self._take}
+        return _answered(question, {**self.fed_looks, **kinds})
 
     def from_edge(self, question: Message) -> Message:
         """Answer the edge server."""
@@ -85,13 +87,7 @@ class Device:
             "norms": self._norms,
             "score": self._score,
         }
-        return self._answer(question, kinds)
-
-    def _answer(self, question: Message, kinds: Mapping[str, Handler]) -> Message:
-        answer = kinds.get(question.kind) or self.looks.get(question.kind)
-        if answer is None:
-            raise Refused(f"a device does not know questions of the kind {question.kind!r}")
-        return answer(question)
+        return _answered(question, {**self.edge_looks, **kinds})
 
     @property
     def cut(self) -> int:
@@ -240,3 +236,10 @@ class Device:
 
     def _client_layers(self, count: int) -> dict[str, torch.nn.Module]:
         return dict(list(self.computation.model.layers.items())[:count])
+
+
+def _answered(question: Message, kinds: Mapping[str, Handler]) -> Message:
+    """The answer to a question of one of these kinds; all others are refused."""
+    if question.kind not in kinds:
+        raise Refused(f"a device does not answer questions of the kind {question.kind!r}")
+    return kinds[question.kind](question)

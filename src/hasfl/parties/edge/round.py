@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hasfl.parties.computation import Computation
 from hasfl.parties.edge.interval import Interval
-from hasfl.parties.links import Answer, Links, Refused
+from hasfl.parties.links import EDGE, Answer, Links, Refused
 from hasfl.parties.messages import Message
 from hasfl.parties.speaking import number, tensor_of, whole
 from hasfl.state.layer_state import LayerState, Tensors, cloned, trainable
@@ -61,7 +61,8 @@ def train_round(
     led.keep(done)
     loss = float(torch.stack([each.detach() for each in done.losses.values()]).mean())
     phases = led.phases(batches, finished)
-    phases |= {"server_forward": forward_seconds, "server_backward": backward_seconds}
+    own = str(EDGE)
+    phases |= {"server_forward": {own: forward_seconds}, "server_backward": {own: backward_seconds}}
     fields = {"loss": loss, "devices": sorted(done.losses), "phases": phases, "dropped": led.dropped}
     return Message("trained", fields)
 

@@ -1,0 +1,227 @@
+"""The commands `serve fed`, `serve edge` and `serve device`: one for each host of a deployment."""
+
+import signal
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from hasfl.errors import InputError, Interrupted, Terminated
+
+LOOK_SECONDS = 2.0  # between two looks for new devices to admit
+
+serve = typer.Typer(
+    help="Run one party of a deployment on this machine: fed, edge or device.", no_args_is_help=True
+)
+
+Keys = Annotated[
+    Path | None, typer.Option(help="This party's own folder, made by hasfl keys.", metavar="DIR")
+]
+State = Annotated[
+    Path | None,
+    typer.Option(help="The folder for logs and other files. Default: .hasfl/fed, …", metavar="DIR"),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file with these options, as keys = … Options given here win.", metavar="FILE"),
+]
+SuperLink = Annotated[
+    str | None, typer.Option(help="Flower's address at the fed server. Default: 127.0.0.1:8000.")
+]
+Announce = Annotated[
+    str | None, typer.Option(help="The address that others are told, if it is not that of --listen.")
+]
+
+
+@serve.command()
+def fed(
+    keys: Keys = None,
+    state: State = None,
+    superlink: SuperLink = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Where the edge server and devices connect. Default: 127.0.0.1:9201.")
+    ] = None,
+    announce: Announce = None,
+    config: Config = None,
+) -> None:
+    """Run the fed server: admit devices, and train when hasfl submit asks for it.
+
+    --superlink must be a loopback or private address, since whoever reaches it can start runs.
+    """
+    from hasfl.deployment.hosting.hosts import FedSettings, fed_host, node_keys
+
+    options = Options(
+        "fed", config, keys=keys, state=state, superlink=superlink, listen=listen, announce=announce
+    )
+    settings = FedSettings(
+        keys=options.folder("keys"),
+        state=options.folder("state", ".hasfl/fed"),
+        superlink=options.text("superlink", "127.0.0.1:8000"),
+        listen=options.text("listen", "127.0.0.1:9201"),
+        announce=options.text("announce"),
+    )
+    with _until_told_to_end(), fed_host(settings, typer.echo) as running:
+        admitted = node_keys(settings.keys)
+        typer.echo(
+            f"the fed server admits {len(admitted)} nodes at {settings.superlink}, and serves at "
+            f"{settings.listen}"
+        )
+        while True:
+            time.sleep(LOOK_SECONDS)
+            if (found := node_keys(settings.keys)) != admitted:
+                running.control.admit(found)
+                admitted = found
+                typer.echo(f"the fed server admits {len(admitted)} nodes now")
+
+
+@serve.command()
+def edge(
+    keys: Keys = None,
+    state: State = None,
+    superlink: SuperLink = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Where devices connect. Default: 127.0.0.1:9200.")
+    ] = None,
+    announce: Announce = None,
+    test: Annotated[
+        Path | None, typer.Option(help="A .npz file with samples to test the model on.", metavar="FILE")
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Run the edge server."""
+    from hasfl.deployment.hosting.worker import WorkerSettings
+
+    options = Options(
+        "edge",
+        config,
+        keys=keys,
+        state=state,
+        superlink=superlink,
+        listen=listen,
+        announce=announce,
+        test=test,
+    )
+    listens = options.text("listen", "127.0.0.1:9200")
+    settings = WorkerSettings(
+        keys=str(options.folder("keys")),
+        state=str(options.folder("state", ".hasfl/edge")),
+        listen=listens,
+        announce=options.text("announce", listens),
+        test=options.file("test"),
+    )
+    _serve_node(settings, options.text("superlink", "127.0.0.1:8000"), f"the edge server waits at {listens}")
+
+
+@serve.command()
+def device(
+    keys: Keys = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The .npz file with this device's samples.", metavar="FILE")
+    ] = None,
+    state: State = None,
+    superlink: SuperLink = None,
+    memory: Annotated[
+        str | None, typer.Option(help='How much memory it lends, as "2 GB". Default: what is free.')
+    ] = None,
+    slow_to: Annotated[
+        str | None, typer.Option(help='Rehearsal: be as slow as a box with "50 GFLOPS".')
+    ] = None,
+    link: Annotated[str | None, typer.Option(help='Rehearsal: links as slow as "20 Mbps".')] = None,
+    config: Config = None,
+) -> None:
+    """Run a device. Its certificate in --keys says which device of the fleet it is."""
+    from hasfl.deployment.hosting.worker import WorkerSettings
+
+    given = {"keys": keys, "data": data, "state": state, "superlink": superlink}
+    options = Options("device", config, **given, memory=memory, slow_to=slow_to, link=link)
+    samples = options.file("data")
+    if not samples:
+        raise InputError("hasfl serve device needs --data FILE, the samples of this device")
+    settings = WorkerSettings(
+        keys=str(options.folder("keys")),
+        state=str(options.folder("state", ".hasfl/device")),
+        data=samples,
+        memory=options.text("memory"),
+        slow_to=options.text("slow_to"),
+        link=options.text("link"),
+    )
+    _serve_node(settings, options.text("superlink", "127.0.0.1:8000"), f"the device serves {samples}")
+
+
+def _serve_node(settings: Any, superlink: str, sentence: str) -> None:
+    from hasfl.deployment.hosting.hosts import node_host
+
+    with _until_told_to_end(), node_host(settings, superlink, typer.echo):
+        typer.echo(f"{sentence}, and meets the fleet at {superlink}")
+        while True:
+            time.sleep(LOOK_SECONDS)
+
+
+@contextmanager
+def _until_told_to_end() -> Iterator[None]:
+    """End in order at Ctrl-C and at SIGTERM, so that the nodes say goodbye."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Terminated("ended")
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted("ended") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Options:
+    """The options of a command, from the command line or else from a TOML file."""
+
+    def __init__(self, role: str, config: Path | None, **given: Any) -> None:
+        self._command = f"hasfl serve {role}"
+        self._given = {name: value for name, value in given.items() if value is not None}
+        self._written = {} if config is None else _read(config, set(given))
+        self._folder = Path() if config is None else config.parent  # paths in a file are relative to it
+
+    def text(self, name: str, otherwise: str = "") -> str:
+        """An option as it was written."""
+        return str(self._given.get(name, self._written.get(name, otherwise)))
+
+    def folder(self, name: str, otherwise: str | None = None) -> Path:
+        """An option that is a folder."""
+        found = self._path(name)
+        if found is None and otherwise is None:
+            raise InputError(f"{self._command} needs --{name} DIR")
+        return Path(otherwise or "") if found is None else found
+
+    def file(self, name: str) -> str:
+        """An option that is a file which must be there; "" if it is not given."""
+        found = self._path(name)
+        if found is None:
+            return ""
+        if not found.is_file():
+            raise InputError(f"--{name} must be a file, and {found} is not there")
+        return str(found.resolve())
+
+    def _path(self, name: str) -> Path | None:
+        if name in self._given:
+            return Path(self._given[name])
+        return self._folder / self._written[name] if name in self._written else None
+
+
+def _read(config: Path, known: set[str]) -> dict[str, str]:
+    """The options in a TOML file; all of them are texts, with the names of the command line's options."""
+    try:
+        found = tomllib.loads(config.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {config}: {error}") from None
+    options = {name.replace("-", "_"): value for name, value in found.items()}
+    for name, value in options.items():
+        if name not in known or not isinstance(value, str):
+            names = ", ".join(sorted(other.replace("_", "-") for other in known))
+            raise InputError(f"{config}: {name.replace('_', '-')} must be a text and one of {names}")
+    return options

@@ -1,0 +1,159 @@
+"""What all parties of a training agree on: the scenario, and the form of the samples.
+
+Every party builds the model by itself from the scenario, so no code crosses. A scenario may name callables of
+its own (`package.module:callable`). A party uses one only if its owner has allowed the module.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasfl.arrays import IntN
+from hasfl.data.scoring import Score, cross_entropy, right_answers, squared_error
+from hasfl.documents.document import parse_toml
+from hasfl.documents.scenario import Scenario
+from hasfl.errors import InputError
+from hasfl.goal import held_out_counts
+from hasfl.networks import LayeredModel
+from hasfl.networks.catalogue import chained
+from hasfl.parties.computation import Computation
+from hasfl.profile import Profile
+from hasfl.profiling.costs import count_layers
+from hasfl.runner.objectives import objective
+from hasfl.runner.scenarios import module_of
+from hasfl.runner.stored_runs import with_choices
+from hasfl.seeds import Seeds
+from hasfl.settings import Settings
+from hasfl.state.own_optimizer import optimizer, slots_per_weight
+from hasfl.state.updates import Updates
+
+TYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
+RAW_BITS = {"float32": 8.0, "float64": 8.0, "int64": 16.0}  # of one number: a pixel is a byte, a token two
+LONGEST_SCENARIO = 1_000_000  # characters
+SENT_AS = {"float32": None, "float16": torch.float16}  # activations on the wire; None: as they are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """A scenario with the choices of its run, and the samples of the fleet."""
+
+    scenario: str  # the text of the scenario file
+    strategy: str
+    seed: int
+    samples: tuple[int, ...]  # of each device of the fleet
+    shape: tuple[int, ...]  # of a sample
+    type: str  # of a sample's numbers
+    outputs: int  # numbers that the model gives for a sample
+    numbers: bool  # whether labels are numbers to come close to, instead of classes
+    run: str  # the name of the run
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> "Agreement":
+        """Read the agreement that the fed server sent."""
+        try:
+            values = {name: fields[name] for name in cls.__dataclass_fields__}
+            values |= {name: tuple(map(int, values[name])) for name in ("samples", "shape")}
+            made = cls(**values)
+        except (KeyError, TypeError, ValueError):
+            raise InputError("the fed server's agreement is of another version of hasfl") from None
+        if len(made.scenario) > LONGEST_SCENARIO or made.type not in TYPES or made.outputs < 1:
+            raise InputError("the fed server's agreement is not one that a party can keep")
+        return made
+
+    def as_fields(self) -> dict[str, Any]:
+        """The agreement as plain values."""
+        return asdict(self)
+
+    def parsed(self) -> Scenario:
+        """The scenario with the choices of the run."""
+        scenario = parse_toml(self.scenario, Scenario, f"scenario of {self.run}")
+        return with_choices(scenario, {"strategy": self.strategy, "seed": self.seed, "device": None})
+
+    @property
+    def held_out(self) -> IntN:
+        """How many samples each device holds out."""
+        share = self.parsed().settings().held_out_share
+        return held_out_counts(np.array(self.samples), share)
+
+    @property
+    def sizes(self) -> IntN:
+        """|D_i|: how many samples each device trains on."""
+        return np.array(self.samples) - self.held_out
+
+    @property
+    def sample_bits(self) -> float:
+        """The bits of a raw sample."""
+        return RAW_BITS[self.type] * float(np.prod(self.shape))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """What a party builds from an agreement."""
+
+    settings: Settings
+    computation: Computation
+    profile: Profile
+    example: Tensor  # one sample of zeros
+
+
+def build(agreement: Agreement, *, trusted: Collection[str] | None, folder: Path) -> Built:
+    """The model, and how it is trained. `trusted` names modules whose callables may be used; None: all."""
+    scenario = agreement.parsed()
+    _require_trusted(scenario, trusted)
+    example = torch.zeros((1, *agreement.shape), dtype=TYPES[agreement.type])
+    model: LayeredModel = chained(*module_of(scenario, example, agreement.outputs, folder=folder))
+    if example.dtype == torch.float64:
+        model = model.double()
+    model.train()
+    settings = scenario.settings()
+    steps = optimizer(scenario.training.optimizer, folder)
+    loss, metric = _scores(scenario, agreement, folder)
+    updates = Updates(steps, settings.rates, settings.descent.weight_decay, settings.descent.clip)
+    computation = Computation(
+        model=model,
+        updates=updates,
+        seeds=Seeds(agreement.seed),
+        loss=loss,
+        metric=metric,
+        half=settings.machine.precision == "bfloat16",
+        serving=settings.serving,
+        sent_as=SENT_AS[settings.machine.wire],
+    )
+    profile = Profile.of(count_layers(model), optimizer=slots_per_weight(steps))
+    if settings.machine.wire == "float16":
+        profile = profile.with_halved_activations()
+    return Built(settings, computation, profile, example)
+
+
+def _scores(scenario: Scenario, agreement: Agreement, folder: Path) -> tuple[Score, Score]:
+    """The loss and the metric: the scenario's, or the usual ones for the kind of labels."""
+    loss = objective(scenario.training.loss, "loss", folder)
+    metric = objective(scenario.training.metric, "metric", folder)
+    if agreement.numbers and metric is None:
+        raise InputError(
+            "the labels are numbers, for which there are no right answers to count: give training.metric"
+        )
+    usual = squared_error if agreement.numbers else cross_entropy
+    return loss or usual, metric or right_answers
+
+
+def _require_trusted(scenario: Scenario, trusted: Collection[str] | None) -> None:
+    """Refuse callables of modules that the owner of this machine has not named."""
+    named = {
+        "model.name": scenario.model_name,
+        "training.optimizer": scenario.training.optimizer,
+        "training.loss": scenario.training.loss or "",
+        "training.metric": scenario.training.metric or "",
+    }
+    for key, name in named.items():
+        module, colon, _ = name.partition(":")
+        if colon and trusted is not None and module not in trusted:
+            raise InputError(
+                f"{key} names code of the module {module}, which this machine does not use unless its owner "
+                f"allows it: start hasfl serve with --trust {module}"
+            )

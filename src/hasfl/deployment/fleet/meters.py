@@ -1,0 +1,94 @@
+"""What the fed server learns of the fleet's compute and links from the seconds of every step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hasfl.deployment.resources import ResourceMeter
+from hasfl.errors import InputError
+from hasfl.parties.messages import Message
+from hasfl.plan import Order
+from hasfl.profile import Profile
+from hasfl.record import EDGE
+from hasfl.world.live import LiveWorld
+
+
+@dataclass(slots=True, eq=False)
+class FleetMeters:
+    """A meter for each device, and one for the edge server."""
+
+    profile: Profile
+    world: LiveWorld
+    devices: dict[int, ResourceMeter]
+    edge: ResourceMeter
+    memory: dict[int, float]  # free on each device, bit
+    order: Order | None = None  # of the present round
+    forward: dict[int, float] = field(default_factory=dict)  # seconds of the forward passes of this round
+
+    def begins_round(self, order: Order) -> None:
+        """A round begins. If it begins an interval, plans hear what the one before has told."""
+        self.order = order
+
+    def heard(self, step: str, seconds: Mapping[int, float]) -> None:
+        """Take the seconds of a step, by party."""
+        if self.order is None:
+            return
+        places = {int(device): place for place, device in enumerate(self.order.devices)}
+        for party, each in seconds.items():
+            if party == EDGE:
+                self._of_edge(step, each)
+            elif party in places and party in self.devices:
+                self._of_device(step, party, places[party], each)
+        if step == "device_backward" and self.order.round % self.world.interval == 0:
+            self._report()  # before the next plan is made
+
+    def reported(self, party: int, answer: Message) -> None:
+        """Take what a device says of its memory when an interval begins."""
+        memory = answer.fields.get("resources", {}).get("memory")
+        if isinstance(memory, int | float) and memory > 0:
+            self.memory[party] = float(memory)
+
+    def _of_device(self, step: str, device: int, place: int, seconds: float) -> None:
+        assert self.order is not None
+        meter, plan, profile = self.devices[device], self.order.plan, self.profile
+        b, j = int(plan.batch_sizes[place]), int(plan.cut_index[place])
+        sub_model = float(profile.submodel_bits_upto[j])
+        sent = {
+            "activation_upload": ("up_rate", b * float(profile.activation_bits_at[j])),
+            "gradient_download": ("down_rate", b * float(profile.gradient_bits_at[j])),
+            "submodel_upload": ("fed_up_rate", sub_model),
+            "submodel_download": ("fed_down_rate", sub_model),
+        }
+        if step in sent:
+            link, bits = sent[step]
+            meter.transferred(link, bits, seconds)
+        elif step == "device_forward":
+            self.forward[device] = seconds
+        elif step == "device_backward" and device in self.forward:
+            work = b * float(profile.forward_flops_upto[j] + profile.backward_flops_upto[j])
+            meter.computed(work, self.forward.pop(device) + seconds)
+
+    def _of_edge(self, step: str, seconds: float) -> None:
+        assert self.order is not None
+        if step == "server_forward":
+            self.forward[EDGE] = seconds
+        elif step == "server_backward" and EDGE in self.forward:
+            forward, backward = self.profile.forward_flops_upto, self.profile.backward_flops_upto
+            j = self.order.plan.cut_index
+            beyond = (forward[-1] - forward[j]) + (backward[-1] - backward[j])
+            work = float((self.order.batch_sizes * beyond).sum())
+            self.edge.computed(work, self.forward.pop(EDGE) + seconds)
+
+    def _report(self) -> None:
+        """Let the next plan know what this interval has told."""
+        for device, meter in self.devices.items():
+            known = meter.end_interval()
+            self.world.device_reports(device, known.as_device(self.world.fleet.names[device]))
+        self.world.server_reports(**self.edge.end_interval().as_server())
+
+
+def positive(fields: Mapping[str, object], name: str) -> float:
+    """A number above 0 that a party has measured."""
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise InputError(f"a party must measure its {name} as a number above 0, got {value!r:.40}")
+    return float(value)

@@ -1,0 +1,96 @@
+"""What runs on each host: the fed server's, the edge server's, a device's."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hasfl.deployment.flower.processes import fed_programs, node_programs
+from hasfl.deployment.hosting.addresses import free_port, require_free, require_private, split_address
+from hasfl.deployment.hosting.orders import FedHost, write_host
+from hasfl.deployment.hosting.places import Place
+from hasfl.deployment.hosting.supervision import Supervisor
+from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
+from hasfl.deployment.keys import NODES_FOLDER
+from hasfl.errors import InputError
+
+if TYPE_CHECKING:
+    from hasfl.deployment.flower.submission import Control
+
+READY_SECONDS = 120.0  # that a SuperLink has to answer after its start
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedSettings:
+    """How the fed server's host serves."""
+
+    keys: Path
+    state: Path
+    superlink: str = "127.0.0.1:8000"  # of Flower; loopback or private
+    listen: str = "127.0.0.1:9201"  # where the edge server and devices connect during a run
+    announce: str = ""  # what they are told to connect to, if it is not the same
+
+
+@dataclass(frozen=True, slots=True)
+class RunningFed:
+    """The fed server's host while it serves."""
+
+    control: "Control"
+    programs: Supervisor
+
+
+@contextmanager
+def fed_host(settings: FedSettings, tell: Tell) -> Iterator[RunningFed]:
+    """Run SuperLink and SuperExec, and admit the nodes whose public keys are in the fed server's folder."""
+    place = Place(settings.keys, settings.state)
+    split_address(settings.announce or settings.listen)
+    programs = fed_programs(place, require_private(settings.superlink))
+    require_free(settings.superlink, "the SuperLink")
+    require_free(settings.listen, "the fed server")
+    host = FedHost(
+        keys=str(settings.keys.resolve()),
+        listen=settings.listen,
+        announce=settings.announce or settings.listen,
+    )
+    write_host(settings.state, host)
+    keys = node_keys(settings.keys)
+    with Supervisor(programs, tell) as running:
+        from hasfl.deployment.flower.submission import control  # flwr is imported while the programs start
+
+        with control(settings.superlink, settings.keys) as api:
+            _wait_until_ready(api, place)
+            api.admit(keys)
+            yield RunningFed(api, running)
+
+
+@contextmanager
+def node_host(worker: WorkerSettings, superlink: str, tell: Tell) -> Iterator[Supervisor]:
+    """Run a worker with its SuperNode and SuperExec."""
+    place = Place(Path(worker.keys), Path(worker.state))
+    with Supervisor([worker_program(worker), *node_programs(place, superlink, free_port())], tell) as running:
+        yield running
+
+
+def node_keys(fed_keys: Path) -> dict[str, Path]:
+    """The public keys of all nodes that the fed server admits, by the names of their parties."""
+    found = {path.stem: path for path in sorted((fed_keys / NODES_FOLDER).glob("*.pub"))}
+    if not found:
+        raise InputError(
+            f"{fed_keys / NODES_FOLDER} must hold the public keys of the nodes, and has none: make them with "
+            "hasfl keys"
+        )
+    return found
+
+
+def _wait_until_ready(api: "Control", place: Place) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while not api.ready():
+        if time.monotonic() > deadline:
+            raise InputError(
+                f"the SuperLink at {api.superlink} does not answer after {READY_SECONDS:g} s: "
+                f"{place.log('superlink')} says why"
+            )
+        time.sleep(0.1)

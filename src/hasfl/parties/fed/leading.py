@@ -1,0 +1,206 @@
+"""How the fed server leads others through an interval: its beginning, its rounds, and its sub-models."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasfl.errors import HasflError
+from hasfl.parties.computation import Computation, require_finite
+from hasfl.parties.edge.party import BETWEEN, OF_THE_MEAN
+from hasfl.parties.fed.timekeeper import Timekeeper
+from hasfl.parties.links import EDGE, Answer, Links, Refused
+from hasfl.parties.messages import Message
+from hasfl.parties.speaking import number
+from hasfl.plan import Order
+from hasfl.serving.running_mean import RunningMean
+from hasfl.state.layer_state import LayerState
+
+PATIENCE = 120.0  # seconds that a party has for an answer where no plan says how long it takes
+
+
+class IntervalLost(HasflError):
+    """The edge server or all devices are gone: the interval is repeated from the last checkpoints."""
+
+    exit_code = 1
+
+
+@dataclass(slots=True, eq=False)
+class Replicas:
+    """The private layers of the devices that delivered them, by device."""
+
+    states: dict[int, list[LayerState]]
+
+    def mean(self) -> list[LayerState]:
+        """The mean over devices, Eq. (7)."""
+        columns = zip(*(self.states[device] for device in sorted(self.states)), strict=True)
+        return [_stacked(column).mean() for column in columns]
+
+
+@dataclass(slots=True, eq=False)
+class Leading:
+    """The present interval: who takes part, and how the fed server leads them through it."""
+
+    computation: Computation
+    links: Links
+    edge: str | None = None  # the address where devices find the edge server
+    cuts: dict[int, int] = field(default_factory=dict)  # of the devices that take part
+    tokens: dict[int, str] = field(default_factory=dict)  # by which the edge server knows devices
+    time: Timekeeper = field(default_factory=Timekeeper)
+    reported: Callable[[int, Message], None] = lambda party, answer: None  # hears answers to a beginning
+
+    def ask_edge(self, question: Message, *, seconds: float = PATIENCE, step: str | None = None) -> Answer:
+        """Ask the edge server; `step` is what the question's way counts as."""
+        answers = self.links.ask({EDGE: question}, seconds)
+        if EDGE not in answers:
+            reason = self.links.reasons().get(EDGE, "it did not answer")
+            raise IntervalLost(f"the edge server was lost: {reason}")
+        if step is not None:
+            self.time.note(step, {EDGE: answers[EDGE].down_seconds})
+        return answers[EDGE]
+
+    def lose(self, device: int, reason: str) -> None:
+        """A device has left the interval. It gets another token when it comes back."""
+        self.cuts.pop(device, None)
+        self.tokens.pop(device, None)
+        self.time.dropped[device] = reason
+
+    # ── step b3 ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(
+        self, order: Order, shared: list[LayerState], running: RunningMean, *, finished: int, depth: int
+    ) -> None:
+        """Give everybody the layers that the plan gives him. The edge server expects devices then.
+
+        `shared` holds the layers that the fed server has, and `running` their running mean. Both are cut or
+        extended to the private layers of the interval.
+        """
+        self.cuts = dict(zip(order.devices.tolist(), order.plan.cuts.tolist(), strict=True))
+        held = len(shared)
+        with self.time.span("submodel_download"):
+            self._take_from_edge(shared, running, depth, finished)
+            beginning = self._beginning_of_edge(shared[:held], running, finished=finished, depth=depth)
+            self.ask_edge(beginning, step="submodel_download")
+            questions = {device: self._beginning_of(device, shared, finished) for device in self.cuts}
+            answers = self.links.ask(questions, PATIENCE)
+        self.time.note("submodel_download", {d: answer.down_seconds for d, answer in answers.items()})
+        self._lose_missing(answers, "it did not take its layers")
+        for device, answer in answers.items():
+            self.reported(device, answer.message)
+        del shared[depth:], running.states[depth:]
+
+    def _lose_missing(self, answers: Mapping[int, Any], otherwise: str) -> None:
+        """Devices without an answer leave; nobody left is a lost interval."""
+        reasons = self.links.reasons()
+        for device in self.cuts.keys() - answers.keys():
+            self.lose(device, reasons.get(device, otherwise))
+        if not self.cuts:
+            raise IntervalLost(f"no device is left: {otherwise}")
+
+    def _take_from_edge(
+        self, shared: list[LayerState], running: RunningMean, depth: int, finished: int
+    ) -> None:
+        """Common layers that become private come up from the edge server, with their running mean."""
+        held = len(shared)
+        if depth <= held:
+            return
+        question = Message("give", {"what": "common", "upto": depth, "finished": finished})
+        tensors = self.ask_edge(question).message.tensors
+        own = {name: tensor for name, tensor in tensors.items() if not name.startswith(OF_THE_MEAN)}
+        means = {n.removeprefix(OF_THE_MEAN): tensors[n] for n in tensors.keys() - own.keys()}
+        shared += self.computation.states(own, first=held, count=depth - held)
+        if running.count:
+            running.states += self.computation.states(means, first=held, count=depth - held, slots=False)
+
+    def _beginning_of_edge(
+        self, held: list[LayerState], running: RunningMean, *, finished: int, depth: int
+    ) -> Message:
+        """The layers from the lowest cut on that only the fed server holds."""
+        lowest = min(self.cuts.values())
+        tensors = self.computation.named(held[lowest:], first=lowest)
+        means = self.computation.named(running.states[depth:], first=depth)
+        tensors |= {OF_THE_MEAN + name: tensor for name, tensor in means.items()}
+        fields = {
+            "finished": finished,
+            "depth": depth,
+            "cuts": {str(device): cut for device, cut in self.cuts.items()},
+            "averaged": running.count,
+            "tokens": self._new_tokens(),
+        }
+        return Message("begin", fields, tensors)
+
+    def _new_tokens(self) -> dict[str, str]:
+        """A token for each device that may connect to the edge server: for rounds, or to judge models."""
+        expected = self.cuts.keys() | (self.links.present() - {EDGE})
+        self.tokens = {device: self.tokens.get(device) or secrets.token_hex(32) for device in expected}
+        return {str(device): token for device, token in self.tokens.items()}
+
+    def _beginning_of(self, device: int, shared: list[LayerState], finished: int) -> Message:
+        """The client part of a device, and where it finds the edge server."""
+        fields: dict[str, Any] = {"interval": finished, "cut": self.cuts[device]}
+        if self.edge is not None:
+            fields |= {"edge": self.edge, "edge_token": self.tokens[device]}
+        return Message("begin", fields, self.computation.named(shared[: self.cuts[device]]))
+
+    # ── steps a1 to a5 ───────────────────────────────────────────────────────────────────────────────────
+
+    def round(self, order: Order, seconds: float) -> float:
+        """Let the edge server lead a round; every device has so many seconds for each answer."""
+        self.cuts = {device: self.cuts[device] for device in order.devices.tolist() if device in self.cuts}
+        question = Message(
+            "train",
+            {
+                "round": order.round,
+                "devices": order.devices.tolist(),
+                "batch_sizes": order.batch_sizes.tolist(),
+                "drawn": order.drawn.tolist(),
+                "seconds": seconds,
+            },
+        )
+        with self.time.span("split_training"):
+            answer = self.ask_edge(question, seconds=4 * seconds + PATIENCE).message
+        for device, reason in answer.fields["dropped"].items():
+            self.lose(int(device), reason)
+        if answer.kind == "nobody":
+            raise IntervalLost(f"no device was left in round {order.round}")
+        for step, of in answer.fields["phases"].items():
+            self.time.note(step, {int(party): each for party, each in of.items()})
+        return number(answer, "loss")
+
+    # ── step b1 ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def gather(self, *, interval: int, depth: int) -> Replicas:
+        """The private layers of every device: its client part, and its middle part from the edge server."""
+        question = Message("give", {"interval": interval})
+        with self.time.span("submodel_upload"):
+            answers = self.links.ask(dict.fromkeys(self.cuts, question), PATIENCE)
+            of_edge = self.ask_edge(Message("give", {"what": "middle"}))
+        ways = {device: answer.up_seconds for device, answer in answers.items()}
+        self.time.note("submodel_upload", ways | {EDGE: of_edge.up_seconds})
+        gathered = {}
+        for device in sorted(answers):
+            try:
+                gathered[device] = self._replica(device, answers[device], of_edge.message.tensors, depth)
+            except Refused as refused:
+                self.links.drop(device, str(refused))
+        self._lose_missing(gathered, "it did not deliver its layers")
+        return Replicas(gathered)
+
+    def _replica(
+        self, device: int, answer: Answer, middle: Mapping[str, Tensor], depth: int
+    ) -> list[LayerState]:
+        cut, prefix = self.cuts[device], f"{device}{BETWEEN}"
+        require_finite(answer.message.tensors, "its layers")
+        client = self.computation.states(answer.message.tensors, count=cut)
+        own = {n.removeprefix(prefix): tensor for n, tensor in middle.items() if n.startswith(prefix)}
+        return client + self.computation.states(own, first=cut, count=depth - cut)
+
+
+def _stacked(states: tuple[LayerState, ...]) -> LayerState:
+    """The states of one layer on several devices, stacked."""
+    columns = [torch.stack(column) for column in zip(*(state.tensors() for state in states), strict=True)]
+    found = iter(columns)
+    return states[0].map(lambda _: next(found))

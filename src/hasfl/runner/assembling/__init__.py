@@ -1,0 +1,1 @@
+"""What takes part in a training, for simulations and for parties on a network alike."""
