@@ -45,6 +45,7 @@ GREETINGS: dict[str, tuple[int, dict[str, Any]]] = {
     "a token outside ASCII": (0, {"token": "tökén"}),
     "another party's token": (0, {"token": token(1)}),
     "another party's index": (0, {"party": 1, "token": token(1)}),
+    "another party's index with the own token": (0, {"party": 1}),
     "the edge server's index": (0, {"party": EDGE, "token": token(EDGE)}),
     "an index that is no integer": (0, {"party": 0.0}),
     "a truth value as an index": (0, {"party": False}),

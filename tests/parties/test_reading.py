@@ -141,7 +141,7 @@ UPDATES = {
     "sgd": sgd(0.1),
     "momentum": at_rate(0.05, Momentum()),
     "clipped": at_rate(0.1, Sgd(), clip=0.05),
-    "clipped momentum": at_rate(0.05, Momentum(), clip=0.5),
+    "clipped momentum": at_rate(0.05, Momentum(), clip=0.1),
     "decayed": at_rate(0.05, Momentum(), weight_decay=0.1),
 }
 BLOCKS = (".taken.own", ".taken.others")

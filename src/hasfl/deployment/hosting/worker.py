@@ -38,6 +38,8 @@ class WorkerSettings:
     memory: str = ""  # a device: how much of its memory it lends, like "2 GB"
     slow_to: str = ""  # a rehearsal: be as slow as a box with so many FLOP/s, like "50 GFLOPS"
     link: str = ""  # … and with such links, like "20 Mbps"
+    threads: int = 1  # that torch computes with
+    trust: tuple[str, ...] = ()  # modules whose callables a scenario may name
     make: str = "hasfl.deployment.workers:open_worker"  # the function that makes the worker
 
 

@@ -95,12 +95,11 @@ class PartyStream:
         return None
 
     async def read_answers(self) -> None:
-        """Take every frame that comes, until one is wrong."""
+        """Take every frame that comes, until one is wrong or the connection ends."""
         while not self.over.is_set():
             data = await self._context.read()
             received = time.monotonic()
             if data is grpc.aio.EOF:
-                self.end(CONNECTION_ENDED)
                 return
             try:
                 frame = unpack(data, most_bytes=self._most_bytes)

@@ -1,0 +1,83 @@
+"""Makes the worker of a machine from its settings: a device, or the edge server."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from hasfl.deployment.channels import CERTIFICATE_FILE, EDGE
+from hasfl.deployment.device_worker import DeviceWorker
+from hasfl.deployment.edge_worker import EdgeWorker
+from hasfl.deployment.fleet.samples import load_samples
+from hasfl.deployment.fleet.seats import DeviceSeat, EdgeSeat
+from hasfl.deployment.hosting.worker import WorkerSettings
+from hasfl.deployment.pacing import Link, SlowTo
+from hasfl.errors import InputError
+from hasfl.units import Dimension, parse_quantity
+
+DEVICE = "device-"  # the beginning of the name in a device's certificate
+
+
+def open_worker(settings: WorkerSettings) -> AbstractContextManager[object]:
+    """The worker that the certificate of this machine says."""
+    torch.set_num_threads(settings.threads)
+    name = certificate_name(Path(settings.keys))
+    if name == EDGE:
+        return _edge_worker(settings)
+    index = name.removeprefix(DEVICE)
+    if not (name.startswith(DEVICE) and index.isascii() and index.isdecimal()):
+        raise InputError(
+            f"{settings.keys} must hold the keys of a device or of the edge server, but its certificate is "
+            f"that of {name!r}"
+        )
+    return _device_worker(settings, int(index))
+
+
+def _device_worker(settings: WorkerSettings, index: int) -> DeviceWorker:
+    if not settings.data:
+        raise InputError("a device needs its samples: give --data FILE, an .npz file with x and y")
+    seat = DeviceSeat(
+        index,
+        load_samples(Path(settings.data)),
+        memory=parse_quantity(settings.memory, Dimension.MEMORY) if settings.memory else None,
+        slow=SlowTo.parse(settings.slow_to) if settings.slow_to else None,
+        trusted=settings.trust,
+    )
+    return DeviceWorker(
+        index,
+        Path(settings.keys),
+        Path(settings.state),
+        lambda offer: seat.party(),
+        hello=seat.hello,
+        fed_pace=Link.parse(settings.link) if settings.link else None,
+        edge_pace=Link.parse(settings.link) if settings.link else None,
+    )
+
+
+def _edge_worker(settings: WorkerSettings) -> EdgeWorker:
+    seat = EdgeSeat(
+        Path(settings.state),
+        settings.announce or settings.listen,
+        test=load_samples(Path(settings.test)) if settings.test else None,
+        slow=SlowTo.parse(settings.slow_to) if settings.slow_to else None,
+        trusted=settings.trust,
+    )
+    return EdgeWorker(
+        settings.listen,
+        Path(settings.keys),
+        Path(settings.state),
+        lambda offer, links: seat.party(links),
+        hello=seat.hello,
+        pace=Link.parse(settings.link) if settings.link else None,
+    )
+
+
+def certificate_name(keys: Path) -> str:
+    """The common name in the certificate of a folder of keys."""
+    try:
+        certificate = x509.load_pem_x509_certificate((keys / CERTIFICATE_FILE).read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{keys} must hold {CERTIFICATE_FILE}, made by hasfl keys ({error})") from None
+    return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
