@@ -64,10 +64,10 @@ def test_who_is_slow_is_dropped_and_the_others_are_answered(site: Site) -> None:
     for party in range(3):
         site.connect(party, sleepy)
     began = time.monotonic()
-    answers = site.server.ask({0: question(), 1: question(sleep=1.5), 2: question()}, 0.5)
-    assert 0.5 <= time.monotonic() - began < 1.4
+    answers = site.server.ask({0: question(), 1: question(sleep=2.5), 2: question()}, 1.0)
+    assert 1.0 <= time.monotonic() - began < 2.4
     assert set(answers) == site.server.present() == {0, 2}
-    assert site.server.reasons() == {1: "it did not answer within 0.5 s"}
+    assert site.server.reasons() == {1: "it did not answer within 1 s"}
     assert site.server.reasons() == {}
     assert site.server.wait_until_present([1], LONG) == {1}, "it may connect anew"
     (answer,) = site.server.ask({1: question(9)}, LONG).values()
@@ -213,11 +213,11 @@ def test_a_party_that_reads_nothing_is_dropped_in_time(site: Site) -> None:
         client.send(pack(Message("pong"), id=frame.id, times={"arrived": now, "sent": now}))
     site.connect(1)
     assert site.server.wait_until_present([0], LONG)
-    large = Message("question", {}, {"x": torch.zeros(1 << 24)})
+    large = Message("question", {}, {"x": torch.zeros(1 << 23)})
     began = time.monotonic()
-    assert set(site.server.ask({0: large, 1: question()}, 1.0)) == {1}
-    assert time.monotonic() - began < LONG / 2
-    assert site.server.reasons() == {0: "it did not answer within 1 s"}
+    assert set(site.server.ask({0: large, 1: question()}, 2.0)) == {1}
+    assert time.monotonic() - began < LONG
+    assert site.server.reasons() == {0: "it did not answer within 2 s"}
     assert set(site.server.ask({1: question()}, LONG)) == {1}
 
 

@@ -55,8 +55,7 @@ def test_a_killed_program_starts_again(tmp_path: Path) -> None:
     assert not lives(first)
     assert not lives(second)
     assert len(told) == 1
-    assert "code -9" in told[0]
-    assert str(tmp_path / "it.log") in told[0]
+    assert told[0] == f"it ended, as {tmp_path / 'it.log'} explains, and starts again in 0.5 s"
 
 
 def test_pauses_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +64,7 @@ def test_pauses_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     with Supervisor([program(tmp_path, "false")], told.append):
         until(lambda: len(told) >= 4)
-    assert [sentence.partition(" s;")[0].split()[-1] for sentence in told[:4]] == [
+    assert [sentence.split()[-2] for sentence in told[:4]] == [
         "0.01",
         "0.02",
         "0.04",

@@ -218,6 +218,17 @@ def test_devices_with_few_samples_are_left_out() -> None:
     assert np.isfinite(Reading.of(seen).noise.value)
 
 
+def test_dropout_drops_the_same_in_all_passes() -> None:
+    """So a reading that is repeated sees the same numbers, and the loss is that of one thinned model."""
+    _, parties = trained("dropout", sgd(0.1), (1, 2, 2, 1, 2, 1))
+    one, other = (parties.reader.look(order(INTERVAL, (1, 2, 2, 1, 2, 1)), INTERVAL) for _ in range(2))
+    assert one is not None
+    assert one.compared is not None
+    require_same(one, other)
+    gap = one.compared.at_own - one.compared.at_mean - one.compared.linear
+    assert np.abs(gap).max() < 0.2 * np.abs(one.compared.at_mean).max()
+
+
 # What a reading leaves alone.
 
 
@@ -422,6 +433,26 @@ def test_a_device_refuses_questions_out_of_turn(question: Message) -> None:
     kinds = {**looking.for_fed(), **looking.for_edge()}
     with pytest.raises(Refused):
         kinds[question.kind](question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Message("look_passes", {"displaced": False}),
+        Message("look_step", {"clip": 1.0}),
+        Message("look_own", {"devices": [0]}),
+        Message("look", {"interval": 5}),
+        Message("look", {"interval": 0, "devices": [0, 0], "sizes": [2, 2]}),
+        Message("look", {"interval": 0, "devices": [99], "sizes": [2]}),
+        Message("look", {"interval": 0, "devices": [0], "sizes": [-1]}),
+        Message("look", {"interval": 0, "devices": [0], "sizes": [2, 2]}),
+    ],
+    ids=lambda question: str(dict(question.fields)),
+)
+def test_an_edge_server_refuses_questions_out_of_turn(question: Message) -> None:
+    _, parties = trained("plain", sgd(0.1))
+    with pytest.raises(Refused):
+        EdgeLooking(parties.edge).for_fed()[question.kind](question)
 
 
 def test_the_edge_server_cannot_ask_for_gradients_of_client_layers() -> None:

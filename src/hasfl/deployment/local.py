@@ -1,5 +1,6 @@
 """A whole deployment on this machine: fed server, edge server and devices, with TLS and node keys."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -7,15 +8,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hasfl.deployment.channels import EDGE, FED
-from hasfl.deployment.flower.processes import node_programs
+from hasfl.deployment.channels import EDGE, FED, device_name
+from hasfl.deployment.flower import processes
+from hasfl.deployment.hosting import worker
 from hasfl.deployment.hosting.addresses import free_port
 from hasfl.deployment.hosting.hosts import FedSettings, fed_host
+from hasfl.deployment.hosting.nursery import Nursery
 from hasfl.deployment.hosting.orders import RunOrder
 from hasfl.deployment.hosting.places import Place
 from hasfl.deployment.hosting.supervision import Program, Supervisor
-from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
-from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
+from hasfl.deployment.hosting.worker import WorkerSettings
+from hasfl.deployment.keys import DEVICES_FOLDER, admitted, make_keys
+from hasfl.paths import is_there
 
 if TYPE_CHECKING:
     from hasfl.deployment.flower.submission import Control
@@ -36,7 +40,7 @@ class LocalDevice:
 class LocalFleet:
     """Starts and ends everything: `with LocalFleet(folder, devices) as fleet: fleet.submit(order)`.
 
-    Keys are made anew each time. The folder keeps the logs, in one folder for each party.
+    The folder keeps the keys, and the state and logs of each party.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class LocalFleet:
         self._make = make
         self._tell = tell
         self._parts = ExitStack()
-        self._supervisors: dict[str, Supervisor] = {}
+        self._supervisors: list[Supervisor] = []
         self.control: Control
 
     @property
@@ -79,32 +83,40 @@ class LocalFleet:
 
     def running(self) -> Mapping[str, int]:
         """The process numbers of all programs that run now: superlink, superexec, device-0/supernode, …"""
-        return {
-            name: number
-            for running in self._supervisors.values()
-            for name, number in running.running().items()
-        }
+        return {name: number for running in self._supervisors for name, number in running.running().items()}
 
     def _start(self, parts: ExitStack) -> None:
         """Start all programs; first the workers, which take a while to be ready."""
-        keys = self.folder / "keys"
-        names = [f"device-{index}" for index in range(len(self.devices))]
-        make_keys(keys, devices=names, fed=[HERE], edge=[HERE])
-        superlink = f"{HERE}:{free_port()}"
-        fed = FedSettings(
-            keys=keys / FED, state=self.fed_state, superlink=superlink, listen=f"{HERE}:{free_port()}"
-        )
-        workers = self._workers(keys)
-        self._supervise(
-            parts, "workers", {name: [worker_program(worker)] for name, worker in workers.items()}
-        )
-        running = parts.enter_context(fed_host(fed, self._tell))
-        self.control, self._supervisors[FED] = running.control, running.programs
-        nodes = {
-            name: node_programs(Place(Path(worker.keys), Path(worker.state)), superlink, free_port())
-            for name, worker in workers.items()
-        }
-        self._supervise(parts, "nodes", nodes)
+        keys = self._keys()
+        superlink, listen = f"{HERE}:{free_port()}", f"{HERE}:{free_port()}"
+        flower = parts.enter_context(self._nursery("flower", processes.MODULES))
+        torch = parts.enter_context(self._nursery("workers", worker.MODULES))
+        settings = self._workers(keys)
+        workers = [_named(party, worker.worker_program(own)) for party, own in settings.items()]
+        self._supervisors.append(parts.enter_context(Supervisor(workers, self._tell, torch.start)))
+        fed = FedSettings(keys=keys / FED, state=self.fed_state, superlink=superlink, listen=listen)
+        running = parts.enter_context(fed_host(fed, self._tell, flower.start))
+        self.control = running.control
+        self._supervisors.append(running.programs)
+        nodes = [
+            _named(party, program)
+            for party, own in settings.items()
+            for program in processes.node_programs(
+                Place(Path(own.keys), Path(own.state)), superlink, free_port()
+            )
+        ]
+        self._supervisors.append(parts.enter_context(Supervisor(nodes, self._tell, flower.start)))
+
+    def _keys(self) -> Path:
+        """The folder with all keys: those of an earlier fleet in this folder, or new ones."""
+        keys, names = self.folder / "keys", [device_name(index) for index in range(len(self.devices))]
+        if not is_there(keys) or admitted(keys) != names:
+            make_keys(keys, devices=names, fed=[HERE], edge=[HERE])
+        return keys
+
+    def _nursery(self, name: str, modules: Sequence[str]) -> Nursery:
+        log = self.folder / "logs" / f"{name}.log"
+        return Nursery(modules, log, {**os.environ, **processes.OFFLINE})
 
     def _workers(self, keys: Path) -> dict[str, WorkerSettings]:
         """The settings of all workers, by party."""
@@ -118,7 +130,7 @@ class LocalFleet:
         )
         workers = {EDGE: edge}
         for index, device in enumerate(self.devices):
-            name = f"device-{index}"
+            name = device_name(index)
             workers[name] = WorkerSettings(
                 keys=str(keys / DEVICES_FOLDER / name),
                 state=str(self.folder / name),
@@ -129,12 +141,8 @@ class LocalFleet:
             )
         if self._make is None:
             return workers
-        return {name: replace(worker, make=self._make) for name, worker in workers.items()}
+        return {name: replace(own, make=self._make) for name, own in workers.items()}
 
-    def _supervise(self, parts: ExitStack, what: str, programs: Mapping[str, Sequence[Program]]) -> None:
-        named = [
-            replace(program, name=f"{party}/{program.name}")
-            for party, own in programs.items()
-            for program in own
-        ]
-        self._supervisors[what] = parts.enter_context(Supervisor(named, self._tell))
+
+def _named(party: str, program: Program) -> Program:
+    return replace(program, name=f"{party}/{program.name}")

@@ -11,7 +11,7 @@ from hasfl.cli.tables import titled
 from hasfl.units import format_seconds, format_share
 
 NUMBERS = ("predicted", "measured", "error", "90 % of\nerrors below")
-IN_WORDS = {WHOLE: "whole round, mean of an interval", "split_training": "split training"}
+IN_WORDS = {WHOLE: "whole round, mean", "split_training": "split training"}
 MOST_DROPPED = 10  # drops that are named
 
 

@@ -23,6 +23,12 @@ OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # hasfl is installed on every host
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+ENTRIES = {  # what the programs call
+    "flower-superlink": "flwr.superlink.cli:flower_superlink",
+    "flower-superexec": "flwr.supercore.cli:flower_superexec",
+    "flower-supernode": "flwr.supernode.cli:flower_supernode",
+}
+MODULES = tuple(entry.partition(":")[0] for entry in ENTRIES.values())  # that they import
 POLL_SECONDS = "0.2"  # between two questions of a SuperExec for work
 SECRET_FILE = "superexec.secret"
 
@@ -90,7 +96,13 @@ def _program(place: Place, name: str, command: str, arguments: list[str]) -> Pro
         STATE_VARIABLE: str(place.state.resolve()),
         "PYTHONUNBUFFERED": "1",
     }
-    return Program(name=name, command=(found, *arguments), log=place.log(name), environment=environment)
+    return Program(
+        name=name,
+        command=(found, *arguments),
+        log=place.log(name),
+        entry=ENTRIES[command],
+        environment=environment,
+    )
 
 
 def _key_file(place: Place, name: str) -> Path:

@@ -11,7 +11,7 @@ from hasfl.deployment.flower.processes import fed_programs, node_programs
 from hasfl.deployment.hosting.addresses import free_port, require_free, require_private, split_address
 from hasfl.deployment.hosting.orders import FedHost, write_host
 from hasfl.deployment.hosting.places import Place
-from hasfl.deployment.hosting.supervision import Supervisor
+from hasfl.deployment.hosting.supervision import Program, Started, Supervisor, start_program
 from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
 from hasfl.deployment.keys import NODES_FOLDER
 from hasfl.errors import InputError
@@ -43,7 +43,9 @@ class RunningFed:
 
 
 @contextmanager
-def fed_host(settings: FedSettings, tell: Tell) -> Iterator[RunningFed]:
+def fed_host(
+    settings: FedSettings, tell: Tell, start: Callable[[Program], Started] = start_program
+) -> Iterator[RunningFed]:
     """Run SuperLink and SuperExec, and admit the nodes whose public keys are in the fed server's folder."""
     place = Place(settings.keys, settings.state)
     split_address(settings.announce or settings.listen)
@@ -57,7 +59,7 @@ def fed_host(settings: FedSettings, tell: Tell) -> Iterator[RunningFed]:
     )
     write_host(settings.state, host)
     keys = node_keys(settings.keys)
-    with Supervisor(programs, tell) as running:
+    with Supervisor(programs, tell, start) as running:
         from hasfl.deployment.flower.submission import control  # flwr is imported while the programs start
 
         with control(settings.superlink, settings.keys) as api:

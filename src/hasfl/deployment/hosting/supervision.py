@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from hasfl.deployment.hosting import launcher
-from hasfl.errors import StorageError
+from hasfl.errors import HasflError, StorageError
 
 FIRST_PAUSE = 0.5  # seconds before a program starts again; doubled each time …
 LONGEST_PAUSE = 4.0  # … up to this: a node that was killed is refused for 40 s, and should be back soon after
@@ -28,8 +29,44 @@ class Program:
     name: str
     command: tuple[str, ...]
     log: Path
+    entry: str = ""  # the function that the command calls, as module:function, if a nursery may call it
     environment: Mapping[str, str] | None = None  # the environment of this process, if not given
     grace: float = 5.0  # seconds that the program has to end by itself when it is told to
+
+
+class Started(Protocol):
+    """A program that was started, as subprocess.Popen has it."""
+
+    pid: int
+
+    @property
+    def returncode(self) -> int | None:
+        """None while the program runs."""
+
+    def poll(self) -> int | None:
+        """None while the program runs."""
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait until the program ends."""
+
+
+def start_program(program: Program) -> Started:
+    """Start a program at the head of a process group, tied to the calling thread."""
+    try:
+        program.log.parent.mkdir(parents=True, exist_ok=True)
+        with program.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), *program.command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=program.environment,
+                process_group=0,
+            )
+    except OSError as error:
+        raise StorageError(
+            f"cannot start {program.name} with the log {program.log}: {error.strerror}"
+        ) from None
 
 
 class Supervisor:
@@ -40,9 +77,12 @@ class Supervisor:
     """
 
     def __init__(
-        self, programs: Sequence[Program], tell: Callable[[str], None] = lambda sentence: None
+        self,
+        programs: Sequence[Program],
+        tell: Callable[[str], None] = lambda sentence: None,
+        start: Callable[[Program], Started] = start_program,  # or that of a nursery
     ) -> None:
-        self._keepers = [_Keeper(program, tell) for program in programs]
+        self._keepers = [_Keeper(program, tell, start) for program in programs]
 
     def __enter__(self) -> "Supervisor":
         for keeper in self._keepers:
@@ -76,13 +116,16 @@ class _Keeper(threading.Thread):
     Linux ties a program to the thread that started it, so this thread lives as long as it keeps the program.
     """
 
-    def __init__(self, program: Program, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, program: Program, tell: Callable[[str], None], start: Callable[[Program], Started]
+    ) -> None:
         super().__init__(name=f"keeper of {program.name}", daemon=True)
         self.program = program
         self.starts = 0
         self._tell = tell
+        self._begin = start
         self._ending = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
 
     @property
     def pid(self) -> int | None:
@@ -99,42 +142,28 @@ class _Keeper(threading.Thread):
         pause = FIRST_PAUSE
         while not self._ending.is_set():
             began = time.monotonic()
-            self._process = process = _start(self.program)
-            self.starts += 1
-            while process.poll() is None and not self._ending.wait(POLL):
-                pass
-            _end_group(process, self.program.grace)
+            why = self._run_once()
             if self._ending.is_set():
                 return
             pause = FIRST_PAUSE if time.monotonic() - began > SETTLED else pause
-            self._tell(
-                f"{self.program.name} ended with code {process.returncode} and starts again in {pause:g} s; "
-                f"{self.program.log} says why"
-            )
+            self._tell(f"{self.program.name} {why}, and starts again in {pause:g} s")
             self._ending.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-
-def _start(program: Program) -> subprocess.Popen[bytes]:
-    """Start a program at the head of a process group, tied to the calling thread."""
-    try:
-        program.log.parent.mkdir(parents=True, exist_ok=True)
-        with program.log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), *program.command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=program.environment,
-                process_group=0,
-            )
-    except OSError as error:
-        raise StorageError(
-            f"cannot start {program.name} with the log {program.log}: {error.strerror}"
-        ) from None
+    def _run_once(self) -> str:
+        """Run the program until it ends, or until it is to end; say what happened."""
+        try:
+            self._process = process = self._begin(self.program)
+        except HasflError as error:
+            return f"did not start ({error})"
+        self.starts += 1
+        while process.poll() is None and not self._ending.wait(POLL):
+            pass
+        _end_group(process, self.program.grace)
+        return f"ended, as {self.program.log} explains"
 
 
-def _end_group(process: subprocess.Popen[bytes], grace: float) -> None:
+def _end_group(process: Started, grace: float) -> None:
     """End a program and the programs that it started: by asking first, then by force."""
     deadline = time.monotonic() + grace
     with suppress(ProcessLookupError, PermissionError):  # then all have ended

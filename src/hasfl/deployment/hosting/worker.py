@@ -23,6 +23,7 @@ from hasfl.deployment.hosting.supervision import Program
 from hasfl.errors import HasflError
 
 SETTINGS_FILE = "worker.json"
+MODULES = ("hasfl.deployment.device_worker", "hasfl.deployment.edge_worker")  # that workers import
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,9 @@ class WorkerSettings:
     make: str = "hasfl.deployment.workers:open_worker"  # the function that makes the worker
 
 
+Make = Callable[[WorkerSettings], AbstractContextManager[object]]  # the worker, while it works
+
+
 def worker_program(settings: WorkerSettings) -> Program:
     """The worker as a program that a supervisor keeps running."""
     place = Place(Path(settings.keys), Path(settings.state))
@@ -50,24 +54,25 @@ def worker_program(settings: WorkerSettings) -> Program:
     path = place.state.resolve() / SETTINGS_FILE
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(asdict(settings), file)
-    command = (sys.executable, "-m", "hasfl.deployment.hosting.worker", str(path))
-    return Program(name="worker", command=command, log=place.log("worker"))
+    module = "hasfl.deployment.hosting.worker"
+    command = (sys.executable, "-m", module, str(path))
+    return Program(name="worker", command=command, log=place.log("worker"), entry=f"{module}:main")
 
 
-def main(path: Path) -> None:
-    """Run a worker until the process is told to end."""
+def main() -> None:
+    """Run the worker whose settings the command names, until the process is told to end."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
-    settings = WorkerSettings(**json.loads(path.read_text()))
-    make = cast(Callable[[WorkerSettings], AbstractContextManager[object]], find(settings.make, "the worker"))
-    with make(settings):
-        ending.wait()
+    settings = WorkerSettings(**json.loads(Path(sys.argv[-1]).read_text()))
+    try:
+        make = cast(Make, find(settings.make, "the worker"))
+        with make(settings):
+            ending.wait()
+    except HasflError as error:
+        sys.exit(f"hasfl: {error}")
 
 
 if __name__ == "__main__":
-    try:
-        main(Path(sys.argv[1]))
-    except HasflError as error:
-        sys.exit(f"hasfl: {error}")
+    main()

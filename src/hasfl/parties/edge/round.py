@@ -1,5 +1,6 @@
 """A round of split training, as the edge server leads it (steps a1 to a5 of Algorithm 1)."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +64,8 @@ def train_round(
     phases = led.phases(batches, finished)
     own = str(EDGE)
     phases |= {"server_forward": {own: forward_seconds}, "server_backward": {own: backward_seconds}}
-    fields = {"loss": loss, "devices": sorted(done.losses), "phases": phases, "dropped": led.dropped}
+    told = loss if math.isfinite(loss) else None  # JSON has no such numbers
+    fields = {"loss": told, "devices": sorted(done.losses), "phases": phases, "dropped": led.dropped}
     return Message("trained", fields)
 
 

@@ -1,5 +1,6 @@
 """How the fed server leads others through an interval: its beginning, its rounds, and its sub-models."""
 
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -168,7 +169,7 @@ class Leading:
             raise IntervalLost(f"no device was left in round {order.round}")
         for step, of in answer.fields["phases"].items():
             self.time.note(step, {int(party): each for party, each in of.items()})
-        return number(answer, "loss")
+        return math.nan if answer.fields["loss"] is None else number(answer, "loss")
 
     # ── step b1 ──────────────────────────────────────────────────────────────────────────────────────────
 
