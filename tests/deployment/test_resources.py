@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hasfl.deployment import resources
-from hasfl.deployment.pacing import SlowTo
-from hasfl.deployment.resources import (
+from hasfl.deployment.measuring.pacing import SlowTo
+from hasfl.deployment.measuring.resources import (
     LINKS,
     UNMEASURED_RATE,
     USABLE,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,26 +61,22 @@ class Parties:
 
     def __post_init__(self) -> None:
         self.devices = {i: device_of(self.job, i) for i in range(len(self.job.data.shares))}
-        looking = {i: DeviceLooking(device) for i, device in self.devices.items()}
+        for device in self.devices.values():
+            looking = DeviceLooking(device)
+            device.fed_looks, device.edge_looks = looking.for_fed(), looking.for_edge()
         self.from_edge = DirectLinks(
-            {
-                i: self.spied("edge", f"device {i}", looking[i].for_edge(), device.from_edge)
-                for i, device in self.devices.items()
-            }
+            {i: self.spied("edge", f"device {i}", device.from_edge) for i, device in self.devices.items()}
         )
         computation = computation_of(self.job)
         self.edge = Edge(computation=computation, links=self.from_edge, store=EdgeStore(computation))
-        asked = {
-            i: self.spied("fed", f"device {i}", looking[i].for_fed(), device.from_fed)
-            for i, device in self.devices.items()
-        }
-        asked[EDGE] = self.spied("fed", "edge", EdgeLooking(self.edge).for_fed(), self.edge.from_fed)
-        self.from_fed = DirectLinks(asked)
+        self.edge.looks = EdgeLooking(self.edge).for_fed()
+        asked = {i: self.spied("fed", f"device {i}", device.from_fed) for i, device in self.devices.items()}
+        self.from_fed = DirectLinks(asked | {EDGE: self.spied("fed", "edge", self.edge.from_fed)})
         self.engine = NetworkedEngine(computation_of(self.job), self.from_fed)
 
-    def spied(self, asker: str, asked: str, looks: Mapping[str, Handler], other: Handler) -> Handler:
+    def spied(self, asker: str, asked: str, handler: Handler) -> Handler:
         def answer(question: Message) -> Message:
-            answered = looks.get(question.kind, other)(question)
+            answered = handler(question)
             self.heard.append(Heard(asker, asked, question, answered))
             return answered
 
@@ -226,7 +222,7 @@ def test_dropout_drops_the_same_in_all_passes() -> None:
     assert one.compared is not None
     require_same(one, other)
     gap = one.compared.at_own - one.compared.at_mean - one.compared.linear
-    assert np.abs(gap).max() < 0.2 * np.abs(one.compared.at_mean).max()
+    assert np.abs(gap).max() < 0.01 * np.abs(one.compared.at_mean).max()
 
 
 # What a reading leaves alone.
@@ -455,9 +451,12 @@ def test_an_edge_server_refuses_questions_out_of_turn(question: Message) -> None
         EdgeLooking(parties.edge).for_fed()[question.kind](question)
 
 
-def test_the_edge_server_cannot_ask_for_gradients_of_client_layers() -> None:
+@pytest.mark.parametrize("kind", ["look", "look_gradients", "look_step", "look_end"])
+def test_the_edge_server_cannot_ask_what_the_fed_server_may(kind: str) -> None:
+    """So it gets no gradient of a client layer."""
     _, parties = trained("plain", sgd(0.1))
-    assert DeviceLooking(parties.devices[1]).for_edge().keys() == {"look_forward", "look_backward"}
+    with pytest.raises(Refused, match=f"questions of the kind {kind!r}"):
+        parties.devices[1].from_edge(Message(kind))
 
 
 # As a source of constants.

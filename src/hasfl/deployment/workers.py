@@ -13,7 +13,7 @@ from hasfl.deployment.edge_worker import EdgeWorker
 from hasfl.deployment.fleet.samples import load_samples
 from hasfl.deployment.fleet.seats import DeviceSeat, EdgeSeat
 from hasfl.deployment.hosting.worker import WorkerSettings
-from hasfl.deployment.pacing import Link, SlowTo
+from hasfl.deployment.measuring.pacing import Link, SlowTo
 from hasfl.errors import InputError
 from hasfl.units import Dimension, parse_quantity
 
@@ -41,7 +41,7 @@ def _device_worker(settings: WorkerSettings, index: int) -> DeviceWorker:
     seat = DeviceSeat(
         index,
         load_samples(Path(settings.data)),
-        memory=parse_quantity(settings.memory, Dimension.MEMORY) if settings.memory else None,
+        memory=parse_quantity(settings.memory, Dimension.SIZE) if settings.memory else None,
         slow=SlowTo.parse(settings.slow_to) if settings.slow_to else None,
         trusted=settings.trust,
     )

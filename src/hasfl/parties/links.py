@@ -6,8 +6,7 @@ from typing import Protocol
 
 from hasfl.errors import HasflError
 from hasfl.parties.messages import Handler, Message
-
-EDGE = -1  # the edge server among the parties that the fed server asks; devices have their index in the fleet
+from hasfl.record import EDGE as EDGE
 
 
 class Refused(HasflError):

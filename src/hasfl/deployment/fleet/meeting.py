@@ -14,7 +14,7 @@ import torch
 from hasfl.deployment.fleet.agreement import Agreement, Built
 from hasfl.deployment.fleet.meters import FleetMeters, positive
 from hasfl.deployment.fleet.seats import MEET, PROBE
-from hasfl.deployment.resources import ResourceMeter, Resources
+from hasfl.deployment.measuring.resources import ResourceMeter, Resources
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.streams import party_name
 from hasfl.errors import InputError

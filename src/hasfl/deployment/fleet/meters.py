@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hasfl.deployment.resources import ResourceMeter
+from hasfl.deployment.measuring.resources import ResourceMeter
 from hasfl.errors import InputError
 from hasfl.parties.messages import Message
 from hasfl.plan import Order

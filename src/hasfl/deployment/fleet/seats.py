@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hasfl.deployment.fleet.agreement import Agreement, Built, build
 from hasfl.deployment.fleet.samples import Samples
-from hasfl.deployment.pacing import SlowTo
-from hasfl.deployment.resources import FreeMemory, measure_flops
+from hasfl.deployment.measuring.pacing import SlowTo
+from hasfl.deployment.measuring.resources import FreeMemory, measure_flops
 from hasfl.errors import InputError
 from hasfl.parties.device.looking import DeviceLooking
 from hasfl.parties.device.party import Device, Effortful

@@ -7,6 +7,7 @@ either one starts the app that a message is for. All are offline and keep their 
 import os
 import secrets
 import shutil
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -23,12 +24,14 @@ OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # hasfl is installed on every host
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-ENTRIES = {  # what the programs call
+SUPEREXEC = "hasfl.deployment.flower.superexec"
+CLIENT_APP = "flwr-clientapp"  # the apps that a SuperExec starts, by Flower's names
+SERVER_APP = "flwr-serverapp"
+ENTRIES = {  # what Flower's programs call
     "flower-superlink": "flwr.superlink.cli:flower_superlink",
-    "flower-superexec": "flwr.supercore.cli:flower_superexec",
     "flower-supernode": "flwr.supernode.cli:flower_supernode",
 }
-MODULES = tuple(entry.partition(":")[0] for entry in ENTRIES.values())  # that they import
+MODULES = ("flwr.superlink.cli", "flwr.supernode.cli", SUPEREXEC)  # that these programs import
 POLL_SECONDS = "0.2"  # between two questions of a SuperExec for work
 SECRET_FILE = "superexec.secret"
 
@@ -50,8 +53,8 @@ def fed_programs(place: Place, address: str) -> list[Program]:
     ]
     trusted = ["--root-certificates", str(_key_file(place, AUTHORITY_FILE))]
     return [
-        _program(place, "superlink", "flower-superlink", link),
-        _program(place, "superexec", "flower-superexec", [*trusted, *_work_from(address, secret)]),
+        _flower(place, "superlink", link),
+        _superexec(place, SERVER_APP, [*trusted, *_work_from(address, secret)]),
     ]
 
 
@@ -72,8 +75,8 @@ def node_programs(place: Place, superlink: str, runtime_port: int) -> list[Progr
     ]
     work = ["--insecure", *_work_from(f"127.0.0.1:{runtime_port}", secret)]  # on this machine only
     return [
-        _program(place, "supernode", "flower-supernode", node),
-        _program(place, "superexec", "flower-superexec", work),
+        _flower(place, "supernode", node),
+        _superexec(place, CLIENT_APP, work),
     ]
 
 
@@ -81,28 +84,33 @@ def _work_from(address: str, secret: Path) -> list[str]:
     return ["--runtime-api-address", address, "--superexec-auth-secret-file", str(secret)]
 
 
-def _program(place: Place, name: str, command: str, arguments: list[str]) -> Program:
-    scripts = sysconfig.get_path("scripts")
-    search = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
-    found = shutil.which(command, path=search)
+def _flower(place: Place, name: str, arguments: list[str]) -> Program:
+    """A program of Flower's."""
+    command = f"flower-{name}"
+    found = shutil.which(
+        command, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    )
     if found is None:
         raise MissingExtra(f"a deployment needs Flower's program {command}: pip install 'hasfl[deploy]'")
+    return _program(place, name, (found, *arguments), ENTRIES[command])
+
+
+def _superexec(place: Place, app: str, arguments: list[str]) -> Program:
+    """A SuperExec that starts one kind of app."""
+    command = (sys.executable, "-m", SUPEREXEC, app, *arguments)
+    return _program(place, "superexec", command, f"{SUPEREXEC}:main")
+
+
+def _program(place: Place, name: str, command: tuple[str, ...], entry: str) -> Program:
     environment = {
         **os.environ,
         **OFFLINE,
-        "PATH": search,  # a SuperExec finds the programs that it starts there
         "FLWR_HOME": str(place.state.resolve() / "flwr"),
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL_SECONDS,
         STATE_VARIABLE: str(place.state.resolve()),
         "PYTHONUNBUFFERED": "1",
     }
-    return Program(
-        name=name,
-        command=(found, *arguments),
-        log=place.log(name),
-        entry=ENTRIES[command],
-        environment=environment,
-    )
+    return Program(name=name, command=command, log=place.log(name), entry=entry, environment=environment)
 
 
 def _key_file(place: Place, name: str) -> Path:

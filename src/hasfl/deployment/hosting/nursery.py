@@ -16,8 +16,9 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -117,29 +118,32 @@ def main(modules: Sequence[str]) -> None:
     for module in modules:
         importlib.import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how children ended
-    nursery = os.getpid()
     for line in sys.stdin:
-        number = os.fork()
-        if number == 0:
-            _become(json.loads(line), nursery)
+        request = json.loads(line)
+        number = fork(request["entry"], request["command"], partial(_move_in, **request))
         with suppress(ProcessLookupError, PermissionError):
             os.setpgid(number, number)  # the child does so too; whoever is first
         os.write(sys.stdout.fileno(), b"%d\n" % number)
 
 
-def _become(request: dict[str, object], nursery: int) -> None:
-    """In the new process: be the program, and end with its exit code."""
-    code = launcher.EXIT_ORPHAN
+def fork(entry: str, command: Sequence[str], prepare: Callable[[], None]) -> int:
+    """Start a process in which module:function is the main program, and give its number.
+
+    It ends when this process ends. It shares what is imported here. This process should have one thread.
+    """
+    parent = os.getpid()
+    number = os.fork()
+    if number != 0:
+        return number
+    code = UNKNOWN
     try:
-        end_with_parent(nursery)
-        os.setpgid(0, 0)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _redirect(str(request["log"]))
-        os.environ.clear()
-        os.environ.update(request["environment"])  # type: ignore[call-overload]
-        sys.argv = list(request["command"])  # type: ignore[call-overload]
-        module, _, name = str(request["entry"]).partition(":")
-        code = _exit_code(getattr(importlib.import_module(module), name))
+        end_with_parent(parent)
+        for each in (signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT):
+            signal.signal(each, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        prepare()
+        sys.argv = list(command)
+        code = _exit_code(entry)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -148,14 +152,24 @@ def _become(request: dict[str, object], nursery: int) -> None:
         os._exit(code)
 
 
-def _exit_code(entry: object) -> int:
+def _exit_code(entry: str) -> int:
+    """Call a function, and give the exit code of a program that does no more."""
+    module, _, name = entry.partition(":")
     try:
-        entry()  # type: ignore[operator]
+        getattr(importlib.import_module(module), name)()
     except SystemExit as end:
         if isinstance(end.code, str):
             sys.stderr.write(end.code + "\n")
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def _move_in(*, log: str, environment: dict[str, str], **_: object) -> None:
+    """Have the log and the environment of a program, and lead a process group."""
+    os.setpgid(0, 0)
+    _redirect(log)
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def _redirect(log: str) -> None:

@@ -57,9 +57,7 @@ class PartyServer:
         self._streams: dict[int, PartyStream] = {}
         self._reasons: dict[int, str] = {}
         self._greetings: Counter[int] = Counter()  # streams that have not been greeted yet
-        self._told_again: dict[
-            str, float
-        ] = {}  # when a refusal may be logged again, by the certificate's name
+        self._told_again: dict[str, float] = {}  # when a refusal may be logged again, by common name
         self._changed = threading.Condition()  # guards streams and reasons
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
@@ -75,11 +73,11 @@ class PartyServer:
 
         An older token of a party is worth nothing from now on: who is connected with it is dropped.
         """
-        self._begin(self._set_tokens({**self._tokens, **tokens})).result()
+        self._begin(self._set_tokens(dict(tokens), others=True)).result()
 
     def allow_only(self, tokens: Mapping[int, str]) -> None:
         """Accept these parties with these tokens and nobody else; who is connected otherwise is dropped."""
-        self._begin(self._set_tokens(dict(tokens))).result()
+        self._begin(self._set_tokens(dict(tokens), others=False)).result()
 
     def present(self) -> frozenset[int]:
         """The parties that are connected now."""
@@ -169,7 +167,7 @@ class PartyServer:
         reading = asyncio.ensure_future(stream.read_answers())
         pinging = None
         try:
-            reading.add_done_callback(lambda task: stream.end(CONNECTION_ENDED))
+            reading.add_done_callback(lambda task: self._stop_reading(stream, task))
             await stream.read_clock(FIRST_PINGS)
             if not stream.over.is_set():
                 self._enter(stream, context.peer())
@@ -183,6 +181,13 @@ class PartyServer:
                 pinging.cancel()
         if stream.reason is not None:
             await context.abort(grpc.StatusCode.ABORTED, stream.reason)
+
+    def _stop_reading(self, stream: PartyStream, reading: "asyncio.Future[None]") -> None:
+        """End a stream when nothing more is read from it."""
+        if not reading.cancelled() and reading.exception() is not None:
+            name = party_name(stream.party)
+            log.error("an error while reading what %s sent", name, exc_info=reading.exception())
+        stream.end(CONNECTION_ENDED)
 
     async def _greeted(self, context: Any) -> PartyStream:
         """A stream whose party has shown its certificate and its token; everybody else is refused."""
@@ -266,8 +271,8 @@ class PartyServer:
         if party in self._streams:
             self._leave(self._streams[party], one_sentence(reason))
 
-    async def _set_tokens(self, tokens: dict[int, str]) -> None:
-        self._tokens = tokens
+    async def _set_tokens(self, tokens: dict[int, str], *, others: bool) -> None:
+        self._tokens = {**self._tokens, **tokens} if others else tokens
         for stream in list(self._streams.values()):
             if not self._is_token(stream.party, stream.token):
                 self._leave(stream, OLD_TOKEN)

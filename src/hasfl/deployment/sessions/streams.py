@@ -26,8 +26,8 @@ CONNECTION_ENDED = "its connection ended"  # cut, closed by the party, or given 
 
 FIRST_PINGS = 5  # at the greeting
 LATER_PINGS = 3
-SECONDS_BETWEEN_PINGS = 15.0
-PING_SECONDS = 30.0  # a party that does not answer a ping for so long is hung
+SECONDS_BETWEEN_PINGS = 10.0
+PING_SECONDS = 20.0  # a party that does not answer a ping for so long is hung
 LONGEST_REASON = 300  # characters of a reason that a party gives
 
 IDS = itertools.count(1)  # of questions and pings; no two are equal in a process
@@ -97,18 +97,24 @@ class PartyStream:
     async def read_answers(self) -> None:
         """Take every frame that comes, until one is wrong or the connection ends."""
         while not self.over.is_set():
-            data = await self._context.read()
+            try:
+                data = await self._context.read()
+            except Exception:  # gRPC has several for a stream that is gone
+                return
             received = time.monotonic()
             if data is grpc.aio.EOF:
+                return
+            expected, self._expected = self._expected, None
+            if expected is None:
+                self.end("it sent a frame that nobody waits for")
                 return
             try:
                 frame = unpack(data, most_bytes=self._most_bytes)
             except WireError as error:
                 self.end(f"it sent a malformed frame: {error}")
                 return
-            expected, self._expected = self._expected, None
-            if expected is None or frame.id != expected[0]:
-                self.end(f"it sent an answer with id {frame.id}, which nobody waits for")
+            if frame.id != expected[0]:
+                self.end(f"it answered question {frame.id}, but was asked question {expected[0]}")
                 return
             if not expected[1].done():
                 expected[1].set_result((frame, received))

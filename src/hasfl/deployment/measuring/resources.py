@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hasfl.arrays import quantity
-from hasfl.deployment.pacing import SlowTo
+from hasfl.deployment.measuring.pacing import SlowTo
 from hasfl.engines.memory import available_memory
 from hasfl.errors import InputError
 from hasfl.fleet import Device
