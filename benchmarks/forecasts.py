@@ -1,6 +1,7 @@
 """How good the forecasts of the time to the goal are, on stored runs.
 
-    python -m benchmarks.forecasts            # the tables of docs/forecasts.md; a minute, no training
+    python -m benchmarks.forecasts                           # the tables of docs/forecasts.md; half a minute
+    python -m benchmarks.forecasts --alone 1 --wander 0.4    # the same with other numbers of the filter
 
 Every stored run of `benchmarks/hindsight` that reached its setting's higher target is watched by the
 forecaster of `hasfl train`, evaluation by evaluation, up to a share of the rounds that it took. The forecast
@@ -15,6 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from benchmarks.hindsight.runs import COLUMN, Run, fleet_of, profile_of, read_re
 from benchmarks.hindsight.settings import RESULTS, SETTINGS
 from hasfl.constants import MeasuredConstants
 from hasfl.forecast import GoalForecast
+from hasfl.forecasting.curve import ALONE, WANDER
 from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
@@ -236,10 +239,17 @@ def _errors(logs: Sequence[float]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
-    report([curve for curve in (*hindsight_curves(), *loss_curves()) if curve.ends])
+    )
+    parser.add_argument("--alone", type=float, default=ALONE, help="the part of the error that is scatter")
+    parser.add_argument("--wander", type=float, default=WANDER, help="how fast the slope of a curve wanders")
+    asked = parser.parse_args()
+    with (
+        patch("hasfl.training.forecaster.ALONE", asked.alone),
+        patch("hasfl.forecasting.curve.WANDER", asked.wander),
+    ):
+        report([curve for curve in (*hindsight_curves(), *loss_curves()) if curve.ends])
 
 
 if __name__ == "__main__":

@@ -109,6 +109,11 @@ class RoundRecord:
     forecast: GoalForecast | None = None  # of the end of training, where the model was evaluated
     measured: MeasuredRound | None = None  # None in a simulation, which has nothing to measure
 
+    @property
+    def shown_accuracy(self) -> float | None:
+        """On the test set, or on held-out samples if there is no test set; None if nothing was evaluated."""
+        return self.held_out_accuracy if self.accuracy is None else self.accuracy
+
     def as_json(self) -> dict[str, Any]:
         """The record as plain numbers and lists, as `rounds.jsonl` holds it."""
         row = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "plan"}

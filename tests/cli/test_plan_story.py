@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hasfl.cli.plans.story import MOST_CHANGES, PlanStory, in_words
+from hasfl.cli.plans.story import MOST_CHANGES, Course, PlanStory, in_words
 from hasfl.fleet import kinds
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
@@ -59,7 +59,7 @@ def test_many_kinds_are_told_as_one() -> None:
 
 def story(records: Sequence[RoundRecord] = (), *, short: bool = False, strategy: str = "sfl") -> list[str]:
     made = simulation(strategy, unequal_fleet(), rounds=30)
-    told = PlanStory(made, short=short)
+    told = PlanStory(Course.of(made), short=short)
     return [*told.beginning(), *(line for record in records for line in told.after(record))]
 
 
@@ -75,7 +75,7 @@ def later(t: int, *notes: str) -> RoundRecord:
 
 def test_the_beginning_has_the_plan_and_the_time_of_a_round() -> None:
     made = simulation("hasfl", unequal_fleet(), rounds=6)
-    plan_line, reason = PlanStory(made, short=False).beginning()
+    plan_line, reason = PlanStory(Course.of(made), short=False).beginning()
     records = list(made)
     interval = [record.seconds for record in records if record.plan == records[0].plan][:3]
     words = in_words(records[0].plan, unequal_fleet().names, of=4)

@@ -29,6 +29,7 @@ from hasfl.deployment.sessions import offers
 from hasfl.deployment.sessions.offers import Offer, SessionDesk
 from hasfl.errors import InputError, MissingExtra
 from hasfl.parties.links import EDGE
+from tests.deployment.test_supervision import lives
 
 DEVICES = 2
 EVERYBODY = {EDGE, 0, 1}
@@ -190,19 +191,21 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         (stage.run / "end").touch()
         until(lambda: stage.fleet.control.run(number).finished, 60)
         assert stage.fleet.control.run(number).outcome == "completed"
-    until(lambda: not processes_of(stage.folder), 10)
+        started = descendants(os.getpid())
+    until(lambda: not any(lives(process) for process in started), 10)
 
 
-def processes_of(folder: Path) -> list[str]:
-    """The processes that know of a folder, by their command or their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
+def descendants(ancestor: int) -> set[int]:
+    """The processes that a process started, those that these started, and so on."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            known = (process / "cmdline").read_bytes()
-            with suppress(OSError):
-                known += (process / "environ").read_bytes()
-            if str(folder).encode() in known and int(process.name) != os.getpid():
-                found.append(f"{process.name}: {known[:200]!r}")
+            number, _, rest = stat.read_text().partition(" (")
+            parents[int(number)] = int(rest.rpartition(")")[2].split()[1])
+    found, new = set[int](), {ancestor}
+    while new:
+        new = {number for number, parent in parents.items() if parent in new} - found
+        found |= new
     return found
 
 
@@ -282,8 +285,13 @@ with stage.fleet:
 def test_no_process_is_left(tmp_path_factory: pytest.TempPathFactory, number: signal.Signals) -> None:
     folder = Path(os.path.realpath(tmp_path_factory.mktemp("f")))
     with subprocess.Popen([sys.executable, "-c", FLEET, str(folder)], stderr=subprocess.DEVNULL) as parent:
-        until(lambda: (folder / "trains").exists() or parent.poll() is not None, 400)
-        assert len(processes_of(folder)) > 3 * (DEVICES + 1)
-        parent.send_signal(number)
-        parent.wait(60)
-    until(lambda: not processes_of(folder), 10)
+        try:
+            until(lambda: (folder / "trains").exists() or parent.poll() is not None, 400)
+            started = descendants(parent.pid)
+            # Workers, SuperNodes and SuperExecs; the SuperLink, its SuperExec, the app; two nurseries.
+            assert len(started) >= 3 * (DEVICES + 1) + 3 + 2
+            parent.send_signal(number)
+            parent.wait(60)
+        finally:
+            parent.kill()
+    until(lambda: not any(lives(process) for process in started), 10)

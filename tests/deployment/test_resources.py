@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hasfl.deployment import resources
+from hasfl.deployment.measuring import resources
 from hasfl.deployment.measuring.pacing import SlowTo
 from hasfl.deployment.measuring.resources import (
     LINKS,

@@ -1,5 +1,8 @@
 """Questions and answers over real streams: deadlines, broken streams, clocks, and no overlap."""
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +21,7 @@ from hasfl.deployment.wire import pack, unpack
 from hasfl.errors import HasflError, InputError
 from hasfl.parties.links import EDGE, Links, Refused
 from hasfl.parties.messages import Message
-from tests.deployment.loopback import LONG, Cable, Site, echo, wait_until
+from tests.deployment.loopback import LONG, Cable, Site, echo, folder_of, token, wait_until
 
 
 def question(number: int = 0, **fields: Any) -> Message:
@@ -287,3 +290,40 @@ def test_pings_while_idle_find_a_party_that_hangs(site: Site, monkeypatch: pytes
     assert site.server.wait_until_present([0], LONG)
     assert wait_until(lambda: site.server.present() == {1})
     assert site.server.reasons() == {0: "it did not answer a ping within 0.5 s"}
+
+
+ANSWER_IN_A_PROCESS = """
+import sys
+from pathlib import Path
+from hasfl.deployment.sessions.answering import ServerPlace, Stop, answer_questions
+place = ServerPlace("fed", sys.argv[1], Path(sys.argv[2]))
+answer_questions(place, {"token": sys.argv[3], "party": 0}, lambda question: question, Stop())
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_and_one_that_is_killed(site: Site) -> None:
+    site.connect(1)
+    command = [
+        sys.executable,
+        "-c",
+        ANSWER_IN_A_PROCESS,
+        site.address,
+        str(folder_of(site.keys, 0)),
+        token(0),
+    ]
+    with subprocess.Popen(command) as process:
+        try:
+            assert site.server.wait_until_present([0], 60.0)
+            both = {0: question(), 1: question()}
+            assert set(site.server.ask(both, LONG)) == {0, 1}
+            process.send_signal(signal.SIGSTOP)
+            assert set(site.server.ask(both, 1.0)) == {1}
+            assert site.server.reasons() == {0: "it did not answer within 1 s"}
+            process.send_signal(signal.SIGCONT)
+            assert site.server.wait_until_present([0], LONG) == {0}, "it comes back by itself"
+            assert set(site.server.ask(both, LONG)) == {0, 1}
+        finally:
+            process.kill()
+        assert wait_until(lambda: site.server.present() == {1})
+        assert site.server.reasons() == {0: "its connection ended"}

@@ -88,7 +88,7 @@ def convergence_rows(contests: Sequence[Contest]) -> list[ConvergenceRow]:
             ConvergenceRow(
                 strategy=name,
                 converged=all(each.converged for each in outcomes),
-                converged_accuracy=Spread.of([each.converged_accuracy for each in outcomes]),
+                converged_accuracy=Spread.of([each.reached_accuracy for each in outcomes]),
                 converged_seconds=Spread.of([each.converged_seconds for each in outcomes]),
                 slower=Spread.of([each.converged for each in own]),
                 common_accuracy=Spread.of([each.common_accuracy for each in own]),

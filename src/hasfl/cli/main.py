@@ -12,7 +12,9 @@ import typer
 from hasfl import __version__
 from hasfl.cli.deployment.clock import clock
 from hasfl.cli.deployment.keys import keys
+from hasfl.cli.deployment.local import local
 from hasfl.cli.deployment.serve import serve
+from hasfl.cli.deployment.submit import status, submit
 from hasfl.cli.plans.command import plan
 from hasfl.cli.runs import export, runs, show
 from hasfl.cli.training import AsJson, compare, data, train
@@ -29,7 +31,7 @@ app = typer.Typer(
 
 # Optional packages that commands need, and what installs them.
 EXTRAS = dict.fromkeys(("torch", "matplotlib", "sklearn", "safetensors"), "hasfl[train]") | dict.fromkeys(
-    ("flwr", "grpc", "cryptography"), "hasfl[deploy]"
+    ("flwr", "grpc", "cryptography", "httpx"), "hasfl[deploy]"
 )
 
 
@@ -139,6 +141,7 @@ def _shape(text: str | None) -> list[int] | None:
     return [int(size) for size in text.split("x")]
 
 
-for verb in (plan, data, train, compare, runs, show, clock, export, keys):
+for verb in (plan, data, train, compare, runs, show, clock, export, keys, submit, status):
     app.command()(verb)
+serve.command()(local)
 app.add_typer(serve, name="serve")

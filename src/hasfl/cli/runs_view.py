@@ -14,7 +14,7 @@ from hasfl.cli.plans.outlook import course
 from hasfl.cli.plans.story import every, in_words
 from hasfl.cli.tables import titled
 from hasfl.cli.training_view import ending
-from hasfl.reporting.metrics import Outcome
+from hasfl.reporting.metrics import HELD_OUT, Outcome
 from hasfl.reporting.store import CHECKPOINT, ENVIRONMENT, MODEL, RESULT, ROUNDS, SCENARIO, SETTINGS, TIMING
 from hasfl.runs.overview import RunDetails, RunSummary
 from hasfl.units import BITS_PER_BYTE, format_seconds, format_size
@@ -46,11 +46,18 @@ def show_runs(runs: Sequence[RunSummary], folder: Path) -> None:
     tables = (_table(runs, folder, LEFT_OUT_FIRST[:hidden]) for hidden in range(len(LEFT_OUT_FIRST) + 1))
     fitting = (table for table in tables if _least_width(table) <= console.width)
     console.print(next(fitting, None) or _table(runs, folder, LEFT_OUT_FIRST))
+    if any(map(_mark, runs)):
+        console.print("* on held-out samples, because there was no test set", highlight=False, soft_wrap=True)
     for run in runs:
         if run.fault is not None:
             console.print(
                 f"{escape(run.run)} is broken: {escape(run.fault)}", highlight=False, soft_wrap=True
             )
+
+
+def _mark(run: RunSummary) -> str:
+    """Marks an accuracy that is not about a test set."""
+    return "*" if run.measured_on == HELD_OUT and run.accuracy is not None else ""
 
 
 def _table(runs: Sequence[RunSummary], folder: Path, hidden: Sequence[str]) -> Table:
@@ -80,7 +87,7 @@ def _cells(run: RunSummary) -> Mapping[str, Text]:
         "strategy": run.strategy or "",
         "seed": str(run.seed),
         "rounds": f"{run.rounds:,}",
-        "accuracy": "" if run.accuracy is None else f"{run.accuracy:.2%}",
+        "accuracy": "" if run.accuracy is None else f"{run.accuracy:.2%}{_mark(run)}",
         VIRTUAL: format_seconds(run.seconds),
         WALL: format_seconds(run.elapsed_seconds),
     }
@@ -127,7 +134,9 @@ def _how_it_stands(run: RunDetails) -> str:
         known = {field.name for field in fields(Outcome)}
         reached = Outcome(**{name: value for name, value in run.result.items() if name in known})
         how = ending(reached, run.scenario.stop.goal())
-    accuracy = "" if summary.accuracy is None else f"; accuracy {summary.accuracy:.2%} on the test set"
+    accuracy = (
+        "" if summary.accuracy is None else f"; accuracy {summary.accuracy:.2%} on {summary.measured_on}"
+    )
     return (
         f"{how} after {summary.rounds:,} rounds, {format_seconds(summary.seconds)} of virtual time and "
         f"{format_seconds(summary.elapsed_seconds)} of wall time{accuracy}"

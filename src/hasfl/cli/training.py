@@ -13,6 +13,8 @@ import typer
 from hasfl.errors import InputError, naming
 
 if TYPE_CHECKING:
+    from hasfl.arrays import IntN
+    from hasfl.data import Dataset
     from hasfl.runs.comparison import Contest
     from hasfl.runs.request import RunRequest
 
@@ -65,7 +67,7 @@ def train(
 
     A run is a folder with the scenario, a record of every round, a checkpoint, the model and the result.
     """
-    _wait_politely()
+    wait_politely()
     from hasfl.cli.training_view import TrainingView, show_outcome
     from hasfl.documents.scenario import read_scenario
     from hasfl.reporting.figures import require_drawable
@@ -87,7 +89,7 @@ def train(
         _say_what_it_needs(request, as_json=as_json)
         return
     if resume and not request.path.exists():
-        _say_nothing_to_resume(request, named=run is not None)
+        say_nothing_to_resume(request, named=run is not None)
     with TrainingView() as view:
         from hasfl.runs.run import carry_out  # brings torch, which takes seconds to import
 
@@ -100,7 +102,7 @@ def train(
         show_outcome(reached, request.path, asked.stop.goal(), picture)
 
 
-def _say_nothing_to_resume(request: "RunRequest", *, named: bool) -> None:
+def say_nothing_to_resume(request: "RunRequest", *, named: bool) -> None:
     """A run that was named must be there; any other begins."""
     from hasfl.runner.stored_runs import known_runs
 
@@ -144,7 +146,7 @@ def compare(
     If the scenario has a stop.accuracy, the times to this accuracy are compared. Otherwise the converged
     accuracies and times are compared. Finished runs are used again, and stopped runs are resumed.
     """
-    _wait_politely()
+    wait_politely()
     from hasfl.cli.training_view import TrainingView
     from hasfl.documents.scenario import read_scenario
     from hasfl.reporting.canvas import require_matplotlib
@@ -205,11 +207,22 @@ def data(
             help="Save a picture of the classes that each device holds in this file (.png or .svg)."
         ),
     ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            help="Write the samples of each device into a .npz file of this folder, and the test set into "
+            "test.npz. hasfl serve device and hasfl serve edge take such files.",
+            metavar="DIR",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how many samples of each class every device holds.
 
     If samples have several labels, or labels that are no classes, only the samples are counted.
+
+    Example: hasfl data scenario.toml --export samples
     """
     from hasfl.cli.shares_view import show_shares
     from hasfl.data import label_counts, sample_counts
@@ -229,12 +242,25 @@ def data(
                 f"a picture shows classes, but samples of {dataset.name} do not have one class each"
             )
         save_figure(who_holds_what(counts, names), picture)
+    files = [] if to is None else _export(dataset, shares, fleet.names, to)
     if as_json:
         held = dict(zip(fleet.names, counts.tolist(), strict=True))
         drawn = {} if picture is None else {"picture": str(picture)}
-        typer.echo(json.dumps({"classes": names, "samples": held, **drawn}))
-    else:
-        show_shares(dataset.name, fleet.names, counts, names, picture)
+        written = {"files": [str(file) for file in files]} if files else {}
+        typer.echo(json.dumps({"classes": names, "samples": held, **drawn, **written}))
+        return
+    show_shares(dataset.name, fleet.names, counts, names, picture)
+    if files:
+        typer.echo(
+            f"wrote the samples of {len(fleet)} devices into {to}, {files[0].name} to {files[-2].name}, and "
+            f"{len(dataset.y_test):,} samples to test on into {files[-1].name}"
+        )
+
+
+def _export(dataset: "Dataset", shares: "Sequence[IntN]", names: Sequence[str], folder: Path) -> list[Path]:
+    from hasfl.deployment.fleet.samples import export_samples
+
+    return export_samples(dataset, shares, names, folder)
 
 
 def _say_what_it_needs(request: "RunRequest", *, as_json: bool) -> None:
@@ -269,6 +295,6 @@ def _seeds(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _wait_politely() -> None:
+def wait_politely() -> None:
     """Let idle threads sleep instead of spin; this must be set before torch is imported."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -13,11 +13,11 @@ from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingCo
 from rich.text import Text
 
 from hasfl.cli.plans.outlook import ALL, VERY_ROOMY, Announcements, Outlook
-from hasfl.cli.plans.story import PlanStory
+from hasfl.cli.plans.story import Course, PlanStory
 from hasfl.cli.tables import titled
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
-from hasfl.reporting.metrics import Outcome
+from hasfl.reporting.metrics import TEST_SET, Outcome
 from hasfl.reporting.store import CHECKPOINT, MODEL, RESULT, ROUNDS, TIMING, RunFolder
 from hasfl.training.forecaster import LEAST_EVALUATIONS
 from hasfl.units import BITS_PER_BYTE, format_seconds, format_size
@@ -113,14 +113,18 @@ class TrainingView:
 
     def started(self, request: "RunRequest", prepared: "Prepared", last: RoundRecord | None) -> None:
         """A training begins, or goes on after a round."""
-        self.goal, self.accuracy = prepared.training.goal, ""
+        self.begins(request, Course.of(prepared), last)
+
+    def begins(self, request: "RunRequest", course: Course, last: RoundRecord | None) -> None:
+        """A training in this process or on a fleet begins, or goes on after a round."""
+        self.goal, self.accuracy = course.goal, ""
         self.outlook, self.announcements, self.judged = Outlook(self.goal), Announcements(), 0
-        self.story = PlanStory(prepared, short=self.runs > 1)
+        self.story = PlanStory(course, short=self.runs > 1)
         for record in self.before[: last.round] if last else ():
             self._look_ahead(record)
         where = f", from round {last.round} on" if last else ""
         self._say(f"{self._called(request)}: training{where}")
-        for layer, reason in prepared.looped_layers.items():
+        for layer, reason in course.looped_layers.items():
             why = reason.partition("; ")[0]  # the rest is about parts of torch
             self._say(f"{self.label}layer {layer!r} is trained for one device after the other: {why}")
         for line in self.story.beginning():
@@ -131,7 +135,7 @@ class TrainingView:
     def recorded(self, record: RoundRecord) -> None:
         """A round is over."""
         lines = self.story.after(record) if self.story else []
-        if record.accuracy is not None:
+        if record.shown_accuracy is not None:
             self.accuracy = f" · accuracy {_progress(self.goal, record)}"
         if self._look_ahead(record):
             lines.append(f"round {record.round}: {self.outlook.sentence()}")
@@ -141,7 +145,7 @@ class TrainingView:
         width = self.console.width if self.console.is_terminal else VERY_ROOMY
         state = (
             f"round {record.round}{of} · loss {record.loss:.3f}{self.accuracy} · "
-            f"virtual {format_seconds(record.clock)}{self.outlook.to_go(width)}"
+            f"virtual {format_seconds(record.clock)}{self.outlook.to_go(width)}{_measured(record)}"
         )
         if self.progress.disable and time.monotonic() - self.told >= PLAIN_SECONDS:
             self._say(f"{self.label}{state}")
@@ -151,17 +155,18 @@ class TrainingView:
 
     def _look_ahead(self, record: RoundRecord) -> bool:
         """After an evaluation: when training will end, and whether this is told."""
-        if record.accuracy is None:
+        if record.shown_accuracy is None:
             return False
         self.judged += record.held_out_accuracy is not None
-        seconds = self.story.training.mean_round_seconds(record) if self.story else 0.0
+        seconds = self.story.course.round_seconds(record) if self.story else 0.0
         self.outlook = Outlook.after(record, self.goal, seconds)
         return self.announcements.due(record, self.outlook)
 
     def finished(self, reached: Outcome) -> None:
         """A training is over."""
         virtual = format_seconds(reached.seconds)
-        state = f"round {reached.rounds} · accuracy {reached.accuracy:.1%} · virtual {virtual} · done"
+        accuracy = "" if reached.accuracy is None else f" · accuracy {reached.accuracy:.1%}"
+        state = f"round {reached.rounds}{accuracy} · virtual {virtual} · done"
         self.progress.update(self.task, total=ALL, completed=ALL, state=state)
         forecasts = self.goal.accuracy is not None or self.goal.loss is not None
         if forecasts and not self.announcements.forecasts and not self.too_short:
@@ -180,11 +185,16 @@ class TrainingView:
         self.console.print(escape(sentence), highlight=False, soft_wrap=True)
 
 
+def _measured(record: RoundRecord) -> str:
+    """How long machines took so far; nothing in a simulation."""
+    return "" if record.measured is None else f" · measured {format_seconds(record.measured.clock)}"
+
+
 def _progress(goal: Goal, record: RoundRecord) -> str:
     """The accuracy of an evaluation: toward the goal on held-out samples, where there is one."""
     if goal.accuracy is not None and record.held_out_accuracy is not None:
         return f"{record.held_out_accuracy:.1%} of {100 * goal.accuracy:g}%"
-    return f"{record.accuracy:.1%}"
+    return f"{record.shown_accuracy:.1%}{' on held-out samples' if record.accuracy is None else ''}"
 
 
 def _too_short(judged: int) -> str:
@@ -212,13 +222,24 @@ def show_outcome(reached: Outcome, path: Path, goal: Goal, picture: Path | None)
     Console().print(
         f"{escape(reached.strategy)} {ending(reached, goal)} after {_many(reached.rounds, 'round')}, "
         f"{format_seconds(reached.seconds)} of virtual time and {_many(reached.samples, 'sample')}\n"
-        f"the saved model, of round {reached.saved_round}, has {reached.accuracy:.2%} on the test set; the "
-        f"best evaluation had {reached.best_accuracy:.2%}\n{_by_device(reached)}"
+        f"{_how_good(reached)}\n{_by_device(reached)}"
         f"the run is in {escape(str(path))}: {MODEL} holds the model, {ROUNDS} a record of every round, "
         f"{RESULT} the result, {CHECKPOINT} what --resume goes on from, {TIMING} wall times"
         + ("" if picture is None else f"\nthe picture of the plans: {escape(str(picture))}"),
         highlight=False,
         soft_wrap=True,
+    )
+
+
+def _how_good(reached: Outcome) -> str:
+    """How good the saved model is, as far as it is known."""
+    model = f"the saved model, of round {reached.saved_round}, "
+    if reached.accuracy is None or reached.best_accuracy is None:
+        return f"{model}was not evaluated: there is no test set, and no samples are held out"
+    without = "" if reached.measured_on == TEST_SET else " (there is no test set)"
+    return (
+        f"{model}has {reached.accuracy:.2%} on {reached.measured_on}{without}; the best evaluation had "
+        f"{reached.best_accuracy:.2%}"
     )
 
 

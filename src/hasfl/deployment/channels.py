@@ -28,6 +28,9 @@ MOST_MESSAGE_BYTES = 2**31 - 1  # gRPC counts in 32 bits
 MOST_STREAMS = 8  # of one connection; a worker needs one, and another while it connects anew
 KEEPALIVE_SECONDS = 10  # a silent connection is tried this often …
 KEEPALIVE_ANSWER_SECONDS = 5  # … and given up after so long without an answer
+# gRPC measures links with pings of its own, and sends no other ping before they are answered. It would wait a
+# minute for a machine that hangs. On a slow link, an answer waits behind the bytes before it.
+PING_ANSWER_SECONDS = 20
 CONNECT_SECONDS = 5  # for one attempt to connect, with the handshake
 FIRST_RETRY_SECONDS = 0.2  # between two attempts, growing from the first …
 LAST_RETRY_SECONDS = 2.0  # … to the last
@@ -82,6 +85,7 @@ def _common_options(most_bytes: int) -> Options:
         ("grpc.max_send_message_length", most_bytes),
         ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
         ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_ANSWER_SECONDS),
+        ("grpc.http2.ping_timeout_ms", 1000 * PING_ANSWER_SECONDS),
         ("grpc.http2.max_pings_without_data", 0),  # no limit
     ]
 

@@ -14,8 +14,8 @@ from hasfl.parties.links import Refused
 from hasfl.parties.messages import Message
 from hasfl.parties.speaking import text_of
 
-BEGIN = "begin"  # the kind of question that may name the edge server
-CONNECTING_SECONDS = 3.0  # that the answer to it waits for the stream to the edge server
+NAMING_EDGE = ("begin", "take")  # the kinds of questions that may name the edge server
+CONNECTING_SECONDS = 3.0  # that the answer to them waits for the stream to the edge server
 REFUSED_PAUSE = 1.0  # seconds until a token is tried again that the edge server does not know yet
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class DeviceWorker:
         edge = _EdgeStream(party, self._certificates, hello, self._edge_pace)
 
         def from_fed(question: Message) -> Message:
-            if question.kind != BEGIN or "edge" not in question.fields:
+            if question.kind not in NAMING_EDGE or "edge" not in question.fields:
                 return party.from_fed(question)
             address, token = text_of(question, "edge"), text_of(question, "edge_token")
             answer = party.from_fed(question)

@@ -97,8 +97,14 @@ class _Asked:
         tokens = _tokens(question)
         answer = self._party.from_fed(question)
         self._devices.allow_only(tokens)
-        self._expected = frozenset(tokens)
+        self._expected = _expected(question, tokens)
         return answer
+
+
+def _expected(question: Message, tokens: Mapping[int, str]) -> frozenset[int]:
+    """The devices that take part; others may connect too, but only when they judge a model."""
+    cuts = question.fields.get("cuts")
+    return frozenset(device for device in tokens if not isinstance(cuts, Mapping) or str(device) in cuts)
 
 
 def _tokens(question: Message) -> dict[int, str]:

@@ -13,11 +13,13 @@ from typing import Any
 
 from hasfl.deployment.fleet.agreement import Agreement, Built, build
 from hasfl.deployment.fleet.meeting import Meeting
+from hasfl.deployment.hosting.desks import Desk
 from hasfl.deployment.hosting.orders import RunOrder
+from hasfl.deployment.ordering.requests import require_splitting
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.streams import party_name
 from hasfl.documents.document import read_text
-from hasfl.errors import InputError
+from hasfl.errors import HasflError
 from hasfl.parties.fed.engine import NetworkedEngine
 from hasfl.parties.fed.leading import IntervalLost
 from hasfl.parties.fed.reader import PartiesReader
@@ -32,15 +34,16 @@ from hasfl.runner.simulation import form_of_samples
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared, carry_out
 from hasfl.serving.calibration import norms_of
-from hasfl.settings import Settings
 from hasfl.state.split_state import Weights
-from hasfl.strategies.catalogue import strategy
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.loop import Training
 from hasfl.world.live import LiveWorld
 
 SLACK, SHORTEST = 5.0, 5.0  # a device may take so many times as long as predicted, and so many seconds more
+CONNECTING_SECONDS = 5.0  # that a device may need beside its sub-model to connect to the edge server
 LOOK_SECONDS = 0.2  # between two looks at who is connected
+RETURN_SECONDS = 6.0  # for all devices to come back, once the edge server and one device are there
+MOST_LOSSES = 10  # of one interval; then something is wrong that does not pass
 
 log = logging.getLogger(__name__)
 
@@ -54,15 +57,28 @@ def train_on_fleet(links: PartyServer, order: RunOrder) -> None:
         strategy=order.strategy,
         seed=order.seed,
     )
-    fleet, resume = FleetAtWork(links, order), order.resume
-    while True:
-        try:
-            carry_out(request, LogWatcher(), resume=resume, prepare=fleet.prepared)
-            return
-        except IntervalLost as lost:
-            log.warning("%s; the interval is repeated", lost)
-            fleet.wait(order.patience)
-            resume = True
+    fleet, watcher, resume = FleetAtWork(links, order), LogWatcher(), order.resume
+    with fleet.meeting.ushering():
+        while True:
+            try:
+                carry_out(
+                    request,
+                    watcher,
+                    resume=resume,
+                    prepare=fleet.prepared,
+                    stop_asked=lambda: fleet.desk is not None and fleet.desk.stop_asked,
+                )
+                return
+            except IntervalLost as lost:
+                watcher.lost(lost)
+                fleet.wait(order.patience)
+                resume = True
+
+
+class FleetLost(HasflError):
+    """The fleet does not come back, or fails again and again."""
+
+    exit_code = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +90,7 @@ class FleetTraining:
     built: Built
     samples_marks: str
     looped_layers: Mapping[str, str] = field(default_factory=dict)
+    saves_always: bool = True  # the edge server keeps its layers of the last two intervals only
 
     @property
     def marks(self) -> Mapping[str, str]:
@@ -97,17 +114,25 @@ class FleetAtWork:
 
     def __init__(self, links: PartyServer, order: RunOrder) -> None:
         self.order, self.meeting = order, Meeting(links, order.devices)
+        self.desk = Desk(Path(order.desk)) if order.desk else None
 
     def wait(self, seconds: float) -> None:
-        """Wait until the edge server and at least one device are connected."""
+        """Wait until the edge server and at least one device are connected, and a little for the others."""
         deadline = time.monotonic() + seconds
-        while not self._enough(self.meeting.present()):
+        while not self._enough(self.meeting.connected()):
+            self._leave_if_asked()
             if time.monotonic() > deadline:
-                raise InputError(
+                raise FleetLost(
                     f"the edge server and a device must come back within {seconds:g} s, but did not: start "
                     "them, and resume the run"
                 )
             time.sleep(LOOK_SECONDS)
+        everybody = {EDGE, *range(self.order.devices)}
+        self.meeting.server.wait_until_present(everybody, RETURN_SECONDS)
+
+    def _leave_if_asked(self) -> None:
+        if self.desk is not None:
+            self.desk.leave_if_asked()
 
     def _enough(self, present: frozenset[int]) -> bool:
         return EDGE in present and len(present) > 1
@@ -116,7 +141,7 @@ class FleetAtWork:
         """Meet the parties, and assemble the training."""
         tell("meeting the fleet")
         settings = settings_of(request.scenario(), folder=request.folder)
-        _require_splitting(settings)
+        require_splitting(settings.strategy, request.folder)
         agreement = self.meeting.agree(request)
         built = build(agreement, trusted=None, folder=request.folder)
         tell("measuring the fleet")
@@ -125,24 +150,13 @@ class FleetAtWork:
         reader = PartiesReader(engine, agreement.sizes)
         holdings = _holdings(agreement, built)
         training = training_of(engine, reader, holdings, meters.world, built.profile, settings)
-        engine.patience, engine.begins_round = _patience(training, meters.world), meters.begins_round
+        training.report_every = 1  # a record must be there when its checkpoint is saved
+        deadlines = Deadlines(training, meters.world)
+        engine.patience, engine.leading.exchanging = deadlines.of_round, deadlines.of_exchange
+        engine.begins_round = meters.begins_round
         engine.leading.time.heard, engine.leading.reported = meters.heard, meters.reported
+        self._leave_if_asked()
         return FleetTraining(training, engine, built, self.meeting.samples_marks())
-
-
-def _require_splitting(settings: Settings) -> None:
-    """Refuse ways of training that need no edge server, or that collect samples."""
-    chosen = strategy(settings.strategy)
-    if chosen.paradigm.collects_data:
-        raise InputError(
-            f"{chosen.name} collects the samples of all devices at a server, and a fleet keeps its samples: "
-            "choose a strategy that splits, such as hasfl or sfl"
-        )
-    if not chosen.paradigm.splits:
-        raise InputError(
-            f"{chosen.name} trains the whole model on every device, without an edge server: choose a "
-            "strategy that splits, such as hasfl or sfl"
-        )
 
 
 def _holdings(agreement: Agreement, built: Built) -> Holdings:
@@ -155,19 +169,42 @@ def _holdings(agreement: Agreement, built: Built) -> Holdings:
     )
 
 
-def _patience(training: Training, world: LiveWorld) -> Callable[[Order], float]:
-    """How long a device may take for one answer: a multiple of what the plan predicts for the round."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Deadlines:
+    """How long a device may take for one answer: a multiple of what the plan predicts."""
 
-    def seconds(order: Order) -> float:
-        fleet = world.fleet_at(order.round).only(order.devices)
-        now = Arrangement(order.plan, fleet, training.clock.depth(order.plan))
-        return SLACK * training.clock.round(now).seconds + SHORTEST
+    training: Training
+    world: LiveWorld
 
-    return seconds
+    def of_round(self, order: Order) -> float:
+        """Seconds for an answer in a round; the plan predicts the whole round."""
+        return SLACK * self.training.clock.round(self._now(order)).seconds + SHORTEST
+
+    def of_exchange(self, order: Order) -> float:
+        """Seconds to take a sub-model or to give it; the plan predicts both."""
+        now = self._now(order)
+        return SLACK * self.training.clock.aggregation(now, now).seconds + SHORTEST + CONNECTING_SECONDS
+
+    def _now(self, order: Order) -> Arrangement:
+        fleet = self.world.fleet_at(order.round).only(order.devices)
+        return Arrangement(order.plan, fleet, self.training.clock.depth(order.plan))
 
 
 class LogWatcher:
     """Writes down what happens in a training; the run's folder has every record."""
+
+    def __init__(self) -> None:
+        self.losses = 0  # of intervals, since one was completed
+
+    def lost(self, reason: IntervalLost) -> None:
+        """An interval was lost and is repeated, unless this happens again and again."""
+        self.losses += 1
+        if self.losses > MOST_LOSSES:
+            raise FleetLost(
+                f"the same interval was lost {self.losses} times, the last time because {reason}: look into "
+                "the logs of the parties, and resume the run"
+            )
+        log.warning("%s; the interval is repeated", reason)
 
     def asked(self, request: RunRequest) -> None:
         """It is this run's turn."""
@@ -191,6 +228,7 @@ class LogWatcher:
 
     def recorded(self, record: RoundRecord) -> None:
         """A round is over."""
+        self.losses = 0 if record.aggregated else self.losses
         for party, reason in record.measured.dropped.items() if record.measured else ():
             log.warning("round %d: %s was dropped: %s", record.round, party_name(party), reason)
 

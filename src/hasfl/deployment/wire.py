@@ -17,9 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hasfl.deployment.channels import MOST_FRAME_BYTES as MOST_FRAME_BYTES  # gRPC keeps this limit too
@@ -50,6 +48,7 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
+ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)  # made once, since frames are frequent
 
 SHORT = reprlib.Repr()  # writes what came into a message
 SHORT.maxlevel = 2
@@ -102,7 +101,7 @@ def pack(
     _check_content(content)
     if len(message.tensors) > MOST_TENSORS:
         raise WireError(f"a message may have {MOST_TENSORS} tensors, got {len(message.tensors)}")
-    header: dict[str, Any] = {METADATA: {TEXT: json.dumps(content, separators=(",", ":"), allow_nan=False)}}
+    header: dict[str, Any] = {METADATA: {TEXT: ENCODER.encode(content)}}
     data, end = [], 0
     for name, tensor in message.tensors.items():
         if name == METADATA or tensor.dtype not in CODES or tensor.dim() > MOST_AXES:
@@ -114,7 +113,7 @@ def pack(
         place = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         header[name] = place
         data.append(_bytes_of(tensor))
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = ENCODER.encode(header).encode()
     if len(text) > MOST_HEADER_BYTES:
         raise WireError(f"the header of a frame may have {MOST_HEADER_BYTES} bytes, got {len(text)}")
     text += b" " * (-len(text) % PREFIX)  # safetensors begins the data at a multiple of 8 bytes
@@ -143,7 +142,7 @@ def unpack(frame: bytes, *, most_bytes: int = MOST_FRAME_BYTES) -> Frame:
     if len(header) > MOST_TENSORS:
         raise WireError(f"a frame may have {MOST_TENSORS} tensors, got {len(header)}")
     places = [_place(name, entry) for name, entry in header.items()]
-    data = np.frombuffer(frame, np.uint8)[PREFIX + length :]
+    data = memoryview(frame)[PREFIX + length :]
     _check_places(places, len(data))
     tensors = {place.name: _tensor(place, data) for place in places}
     times = {name: float(value) for name, value in content["times"].items()}
@@ -156,13 +155,14 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
-def _tensor(place: _Place, data: NDArray[np.uint8]) -> Tensor:
-    tensor = torch.empty(place.shape, dtype=place.dtype)
-    arrived = data[place.start : place.end]
-    if place.dtype is torch.bool and (arrived > 1).any():
+def _tensor(place: _Place, data: memoryview) -> Tensor:
+    """A tensor with a copy of its bytes, which are aligned as Python aligns memory, to 16 bytes."""
+    if place.start == place.end:
+        return torch.empty(place.shape, dtype=place.dtype)
+    arrived = bytearray(data[place.start : place.end])
+    if place.dtype is torch.bool and max(arrived) > 1:
         raise WireError(f"the tensor {_short(place.name)} must hold true and false, as the bytes 1 and 0")
-    tensor.view(-1).view(torch.uint8).numpy()[:] = arrived
-    return tensor
+    return torch.frombuffer(arrived, dtype=place.dtype).view(place.shape)
 
 
 def _place(name: str, entry: object) -> _Place:
@@ -201,7 +201,7 @@ def _check_places(places: list[_Place], length: int) -> None:
 def _parsed(text: str | bytes, what: str) -> dict[str, Any]:
     """A JSON object in UTF-8 without repeated keys."""
     try:
-        value = json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=_once_each)
+        value = DECODER.decode(text.decode() if isinstance(text, bytes) else text)
     except (ValueError, RecursionError):  # ValueError: no JSON, no UTF-8, or a number with too many digits
         raise WireError(f"{what} must be JSON in UTF-8") from None
     if type(value) is not dict:
@@ -214,6 +214,9 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(unique) != len(pairs):
         raise WireError("a key of a JSON object must occur once")
     return unique
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_once_each)
 
 
 def _check_content(content: Mapping[str, Any]) -> None:

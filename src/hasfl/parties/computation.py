@@ -64,8 +64,11 @@ class Computation:
         return torch.full((), self.updates.rates.at(round), dtype=self.dtype)
 
     def on_the_wire(self, tensor: Tensor) -> Tensor:
-        """Activations or their gradients as they are sent."""
-        return tensor if self.sent_as is None else tensor.to(self.sent_as)
+        """Activations or their gradients as they are sent. What is too large becomes the largest number."""
+        if self.sent_as is None or not tensor.is_floating_point():
+            return tensor
+        largest = torch.finfo(self.sent_as).max
+        return tensor.clamp(-largest, largest).to(self.sent_as)
 
     def named(self, states: Sequence[LayerState], *, first: int = 0) -> Tensors:
         """The tensors of layers `first`, `first` + 1, …, under unique names."""
@@ -90,9 +93,11 @@ class Computation:
             raise Refused(str(error)) from None
         return [state.map(Tensor.clone) for state in filled]
 
+    def finite(self, states: Sequence[LayerState], *, first: int = 0) -> bool:
+        """Whether all numbers of layers `first`, `first` + 1, … are finite.
 
-def require_finite(tensors: Mapping[str, Tensor], what: str) -> None:
-    """Refuse tensors with NaN or infinity."""
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise Refused(f"{what}: {name} has numbers that are not finite")
+        A model may hold numbers that are not, such as the −∞ of a mask. They may stay.
+        """
+        own, begun = self.named(states, first=first), self.initial()[first : first + len(states)]
+        before = self.named(begun, first=first)
+        return all(bool((own[name].isfinite() | ~before[name].isfinite()).all()) for name in own)

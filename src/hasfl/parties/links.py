@@ -21,6 +21,11 @@ class Answer:
     down_seconds: float = 0.0  # of the question
     up_seconds: float = 0.0  # of the answer
 
+    @property
+    def way_seconds(self) -> float:
+        """Of both, so without the time in which the party worked."""
+        return self.down_seconds + self.up_seconds
+
 
 class Links(Protocol):
     """Connections to several parties."""

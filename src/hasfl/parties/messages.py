@@ -1,6 +1,7 @@
 """What parties say to each other. A party answers every message with one message.
 
-docs/deploy.md lists the kinds of messages: who sends which, and what they may carry.
+`EXCHANGES` lists every kind of message: who asks whom, and what the question and the answer may carry. No
+party answers a question of another kind (tests/parties/test_privacy.py). docs/deploy.md shows the same list.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,3 +24,69 @@ class Message:
 
 
 Handler = Callable[[Message], Message]  # a party, as others see it
+
+FED, EDGE, DEVICE = "fed server", "edge server", "device"
+
+# What messages carry. All else in them are plain numbers and texts.
+MODEL = "averaged layers"  # the first layers of a model, averaged over devices
+CLIENT = "the device's client part"
+MIDDLE = "middle parts"  # of each device, from its cut to the deepest one
+COMMON = "common layers"
+ACTIVATIONS = "activations"
+LABELS = "labels"
+RETURNED = "gradients of activations"
+NORMS = "statistics of batch norms"  # a mean and a variance for each channel
+GRADIENTS = "gradients of layers"
+STEP = "a step of layers"
+BYTES = "zeros"  # to measure a link
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A kind of question: who asks whom, and which tensors the question and its answer carry."""
+
+    asker: str
+    asked: str
+    kind: str
+    about: str
+    sent: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+
+
+EXCHANGES = (
+    Exchange(FED, DEVICE, "meet", "what is trained: the scenario, and the number of samples of each device"),
+    Exchange(FED, DEVICE, "probe", "how fast the link is", (BYTES,), (BYTES,)),
+    Exchange(FED, DEVICE, "begin", "an interval begins; where the edge server is", (MODEL,)),
+    Exchange(FED, DEVICE, "give", "an interval ends: step b1", (), (CLIENT,)),
+    Exchange(FED, DEVICE, "take", "a model to judge", (MODEL,)),
+    Exchange(FED, EDGE, "meet", "what is trained: the scenario, and the number of samples of each device"),
+    Exchange(FED, EDGE, "probe", "how fast the link is", (BYTES,), (BYTES,)),
+    Exchange(FED, EDGE, "begin", "an interval begins: who takes part, and with which cut", (MODEL,)),
+    Exchange(FED, EDGE, "train", "one round: batch sizes; the answer has the loss and seconds"),
+    Exchange(FED, EDGE, "give", "an interval ends, or a model is handed out", (), (MIDDLE, COMMON)),
+    Exchange(FED, EDGE, "finish", "an interval is over: keep the common layers on disk"),
+    Exchange(FED, EDGE, "evaluate", "judge a model; the answer has sums over samples", (MODEL,), (NORMS,)),
+    Exchange(FED, EDGE, "keep", "the model of the last evaluation is the best so far"),
+    Exchange(EDGE, DEVICE, "probe", "how fast the link is", (BYTES,), (BYTES,)),
+    Exchange(EDGE, DEVICE, "forward", "steps a1 and a2", (), (ACTIVATIONS, LABELS)),
+    Exchange(EDGE, DEVICE, "backward", "steps a4 and a5", (RETURNED,)),
+    Exchange(EDGE, DEVICE, "step", "the factor by which gradients are clipped"),
+    Exchange(EDGE, DEVICE, "norms", "measure batch norms of the model", (NORMS,), (NORMS, ACTIVATIONS)),
+    Exchange(EDGE, DEVICE, "score", "held-out samples judge the model", (NORMS,), (ACTIVATIONS, LABELS)),
+    Exchange(FED, DEVICE, "look", "a reading begins", (MODEL,)),
+    Exchange(FED, DEVICE, "look_gradients", "gradients for a reading", (), (GRADIENTS,)),
+    Exchange(FED, DEVICE, "look_step", "displace the model of a reading", (STEP,)),
+    Exchange(FED, DEVICE, "look_end", "a reading is over"),
+    Exchange(FED, EDGE, "look", "a reading begins", (MODEL,)),
+    Exchange(FED, EDGE, "look_passes", "pass samples of a reading", (), (GRADIENTS,)),
+    Exchange(FED, EDGE, "look_step", "displace the model of a reading", (STEP,)),
+    Exchange(FED, EDGE, "look_own", "compare the models of some devices with their mean"),
+    Exchange(FED, EDGE, "look_end", "a reading is over"),
+    Exchange(EDGE, DEVICE, "look_forward", "pass samples of a reading", (), (ACTIVATIONS, LABELS)),
+    Exchange(EDGE, DEVICE, "look_backward", "gradients for a reading", (RETURNED,)),
+)
+
+
+def exchange(asker: str, asked: str, kind: str) -> Exchange | None:
+    """The kind of question with which one party asks another; None if there is no such question."""
+    return next((e for e in EXCHANGES if (e.asker, e.asked, e.kind) == (asker, asked, kind)), None)

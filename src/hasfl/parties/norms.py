@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hasfl.parties.links import Refused
 from hasfl.serving.calibration import RUNNING_STATISTICS, norms_of
 from hasfl.state.layer_state import LayerState, applied
 
@@ -93,6 +94,26 @@ def _stop_at(name: str):  # type: ignore[no-untyped-def]
         raise _Unknown(name, Moments.of(inputs[0]))
 
     return stop
+
+
+def require_fitting(layers: Mapping[str, nn.Module], known: Known) -> None:
+    """Refuse moments that are not those of batch norms of these layers."""
+    norms = {f"{layer}/{prefix}": n for layer, m in layers.items() for prefix, n in norms_of(m).items()}
+    for name, moments in known.items():
+        if name not in norms:
+            raise Refused(f"the model has no batch norm {name!r:.60}")
+        like = norms[name].running_mean
+        assert like is not None
+        if any(t.shape != like.shape or t.dtype != like.dtype for t in (moments.mean, moments.variance)):
+            raise Refused(f"batch norm {name} must have {len(like)} means and variances of {like.dtype}")
+
+
+def require_all(layers: Mapping[str, nn.Module], known: Known) -> None:
+    """Refuse moments among which those of a batch norm of these layers are missing."""
+    for layer, module in layers.items():
+        for prefix in norms_of(module):
+            if f"{layer}/{prefix}" not in known:
+                raise Refused(f"batch norm {layer}/{prefix} has not been measured")
 
 
 def with_moments(layer: str, module: nn.Module, state: LayerState, known: Known) -> LayerState:

@@ -37,7 +37,7 @@ from hasfl.reporting.canvas import (
     require_matplotlib,
     whole_ticks,
 )
-from hasfl.reporting.metrics import Outcome, accuracy_curve, outcome
+from hasfl.reporting.metrics import TEST_SET, Outcome, accuracy_curve, outcome
 from hasfl.reporting.replacing import replace_file
 from hasfl.units import format_seconds
 
@@ -96,7 +96,8 @@ def accuracy_against_time(curves: Mapping[str, Sequence[RoundRecord]], seed: int
     for k, result in enumerate(outcomes):
         _draw_curve(axes, k, result, curves[result.strategy], TIME_UNITS[unit])
     axes.set_title(f"Accuracy against time (seed {seed})", loc="left", fontsize=NORMAL)
-    label(axes, x=f"virtual time ({unit})", y="test accuracy (%)")
+    tested = all(result.measured_on == TEST_SET for result in outcomes)
+    label(axes, x=f"virtual time ({unit})", y="test accuracy (%)" if tested else "accuracy (%)")
     if max(ends) > LOGARITHMIC_FROM * min(ends) > 0:
         _make_time_logarithmic(axes, TIME_UNITS[unit])
     axes.grid(color=PALE, linewidth=GRID_WIDTH)
@@ -119,7 +120,7 @@ def _draw_curve(
 
 
 def _in_words(result: Outcome) -> str:
-    return f"{result.strategy}\n{result.converged_accuracy:.1%} in {format_seconds(result.converged_seconds)}"
+    return f"{result.strategy}\n{result.reached_accuracy:.1%} in {format_seconds(result.converged_seconds)}"
 
 
 def _mark(colour: str, *, filled: bool) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Finish:
     seconds: float  # of virtual time
     rounds: int
     held_out_accuracy: float
-    accuracy: float  # on the test set, at the same evaluation
+    accuracy: float  # on the test set, at the same evaluation; without a test set, on held-out samples
 
 
 def finish(strategy: str, records: Records, goal: float) -> Finish:
@@ -62,14 +62,14 @@ def finish(strategy: str, records: Records, goal: float) -> Finish:
     good = [record for record in evaluated if (record.held_out_accuracy or 0.0) >= goal]
     record = good[0] if good else evaluated[-1]
     assert record.held_out_accuracy is not None
-    assert record.accuracy is not None
+    assert record.shown_accuracy is not None
     return Finish(
         strategy=strategy,
         reached=bool(good),
         seconds=record.clock,
         rounds=record.round,
         held_out_accuracy=record.held_out_accuracy,
-        accuracy=record.accuracy,
+        accuracy=record.shown_accuracy,
     )
 
 
@@ -134,7 +134,8 @@ def _draw_curves(axes: "Axes", runs: Mapping[str, Records], finishes: Sequence[F
     edge = SHOWN_TIME * _fastest(finishes).seconds
     unit, size = _unit(edge)
     judged = [sum(record.held_out_accuracy is not None for record in records) for records in runs.values()]
-    measure = "held_out_accuracy" if min(judged) >= FEWEST_JUDGED else "accuracy"
+    tested = all(any(record.accuracy is not None for record in records) for records in runs.values())
+    measure = "held_out_accuracy" if min(judged) >= FEWEST_JUDGED or not tested else "accuracy"
     for k, (run, records) in enumerate(zip(finishes, runs.values(), strict=True)):
         evaluated = [record for record in records if getattr(record, measure) is not None]
         seconds = [record.clock / size for record in evaluated]

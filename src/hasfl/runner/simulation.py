@@ -57,6 +57,11 @@ class Simulation:
         """Layers that are trained for one device after the other because of what they do, with the reason."""
         return self.engine.looped_layers
 
+    @property
+    def saves_always(self) -> bool:
+        """A simulation saves as often as its scenario says."""
+        return False
+
 
 def form_of_samples(model: LayeredModel, sample: Tensor) -> Mapping[str, Any]:
     """The shape and the type of the samples that a model takes, and how many numbers it gives for one."""

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM stop a training between two rounds, not within one."""
 
 import signal
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -12,17 +13,19 @@ KINDS = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated}  # what each si
 class Interruption:
     """While it is on, the first signal stops after the round, the second one at once.
 
-    SIGINT is Ctrl-C. SIGTERM is what `kill` and the schedulers of clusters send before they kill.
+    SIGINT is Ctrl-C. SIGTERM is what `kill` and the schedulers of clusters send before they kill. `asked`
+    says whether somebody on another machine wants the training to stop after the round.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Callable[[], bool] = lambda: False) -> None:
+        self._asked = asked
         self.heard: signal.Signals | None = None  # the last signal
         self._before: dict[signal.Signals, Any] = {}
 
     @property
     def wanted(self) -> bool:
         """Whether somebody wants the training to stop."""
-        return self.heard is not None
+        return self.heard is not None or self._asked()
 
     def __enter__(self) -> "Interruption":
         try:
@@ -40,11 +43,11 @@ class Interruption:
             raise KINDS[self.heard]("stopped at once; --resume continues from the last checkpoint") from None
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        again, self.heard = self.wanted, signal.Signals(number)
+        again, self.heard = self.heard is not None, signal.Signals(number)
         if again:
             raise KeyboardInterrupt
 
     def act(self, sentence: str) -> None:
         """Stop with this sentence, if somebody wants it."""
-        if self.heard is not None:
-            raise KINDS[self.heard](sentence)
+        if self.wanted:
+            raise KINDS[self.heard or signal.SIGINT](sentence)

@@ -9,6 +9,7 @@ from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
 from hasfl.forecast import GoalForecast
 from hasfl.record import RoundRecord
+from hasfl.reporting.metrics import measured_on
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.stored_runs import stored_scenario, stored_settings
 
@@ -22,7 +23,8 @@ class RunSummary:
     strategy: str | None = None
     seed: int | None = None
     rounds: int = 0
-    accuracy: float | None = None  # of the last evaluation on the test set; of a finished run, its model's
+    accuracy: float | None = None  # of the last evaluation; of a finished run, its model's
+    measured_on: str | None = None  # what the accuracy is about: the test set or held-out samples
     seconds: float = 0.0  # of virtual time
     elapsed_seconds: float = 0.0  # of wall time
     fault: str | None = None
@@ -68,13 +70,14 @@ def details(path: Path) -> RunDetails:
 
 
 def _last_forecast(folder: RunFolder) -> GoalForecast | None:
-    evaluated = (record.forecast for record in folder.newest_records() if record.accuracy is not None)
+    evaluated = (record.forecast for record in folder.newest_records() if record.shown_accuracy is not None)
     return next(evaluated, None)
 
 
 def _summary(folder: RunFolder) -> RunSummary:
     settings, last = stored_settings(folder), next(folder.newest_records(), None)
-    evaluated = (record.accuracy for record in folder.newest_records() if record.accuracy is not None)
+    evaluated = (record for record in folder.newest_records() if record.shown_accuracy is not None)
+    shown = next(evaluated, None)
     if finished := folder.finished:
         folder.require_whole()
     return RunSummary(
@@ -83,7 +86,8 @@ def _summary(folder: RunFolder) -> RunSummary:
         strategy=settings["strategy"],
         seed=settings["seed"],
         rounds=0 if last is None else last.round,
-        accuracy=folder.result().get("accuracy") if finished else next(evaluated, None),
+        accuracy=folder.result().get("accuracy") if finished else shown.shown_accuracy if shown else None,
+        measured_on=measured_on([shown]) if shown else None,
         seconds=0.0 if last is None else last.clock,
         elapsed_seconds=folder.elapsed_seconds(),
     )

@@ -41,6 +41,10 @@ class Prepared(Protocol):
     def looped_layers(self) -> Mapping[str, str]:
         """Layers that are trained for one device after the other because of what they do, with the reason."""
 
+    @property
+    def saves_always(self) -> bool:
+        """Whether every aggregation is followed by a checkpoint, however soon it comes."""
+
     def model(self) -> Weights:
         """The model that is handed out, as the module's `state_dict` names its tensors."""
 
@@ -82,12 +86,21 @@ def simulated(request: RunRequest, tell: Callable[[str], None]) -> Prepared:
 
 
 def carry_out(
-    request: RunRequest, watcher: Watcher, *, resume: bool, prepare: Prepare = simulated
+    request: RunRequest,
+    watcher: Watcher,
+    *,
+    resume: bool,
+    prepare: Prepare = simulated,
+    stop_asked: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Train as requested. With `resume`, a run that the folder holds is continued."""
+    """Train as requested. With `resume`, a run that the folder holds is continued.
+
+    Training stops like at Ctrl-C as soon as `stop_asked`.
+    """
     watcher.asked(request)
+    interruption = Interruption(stop_asked)
     if resume and request.path.exists():
-        return _go_on(request, watcher, prepare)
+        return _go_on(request, watcher, prepare, interruption)
     require_free(request.path)  # before anything is computed
     prepared = _prepared(request, watcher, prepare)
     watcher.prepares("planning")
@@ -99,10 +112,10 @@ def carry_out(
         settings=request.settings(),
         environment=environment(),
     ) as folder:
-        return _train(folder, request, prepared, prepared.marks, watcher)
+        return _train(folder, request, prepared, prepared.marks, watcher, interruption)
 
 
-def _go_on(request: RunRequest, watcher: Watcher, prepare: Prepare) -> Outcome:
+def _go_on(request: RunRequest, watcher: Watcher, prepare: Prepare, interruption: Interruption) -> Outcome:
     """Continue a run from its last checkpoint, unless it is finished and nothing else is asked for."""
     with RunFolder.open(request.path) as folder:
         other_goal = require_same(folder, request)
@@ -118,7 +131,8 @@ def _go_on(request: RunRequest, watcher: Watcher, prepare: Prepare) -> Outcome:
         _say_what_is_repeated(folder, len(kept), watcher)
         folder.go_on_with(request.text, request.settings())
         folder.rewind(len(kept))
-        return _train(folder, request, prepared, marks, watcher, kept[-1] if kept else None)
+        last = kept[-1] if kept else None
+        return _train(folder, request, prepared, marks, watcher, interruption, last)
 
 
 def _say_what_is_repeated(folder: RunFolder, kept: int, watcher: Watcher) -> None:
@@ -142,6 +156,7 @@ def _train(
     prepared: Prepared,
     marks: Mapping[str, str],
     watcher: Watcher,
+    interruption: Interruption,
     last: RoundRecord | None = None,
 ) -> Outcome:
     """Train from a whole round on to the end. The marks are those of data and model.
@@ -152,7 +167,7 @@ def _train(
     """
     training, seconds = prepared.training, request.scenario().training.checkpoint_seconds
     began = time.monotonic() - folder.elapsed_seconds()
-    with Interruption() as interruption:
+    with interruption:
         if last is None:
             _save_checkpoint(folder, training, marks)
         watcher.started(request, prepared, last)
@@ -162,7 +177,7 @@ def _train(
             folder.append_timing(_timing(record, began))
             watcher.recorded(record)
             settled = training.progress is not None and record.round == training.progress.order.round - 1
-            late = time.monotonic() - last_checkpoint >= seconds
+            late = prepared.saves_always or time.monotonic() - last_checkpoint >= seconds
             wanted = interruption.wanted or (record.aggregated and late)
             if settled and wanted and training.can_save and training.goes_on:
                 _save_checkpoint(folder, training, marks)

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hasfl.errors import InputError, Interrupted, Terminated
+from hasfl.errors import InputError, Interrupted, Terminated, naming
+from hasfl.units import Dimension, parse_quantity
 
 LOOK_SECONDS = 2.0  # between two looks for new devices to admit
 
@@ -146,9 +147,9 @@ def device(
         keys=str(options.folder("keys")),
         state=str(options.folder("state", ".hasfl/device")),
         data=samples,
-        memory=options.text("memory"),
-        slow_to=options.text("slow_to"),
-        link=options.text("link"),
+        memory=options.quantity("memory", Dimension.SIZE),
+        slow_to=options.quantity("slow_to", Dimension.COMPUTE),
+        link=options.quantity("link", Dimension.RATE),
     )
     _serve_node(settings, options.text("superlink", "127.0.0.1:8000"), f"the device serves {samples}")
 
@@ -190,6 +191,14 @@ class Options:
     def text(self, name: str, otherwise: str = "") -> str:
         """An option as it was written."""
         return str(self._given.get(name, self._written.get(name, otherwise)))
+
+    def quantity(self, name: str, dimension: Dimension) -> str:
+        """An option that is a number with a unit, as it was written; "" if it is not given."""
+        written = self.text(name)
+        with naming(f"--{name.replace('_', '-')}"):
+            if written and parse_quantity(written, dimension) <= 0:
+                raise InputError(f"it must be more than 0, got {written}")
+        return written
 
     def folder(self, name: str, otherwise: str | None = None) -> Path:
         """An option that is a folder."""

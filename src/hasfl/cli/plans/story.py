@@ -1,13 +1,15 @@
 """Tells which plan a training has, and why, when it begins and whenever the plan changes."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.fleet import kinds
-from hasfl.plan import Plan
+from hasfl.goal import Goal
+from hasfl.plan import Order, Plan
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import ROUNDS
 from hasfl.strategies.reasons import BELIEVED, FIRST_PLAN, NEW_PLAN, OTHER_DEVICES, PLAN_KEPT, in_samples
@@ -56,13 +58,55 @@ def _alone(noise: float | None) -> str:
     return "a reading saw nothing of the noise" if noise is None else f"noise was read as {in_samples(noise)}"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """What is known of a training when it begins or goes on, to tell of it."""
+
+    goal: Goal
+    order: Order  # of the next round
+    words: Callable[[int, IntN, Plan], str]  # a plan of a round and its devices, in words
+    round_seconds: Callable[[RoundRecord], float]  # the mean time of a round, if it goes on like this one
+    looped_layers: Mapping[str, str] = field(default_factory=dict)  # see `Prepared`
+
+    @classmethod
+    def of(cls, prepared: "Prepared") -> Self:
+        """The course of a training in this process."""
+        training = prepared.training
+
+        def words(round: int, devices: IntN, plan: Plan) -> str:
+            """A plan in words, and the mean time of a round under it, T_S + T_A/I."""
+            fleet = training.observer.fleet(round, devices)
+            now = Arrangement(plan, fleet, training.clock.depth(plan))
+            seconds = format_seconds(training.clock.mean_round(now, training.interval))
+            return f"{in_words(plan, fleet.names, of=len(training.samples))} · a round takes {seconds}"
+
+        order = training.begin().order
+        return cls(training.goal, order, words, training.mean_round_seconds, prepared.looped_layers)
+
+    @classmethod
+    def of_fleet(cls, goal: Goal, first: RoundRecord, devices: int) -> Self:
+        """The course of a training on a fleet of machines, as far as its first record tells it."""
+        order = Order(
+            round=first.round,
+            devices=first.devices,
+            plan=first.plan,
+            drawn=np.zeros_like(first.devices),
+            notes=first.notes,
+        )
+
+        def words(round: int, devices_of_round: IntN, plan: Plan) -> str:
+            return in_words(plan, [f"device {i}" for i in devices_of_round], of=devices)
+
+        return cls(goal, order, words, lambda record: record.clock / record.round)
+
+
 class PlanStory:
     """Tells the plans of one training, line by line. With `short`, only the first plan is told."""
 
-    def __init__(self, prepared: "Prepared", *, short: bool) -> None:
-        self.training = prepared.training
+    def __init__(self, course: Course, *, short: bool) -> None:
+        self.course = course
         self.short = short
-        self.order = self.training.begin().order  # of the round that the story begins with
+        self.order = course.order  # of the round that the story begins with
         self.changes = 0  # that were told
         self.noted: set[str] = set()  # kinds of notes that were told
         self.read: Mapping[str, Any] = {}  # what the record before has of a reading
@@ -71,7 +115,7 @@ class PlanStory:
         """The plan that training begins or goes on with."""
         order = self.order
         of = "plan" if order.round == 1 else f"plan of round {order.round}"
-        lines = [f"{of}: {self._words(order.round, order.devices, order.plan)}"]
+        lines = [f"{of}: {self.course.words(order.round, order.devices, order.plan)}"]
         return [*lines, *(note for note in order.notes if self._is_told(note))]
 
     def after(self, record: RoundRecord) -> list[str]:
@@ -87,7 +131,7 @@ class PlanStory:
         self.changes += 1
         if self.changes == MOST_CHANGES:
             return [*lines, f"more plans may follow; {ROUNDS} in the run's folder has all of them"]
-        return [*lines, f"plan: {self._words(record.round, record.devices, record.plan)}"]
+        return [*lines, f"plan: {self.course.words(record.round, record.devices, record.plan)}"]
 
     def _is_told(self, note: str) -> bool:
         """New plans are told until there were many of them, every other kind of note once."""
@@ -100,11 +144,3 @@ class PlanStory:
             return False
         self.noted.add(kind)
         return True
-
-    def _words(self, round: int, devices: IntN, plan: Plan) -> str:
-        """A plan in words, and the mean time of a round under it, T_S + T_A/I."""
-        training, fleet = self.training, self.training.observer.fleet(round, devices)
-        words = in_words(plan, fleet.names, of=len(training.samples))
-        now = Arrangement(plan, fleet, training.clock.depth(plan))
-        seconds = training.clock.mean_round(now, training.interval)
-        return f"{words} · a round takes {format_seconds(seconds)}"

@@ -1,34 +1,35 @@
 """The fed server meets the fleet: who is there, what is trained, and how fast everybody is.
 
-`Meeting` is also the links that training uses. A party that has just connected, or that was started anew,
-learns what is trained before it is asked anything else.
+`Meeting` is also the links that training uses. A device that was started anew meets beside the training, and
+nobody waits for it: it is present as soon as it has learnt what is trained.
 """
 
 import logging
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-import torch
-
 from hasfl.deployment.fleet.agreement import Agreement, Built
 from hasfl.deployment.fleet.meters import FleetMeters, positive
-from hasfl.deployment.fleet.seats import MEET, PROBE
+from hasfl.deployment.fleet.seats import MEET
+from hasfl.deployment.measuring.probing import probe_rates
 from hasfl.deployment.measuring.resources import ResourceMeter, Resources
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.streams import party_name
-from hasfl.errors import InputError
+from hasfl.errors import HasflError, InputError
 from hasfl.fleet import Fleet
+from hasfl.parties.fed.leading import IntervalLost
 from hasfl.parties.links import EDGE, Answer
 from hasfl.parties.messages import Message
 from hasfl.runs.request import RunRequest
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
-from hasfl.units import BITS_PER_BYTE
 from hasfl.world.live import LiveWorld
 
 SECONDS = 120.0  # for building a model and measuring it
-PROBED_BYTES = 2**18  # that are sent each way to measure a link before the first round
+LOOK_SECONDS = 0.1  # between two looks for parties that were started anew
 FORM = ("shape", "type", "outputs", "numbers")  # what all devices must say alike of their samples
 ABOUT = ("samples", "mark", *FORM)
 
@@ -43,18 +44,27 @@ class Meeting:
     devices: int  # N
     about: dict[int, Mapping[str, object]] = field(default_factory=dict)  # what each device said of its data
     agreement: Agreement | None = None
-    met: dict[int, tuple[object, Message]] = field(default_factory=dict)  # by party: its sitting, its answer
+    met: dict[int, object] = field(default_factory=dict)  # the sitting of each party that knows the agreement
+    meters: dict[int, ResourceMeter] = field(default_factory=dict)  # of parties that have met once
+    memory: dict[int, float] = field(default_factory=dict)  # free on each device, bit
+    turn: threading.Lock = field(default_factory=threading.Lock)  # one thread meets at a time
 
     # ── links ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def present(self) -> frozenset[int]:
+    def connected(self) -> frozenset[int]:
         """The parties of this training that are connected now."""
         return frozenset(party for party in self.server.present() if party < self.devices)
 
+    def present(self) -> frozenset[int]:
+        """The parties that are connected now and know what is trained."""
+        return frozenset(party for party in self.connected() if not self._is_new(party))
+
     def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
-        """Ask parties; those that are new meet first."""
-        self._meet({party for party in questions if self._is_new(party)})
-        return self.server.ask(questions, seconds)
+        """Ask parties. The edge server meets first if it is new; a device that is new is not asked."""
+        if EDGE in questions and self._is_new(EDGE):
+            self._meet({EDGE})
+        met = {party: question for party, question in questions.items() if not self._is_new(party)}
+        return self.server.ask(met, seconds)
 
     def drop(self, party: int, reason: str) -> None:
         """Close the connection to a party, because of what it sent."""
@@ -84,7 +94,7 @@ class Meeting:
                     f"all devices must have samples of the same {', '.join(FORM)}, but device 0 has {form} "
                     f"and device {device} has {other}: correct their files"
                 )
-        self.agreement = Agreement.from_fields(
+        agreement = Agreement.from_fields(
             {
                 "scenario": request.text,
                 "strategy": request.strategy,
@@ -94,8 +104,11 @@ class Meeting:
                 **{name: first[name] for name in FORM},
             }
         )
-        self.met.clear()
-        return self.agreement
+        with self.turn:
+            if agreement != self.agreement:
+                self.agreement = agreement
+                self.met.clear()
+        return agreement
 
     def edge_address(self) -> str:
         """Where devices find the edge server, as it says."""
@@ -108,67 +121,107 @@ class Meeting:
         """Marks of all devices' samples."""
         return " ".join(str(self.about[device]["mark"]) for device in sorted(self.about))
 
+    # ── who is new ───────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def ushering(self) -> Iterator[None]:
+        """Meet devices that are started anew, in a thread beside the training."""
+        ending = threading.Event()
+
+        def usher() -> None:
+            while not ending.wait(LOOK_SECONDS):
+                if self.agreement is not None and (new := self._new(self.connected() - {EDGE})):
+                    try:
+                        self._meet(new)
+                    except HasflError as error:  # the server is closed; the training says so
+                        log.info("%s", error)
+
+        thread = threading.Thread(target=usher, name="usher", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ending.set()
+
+    def _new(self, parties: frozenset[int]) -> set[int]:
+        return {party for party in parties if self._is_new(party)}
+
     def _is_new(self, party: int) -> bool:
-        """Whether a party has not met yet, or was started anew since then."""
-        sitting = self.server.greeting(party).get("sitting")
-        return party not in self.met or self.met[party][0] != sitting
+        """Whether a party has not met yet, or was started anew since then; not one that is away."""
+        greeting = self.server.greeting(party)
+        return bool(greeting) and (party not in self.met or self.met[party] != greeting.get("sitting"))
 
     def _meet(self, parties: set[int]) -> None:
-        """Tell parties what is trained. Who has other samples than before is dropped."""
-        assert self.agreement is not None
-        for device in parties - {EDGE}:
-            mark, known = self.server.greeting(device).get("mark"), self.about[device]["mark"]
-            if mark is not None and mark != known:
-                self.server.drop(device, "its samples are not those that it began with")
-        question = Message(MEET, self.agreement.as_fields())
-        sittings = {party: self.server.greeting(party).get("sitting") for party in parties}
-        for party, answer in self.server.ask(dict.fromkeys(parties, question), SECONDS).items():
-            self.met[party] = sittings[party], answer.message
-            log.info("%s has joined", party_name(party))
+        """Tell those parties that are new what is trained, and measure those that were never measured.
+
+        Whoever has other samples than before, or answers what cannot be, is dropped.
+        """
+        with self.turn:
+            assert self.agreement is not None
+            new = {party for party in parties if self._is_new(party) and self._has_its_samples(party)}
+            sittings = {party: self.server.greeting(party).get("sitting") for party in new}
+            question = Message(MEET, self.agreement.as_fields())
+            answers = self.server.ask(dict.fromkeys(new, question), SECONDS)
+            measured = self._measured({party: answer.message for party, answer in answers.items()})
+            self.met |= {party: sittings[party] for party in measured}
+            for party in measured:
+                log.info("%s has joined", party_name(party))
+
+    def _has_its_samples(self, party: int) -> bool:
+        """Whether a device has the samples that it began with; if not, it is dropped."""
+        if party == EDGE or self.server.greeting(party).get("mark") in (None, self.about[party]["mark"]):
+            return True
+        self.server.drop(party, "its samples are not those that it began with")
+        return False
 
     # ── how fast everybody is ────────────────────────────────────────────────────────────────────────────
 
     def measure(self, agreement: Agreement, built: Built, settings: Settings) -> FleetMeters:
         """The fleet as it is before the first round, and the meters that follow it."""
-        self._meet({party for party in self.present() if self._is_new(party)})
-        if EDGE not in self.met:
+        self._meet(self._new(self.connected()))
+        if EDGE not in self.present():
             reason = self.server.reasons().get(EDGE, "it did not answer")
-            raise InputError(f"the edge server cannot take part in this training: {reason}")
-        rates = self._rates()
-        memory = {d: positive(m.fields, "memory") for d, (_, m) in self.met.items() if d != EDGE}
-        meters = {
-            device: ResourceMeter(flops, partial(memory.__getitem__, device), rates[device])
-            for device, flops in self._flops().items()
-            if device != EDGE
-        }
-        edge = ResourceMeter(self._flops()[EDGE], lambda: 1.0, rates[EDGE])
+            kind = IntervalLost if EDGE in self.meters else InputError  # it took part before
+            raise kind(f"the edge server cannot take part in this training: {reason}")
         world = LiveWorld(
-            self._fleet(meters, edge),
-            lambda: self.present() - {EDGE},
+            self._fleet(),
+            self._devices_present,
             seeds=Seeds(agreement.seed),
             interval=settings.interval,
             participation=settings.participation,
         )
-        return FleetMeters(built.profile, world, meters, edge, memory)
+        return FleetMeters(built.profile, world, self.meters, self.memory)
 
-    def _flops(self) -> dict[int, float]:
-        return {party: positive(message.fields, "flops") for party, (_, message) in self.met.items()}
+    def _devices_present(self) -> frozenset[int]:
+        present = self.present() - {EDGE}
+        if not present:
+            raise IntervalLost("no device is connected")
+        return present
 
-    def _fleet(self, meters: Mapping[int, ResourceMeter], edge: ResourceMeter) -> Fleet:
-        """Devices that are away now are taken for as fast as the first one that is there."""
-        known = {device: meter.resources() for device, meter in meters.items()}
+    def _fleet(self) -> Fleet:
+        """Devices that were never measured are taken for as fast as the first one that was."""
+        known = {device: meter.resources() for device, meter in self.meters.items() if device != EDGE}
         if not known:
-            raise InputError("a training needs at least one connected device, but none is: start one")
-        usual: Resources = next(iter(known.values()))
+            raise IntervalLost("a training needs at least one connected device, but none is")
+        usual: Resources = known[min(known)]
         devices = [known.get(i, usual).as_device(party_name(i)) for i in range(self.devices)]
-        return Fleet.of(devices, **edge.resources().as_server())
+        return Fleet.of(devices, **self.meters[EDGE].resources().as_server())
 
-    def _rates(self) -> dict[int, dict[str, float]]:
-        """The rates of all links to the fed server; those to the edge server are taken to be the same."""
-        payload = {"bytes": torch.zeros(PROBED_BYTES, dtype=torch.uint8)}
-        question = Message(PROBE, {"bytes": PROBED_BYTES}, payload)
-        bits, rates = PROBED_BYTES * BITS_PER_BYTE, {}
-        for party, answer in self.server.ask(dict.fromkeys(self.met, question), SECONDS).items():
-            up, down = bits / max(answer.up_seconds, 1e-6), bits / max(answer.down_seconds, 1e-6)
-            rates[party] = {"up_rate": up, "down_rate": down, "fed_up_rate": up, "fed_down_rate": down}
-        return rates
+    def _measured(self, answers: Mapping[int, Message]) -> set[int]:
+        """Make meters for parties that have none, from what they answered; says who is measured now."""
+        flops = {}
+        for party, answer in answers.items():
+            try:
+                flops[party] = positive(answer.fields, "flops")
+                if party != EDGE:
+                    self.memory[party] = positive(answer.fields, "memory")
+            except InputError as error:
+                self.server.drop(party, str(error))
+        unknown = flops.keys() - self.meters.keys()
+        for party, rates in probe_rates(self._probed, unknown).items():
+            memory = (lambda: 1.0) if party == EDGE else partial(self.memory.__getitem__, party)
+            self.meters[party] = ResourceMeter(flops[party], memory, rates)
+        return flops.keys() & self.meters.keys()
+
+    def _probed(self, questions: Mapping[int, Message]) -> Mapping[int, Answer]:
+        return self.server.ask(questions, SECONDS)

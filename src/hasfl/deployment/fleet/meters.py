@@ -1,6 +1,7 @@
 """What the fed server learns of the fleet's compute and links from the seconds of every step."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hasfl.deployment.measuring.resources import ResourceMeter
@@ -14,12 +15,11 @@ from hasfl.world.live import LiveWorld
 
 @dataclass(slots=True, eq=False)
 class FleetMeters:
-    """A meter for each device, and one for the edge server."""
+    """A meter for each party that was measured once; a device that comes later gets its own."""
 
     profile: Profile
     world: LiveWorld
-    devices: dict[int, ResourceMeter]
-    edge: ResourceMeter
+    meters: Mapping[int, ResourceMeter]
     memory: dict[int, float]  # free on each device, bit
     order: Order | None = None  # of the present round
     forward: dict[int, float] = field(default_factory=dict)  # seconds of the forward passes of this round
@@ -36,20 +36,20 @@ class FleetMeters:
         for party, each in seconds.items():
             if party == EDGE:
                 self._of_edge(step, each)
-            elif party in places and party in self.devices:
+            elif party in places and party in self.meters:
                 self._of_device(step, party, places[party], each)
         if step == "device_backward" and self.order.round % self.world.interval == 0:
             self._report()  # before the next plan is made
 
     def reported(self, party: int, answer: Message) -> None:
         """Take what a device says of its memory when an interval begins."""
-        memory = answer.fields.get("resources", {}).get("memory")
-        if isinstance(memory, int | float) and memory > 0:
-            self.memory[party] = float(memory)
+        resources = answer.fields.get("resources")
+        with suppress(InputError):  # then what it said before counts
+            self.memory[party] = positive(resources if isinstance(resources, Mapping) else {}, "memory")
 
     def _of_device(self, step: str, device: int, place: int, seconds: float) -> None:
         assert self.order is not None
-        meter, plan, profile = self.devices[device], self.order.plan, self.profile
+        meter, plan, profile = self.meters[device], self.order.plan, self.profile
         b, j = int(plan.batch_sizes[place]), int(plan.cut_index[place])
         sub_model = float(profile.submodel_bits_upto[j])
         sent = {
@@ -68,22 +68,32 @@ class FleetMeters:
             meter.computed(work, self.forward.pop(device) + seconds)
 
     def _of_edge(self, step: str, seconds: float) -> None:
+        """The middle parts count with the bits of Eqs. (35) and (37), so that rates suit these equations.
+
+        Less is sent down: all middle parts begin an interval alike, so each of their layers is sent once.
+        """
         assert self.order is not None
-        if step == "server_forward":
+        links = {"submodel_upload": "fed_up_rate", "submodel_download": "fed_down_rate"}
+        if step in links:
+            upto = self.profile.submodel_bits_upto[self.order.plan.cut_index]
+            self.meters[EDGE].transferred(links[step], float((upto.max() - upto).sum()), seconds)
+        elif step == "server_forward":
             self.forward[EDGE] = seconds
         elif step == "server_backward" and EDGE in self.forward:
             forward, backward = self.profile.forward_flops_upto, self.profile.backward_flops_upto
             j = self.order.plan.cut_index
             beyond = (forward[-1] - forward[j]) + (backward[-1] - backward[j])
             work = float((self.order.batch_sizes * beyond).sum())
-            self.edge.computed(work, self.forward.pop(EDGE) + seconds)
+            self.meters[EDGE].computed(work, self.forward.pop(EDGE) + seconds)
 
     def _report(self) -> None:
         """Let the next plan know what this interval has told."""
-        for device, meter in self.devices.items():
+        for party, meter in list(self.meters.items()):
             known = meter.end_interval()
-            self.world.device_reports(device, known.as_device(self.world.fleet.names[device]))
-        self.world.server_reports(**self.edge.end_interval().as_server())
+            if party == EDGE:
+                self.world.server_reports(**known.as_server())
+            else:
+                self.world.device_reports(party, known.as_device(self.world.fleet.names[party]))
 
 
 def positive(fields: Mapping[str, object], name: str) -> float:

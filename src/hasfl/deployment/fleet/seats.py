@@ -163,6 +163,7 @@ class SeatedEdge:
             links=self.links,
             store=EdgeStore(built.computation, seat.state / "layers" / _folder_name(agreement.run)),
             test=self._test(agreement, built),
+            held_out=dict(enumerate(agreement.held_out.tolist())),
         )
         self.edge.looks = EdgeLooking(self.edge).for_fed()
         flops = measure_flops(built.computation.model, built.profile, seat.slow)

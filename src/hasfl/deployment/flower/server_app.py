@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -21,13 +21,16 @@ from hasfl.deployment.channels import FED
 from hasfl.deployment.flower.bundle import ORDER_KEY
 from hasfl.deployment.flower.parent import end_with_flower
 from hasfl.deployment.flower.roster import Roster
-from hasfl.deployment.hosting.orders import RunOrder, read_host, read_order
+from hasfl.deployment.hosting.desks import Desk
+from hasfl.deployment.hosting.orders import FedHost, RunOrder, read_host, read_order
 from hasfl.deployment.hosting.places import LOGS_FOLDER, STATE_VARIABLE
 from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.errors import HasflError
+from hasfl.deployment.sessions.streams import party_name
+from hasfl.errors import HasflError, InputError
 from hasfl.parties.links import EDGE
 
 LOOK_SECONDS = 0.1  # between two looks at who is connected
+PORT_SECONDS = 30.0  # that a run waits until the run before has closed its port
 
 Training = Callable[[PartyServer, RunOrder], None]
 log = logging.getLogger(__name__)
@@ -48,12 +51,29 @@ def main(grid: Grid, context: Context) -> None:
     state = Path(os.environ[STATE_VARIABLE])
     with _logged(state / LOGS_FOLDER / f"run-{context.run_id}.log"):
         host, order = read_host(state), read_order(state, str(context.run_config[ORDER_KEY]))
-        train = cast(Training, find(order.training, "the training"))
-        with PartyServer(FED, host.listen, Path(host.keys)) as links:
-            roster = Roster(grid, links, run=str(context.run_id), announce=host.announce, tell=log.info)
-            with _kept(roster):
-                _wait_for_fleet(links, roster, order)
-                train(links, order)
+        with Desk(Path(order.desk)).occupied() if order.desk else nullcontext():
+            _carry_out(grid, str(context.run_id), host, order)
+
+
+def _carry_out(grid: Grid, run: str, host: FedHost, order: RunOrder) -> None:
+    train = cast(Training, find(order.training, "the training"))
+    with _open_port(host) as links:
+        roster = Roster(grid, links, run=run, announce=host.announce, tell=log.info)
+        with _kept(roster):
+            _wait_for_fleet(links, roster, order)
+            train(links, order)
+
+
+def _open_port(host: FedHost) -> PartyServer:
+    """Open the port for sessions; a run that was stopped a moment ago may still have it."""
+    deadline = time.monotonic() + PORT_SECONDS
+    while True:
+        try:
+            return PartyServer(FED, host.listen, Path(host.keys))
+        except InputError as error:
+            if time.monotonic() > deadline:
+                raise InputError(f"{error}; if another run has it, wait for that run or stop it") from None
+            time.sleep(LOOK_SECONDS)
 
 
 @contextmanager
@@ -68,15 +88,17 @@ def _kept(roster: Roster) -> Iterator[None]:
 
 def _wait_for_fleet(links: PartyServer, roster: Roster, order: RunOrder) -> None:
     """Wait until the edge server and enough devices are connected."""
-    deadline = time.monotonic() + order.patience
-    while not (EDGE in (present := links.present()) and len(present - {EDGE}) >= order.devices):
+    deadline, needed = time.monotonic() + order.patience, {EDGE, *range(order.devices)}
+    while not needed <= (present := links.present()):
+        if order.desk:
+            Desk(Path(order.desk)).leave_if_asked()
         if roster.failure is not None:
             raise FleetMissing(f"Flower ended the run before the fleet was connected: {roster.failure}")
         if time.monotonic() > deadline:
             raise FleetMissing(
-                f"a run needs the edge server and {order.devices} devices within {order.patience:g} s, got "
-                f"{len(present - {EDGE})} devices {'and' if EDGE in present else 'without'} the edge server: "
-                "start them with hasfl serve, and submit the run again"
+                f"a run needs the edge server and {order.devices} devices within {order.patience:g} s, but "
+                f"{', '.join(map(party_name, sorted(needed - present)))} did not come: start them with hasfl "
+                "serve, and submit the run again"
             )
         time.sleep(LOOK_SECONDS)
 
@@ -92,6 +114,9 @@ def _logged(path: Path) -> Iterator[None]:
     top.setLevel(logging.INFO)
     try:
         yield
+    except SystemExit:
+        log.info("the run was stopped")
+        raise
     except BaseException as error:
         log.error("%s", error, exc_info=not isinstance(error, HasflError))
         raise

@@ -22,6 +22,8 @@ from flwr.proto.control_pb2 import (
     StopRunRequest,
     UnregisterNodeRequest,
 )
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.run_pb2 import Run as ProtoRun
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import FlowerError
 from flwr.supercore.fab import Fab
@@ -50,6 +52,7 @@ class Node:
     name: str  # edge or device-INDEX
     number: int
     status: str  # registered (never seen), online, offline or unregistered
+    since: str = ""  # when it came online or went offline, as ISO 8601; empty if it was never seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Run:
     status: str  # pending, starting, running or finished
     outcome: str  # of a finished run: completed, failed or stopped
     details: str  # why it failed
+    order: str = ""  # the name of the order that it carries out
 
     @property
     def finished(self) -> bool:
@@ -92,7 +96,11 @@ class Control:
     def nodes(self) -> list[Node]:
         """All nodes that are admitted."""
         found = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
-        return [Node(node.name, node.node_id, node.status) for node in found if node.status != "unregistered"]
+        return [
+            Node(node.name, node.node_id, node.status, _since(node))
+            for node in found
+            if node.status != "unregistered"
+        ]
 
     def admit(self, keys: Mapping[str, Path]) -> None:
         """Admit the nodes with these public keys, by the names of their parties, and nobody else."""
@@ -119,7 +127,7 @@ class Control:
         """All runs, the latest first."""
         found = self._ask(self._client.ListRuns, ListRunsRequest()).run_dict
         return [
-            Run(number, run.status.status, run.status.sub_status, run.status.details)
+            _run(number, run)
             for number, run in sorted(found.items(), key=lambda item: item[1].pending_at, reverse=True)
         ]
 
@@ -128,8 +136,7 @@ class Control:
         found = self._ask(self._client.ListRuns, ListRunsRequest(run_id=number)).run_dict
         if number not in found:
             raise InputError(f"there is no run {number} at {self.superlink}: hasfl status lists the runs")
-        status = found[number].status
-        return Run(number, status.status, status.sub_status, status.details)
+        return _run(number, found[number])
 
     def stop(self, number: int) -> None:
         """Stop a run; its checkpoint stays, so that it can be resumed."""
@@ -150,6 +157,15 @@ class Control:
             raise SuperLinkAway(
                 f"the SuperLink at {self.superlink} does not answer ({error}): start hasfl serve fed there"
             ) from None
+
+
+def _since(node: NodeInfo) -> str:
+    return node.last_activated_at if node.status == "online" else node.last_deactivated_at
+
+
+def _run(number: int, run: ProtoRun) -> Run:
+    status, order = run.status, run.override_config[ORDER_KEY].string
+    return Run(number, status.status, status.sub_status, status.details, order)
 
 
 @contextmanager

@@ -56,6 +56,7 @@ def fed_host(
         keys=str(settings.keys.resolve()),
         listen=settings.listen,
         announce=settings.announce or settings.listen,
+        superlink=settings.superlink,
     )
     write_host(settings.state, host)
     keys = node_keys(settings.keys)

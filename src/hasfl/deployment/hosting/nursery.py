@@ -74,6 +74,7 @@ class Nursery:
         if process is None or process.stdin is None or process.stdout is None:
             return None
         request = {
+            "name": program.name,
             "entry": program.entry,
             "command": program.command,
             "log": str(program.log),
@@ -164,8 +165,9 @@ def _exit_code(entry: str) -> int:
     return 0
 
 
-def _move_in(*, log: str, environment: dict[str, str], **_: object) -> None:
-    """Have the log and the environment of a program, and lead a process group."""
+def _move_in(*, name: str, log: str, environment: dict[str, str], **_: object) -> None:
+    """Have the name, the log and the environment of a program, and lead a process group."""
+    launcher.show_name(name)
     os.setpgid(0, 0)
     _redirect(log)
     os.environ.clear()

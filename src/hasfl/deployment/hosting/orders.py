@@ -26,6 +26,7 @@ class FedHost:
     keys: str  # the folder of the fed server's keys
     listen: str  # host:port where devices and the edge server connect
     announce: str  # host:port that they are told
+    superlink: str = "127.0.0.1:8000"  # host:port of Flower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class RunOrder:
     resume: bool = False
     devices: int = 1  # training begins when so many devices, and the edge server, are connected …
     patience: float = 600.0  # … or fails after so many seconds
+    desk: str = ""  # the folder of the order's desk, if whoever ordered it waits for it
     training: str = "hasfl.deployment.training:train_on_fleet"  # the function that trains
 
 

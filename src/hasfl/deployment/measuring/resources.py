@@ -104,6 +104,10 @@ class LinkSpeed:
         """How long a message of so many bits is under way."""
         return self.latency + bits / self.rate
 
+    def effective_rate(self, bits: float) -> float:
+        """The bit/s of a link without latency on which a message of so many bits takes as long."""
+        return bits / self.seconds(bits)
+
 
 def fit_link(transfers: Sequence[Transfer], known: LinkSpeed) -> LinkSpeed:
     """The speed of a link from its last transfers; a few outliers among them do no harm.
@@ -161,7 +165,11 @@ def recent_mean(values: Sequence[float]) -> float:
 
 
 class ResourceMeter:
-    """Measures the resources of a device while it trains. `flops` and `rates` count until training tells."""
+    """Measures the resources of a device while it trains. `flops` and `rates` count until training tells.
+
+    The paper's links have a rate and no latency, Eqs. (29) to (37). So the rates of `resources` are effective
+    ones: those at which messages of the interval's usual size would take as long without latency.
+    """
 
     def __init__(
         self, flops: float, memory: Callable[[], float], rates: Mapping[str, float] | None = None
@@ -190,10 +198,11 @@ class ResourceMeter:
             self._intervals["flops"].append(float(np.median(self._passes)))
             self._passes = []
         for link, transfers in self._transfers.items():
-            known, self.links[link] = self.links[link], fit_link(list(transfers), self.links[link])
-            if self.links[link].rate != known.rate:  # else the transfers told only the latency
-                self._intervals[link].append(self.links[link].rate)
-            transfers.clear()
+            if transfers:
+                self.links[link] = fit_link(list(transfers), self.links[link])
+                usual = float(np.median([transfer.bits for transfer in transfers]))
+                self._intervals[link].append(self.links[link].effective_rate(usual))
+                transfers.clear()
         return self.resources()
 
     def resources(self) -> Resources:

@@ -66,7 +66,8 @@ class PartyStream:
         self._context = context
         self._most_bytes = most_bytes
         self._turn = asyncio.Lock()
-        self._expected: tuple[int, asyncio.Future[tuple[Frame, float]]] | None = None
+        # The id of the frame that is waited for, and what waits: for the frame, or None if it will not come.
+        self._expected: tuple[int, asyncio.Future[tuple[Frame, float] | None]] | None = None
         self._clock: ClockReading | None = None
 
     def end(self, reason: str | None) -> None:
@@ -74,6 +75,8 @@ class PartyStream:
         if not self.over.is_set():
             self.reason = reason
             self.over.set()
+            if self._expected and not self._expected[1].done():
+                self._expected[1].set_result(None)
 
     async def ask(self, question: Question) -> Answer | None:
         """The answer to a question; None, and the stream ends, if there is no good one at the deadline."""
@@ -104,20 +107,21 @@ class PartyStream:
             received = time.monotonic()
             if data is grpc.aio.EOF:
                 return
-            expected, self._expected = self._expected, None
-            if expected is None:
+            if self._expected is None:
                 self.end("it sent a frame that nobody waits for")
                 return
+            number, answer = self._expected
             try:
                 frame = unpack(data, most_bytes=self._most_bytes)
             except WireError as error:
                 self.end(f"it sent a malformed frame: {error}")
                 return
-            if frame.id != expected[0]:
-                self.end(f"it answered question {frame.id}, but was asked question {expected[0]}")
+            if frame.id != number:
+                self.end(f"it answered question {frame.id}, but was asked question {number}")
                 return
-            if not expected[1].done():
-                expected[1].set_result((frame, received))
+            self._expected = None
+            if not answer.done():
+                answer.set_result((frame, received))
 
     async def read_clock(self, pings: int) -> None:
         """Send some pings and keep what the best of them says about the party's clock."""
@@ -149,19 +153,9 @@ class PartyStream:
 
     async def _exchange(self, id: int, data: bytes) -> tuple[Frame, Trip]:  # noqa: A002
         """Send a frame when it is its turn, and wait for its answer or for the end of the stream."""
-        exchange = asyncio.ensure_future(self._send_and_receive(id, data))
-        over = asyncio.ensure_future(self.over.wait())
-        try:
-            await asyncio.wait({exchange, over}, return_when=asyncio.FIRST_COMPLETED)
-            if not exchange.done():
-                raise StreamEnded
-            return exchange.result()
-        finally:
-            exchange.cancel()
-            over.cancel()
-
-    async def _send_and_receive(self, id: int, data: bytes) -> tuple[Frame, Trip]:  # noqa: A002
         async with self._turn:
+            if self.over.is_set():
+                raise StreamEnded
             answer = asyncio.get_running_loop().create_future()
             self._expected = (id, answer)
             sent = time.monotonic()
@@ -170,7 +164,10 @@ class PartyStream:
             except Exception as error:  # gRPC has several for a stream that is gone
                 self.end(CONNECTION_ENDED)
                 raise StreamEnded from error
-            frame, received = await answer
+            found = await answer
+            if found is None:
+                raise StreamEnded
+            frame, received = found
             return frame, Trip(sent, received)
 
 

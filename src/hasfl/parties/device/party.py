@@ -4,6 +4,7 @@ The fed server gives it layers and takes them back. The edge server sends it thr
 activations, and returns their gradients (steps a1, a2, a4 and a5 of Algorithm 1).
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,9 +18,9 @@ from torch import Tensor
 from hasfl.parties.computation import Computation
 from hasfl.parties.links import Refused
 from hasfl.parties.messages import Handler, Message
-from hasfl.parties.norms import Known, next_moments, with_moments
+from hasfl.parties.norms import Known, next_moments, require_all, require_fitting, with_moments
 from hasfl.parties.own_samples import calibration_samples
-from hasfl.parties.speaking import count_of, known_of, number, of_norm, text_of, whole
+from hasfl.parties.speaking import count_of, finite, known_of, of_norm, tensor_of, text_of, whole
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
 from hasfl.serving.calibration import CALIBRATION_SAMPLES
@@ -28,6 +29,8 @@ from hasfl.state.layer_state import LayerState, Tensors, forward, trainable
 from hasfl.state.randomness import generators_kept
 from hasfl.state.training_data import TrainingData
 from hasfl.state.updates import scaled, squared_norm
+
+SERVED = "served"  # a model beside the one in training
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +58,7 @@ class UnderWay:
     replica: list[LayerState]
     activations: Tensor
     samples: int
+    returned: bool = False  # whether the gradient has come
 
 
 @dataclass(slots=True, eq=False)
@@ -98,9 +102,9 @@ class Device:
 
     def _begin(self, question: Message) -> Message:
         """Take the client part of an interval; the layers hold slots too."""
-        cut = self._cut(question)
+        interval, cut = whole(question, "interval"), self._cut(question)
         self.models = {"train": self.computation.states(question.tensors, count=cut)}
-        self.interval, self.under_way = whole(question, "interval"), None
+        self.interval, self.under_way = interval, None
         return Message("ready", {"resources": dict(self.resources())})
 
     def _give(self, question: Message) -> Message:
@@ -110,11 +114,10 @@ class Device:
 
     def _take(self, question: Message) -> Message:
         """Take the client part of another model, without slots, beside the one in training."""
-        model = text_of(question, "model")
-        if model == "train":
-            raise Refused("layers in training come with the beginning of an interval")
+        if (model := text_of(question, "model")) != SERVED:
+            raise Refused(f"a device takes the served model, not {model!r:.40}")
         cut = self._cut(question)
-        self.models[model] = self.computation.states(question.tensors, count=cut, slots=False)
+        self.models[SERVED] = self.computation.states(question.tensors, count=cut, slots=False)
         return Message("taken")
 
     def _cut(self, question: Message) -> int:
@@ -151,38 +154,48 @@ class Device:
 
     def _backward(self, question: Message) -> Message:
         """Steps a4 and a5: take the gradients of the activations. Without clipping, step at once."""
-        batch = self._batch_under_way(question)
-        if batch.activations.requires_grad:
-            gradient = question.tensors.get("gradient")
-            if gradient is None or gradient.shape != batch.activations.shape:
-                raise Refused("the gradient must have the shape of the activations")
-            received = gradient.to(batch.activations.dtype)
+        batch = self._batch_under_way(question, returned=False)
+        received = self._returned(batch, question)
+        batch.returned = True
         flops = batch.samples * float(self.profile.backward_flops_upto[self.cut - 1])
 
         def backward() -> None:
-            if batch.activations.requires_grad:
+            if received is not None:
                 batch.activations.backward(received)
             if self.computation.updates.clip is None:
                 self._take_step(batch, None)
 
         _, seconds = self.effort.timed(flops, backward)
-        square = squared_norm(self._gradients(batch), torch.zeros((), dtype=self.computation.dtype))
         if self.computation.updates.clip is None:
             self.under_way = None
-        return Message("done", {"seconds": seconds, "square": float(square)})
+            return Message("done", {"seconds": seconds})
+        square = float(squared_norm(self._gradients(batch), torch.zeros((), dtype=self.computation.dtype)))
+        return Message("done", {"seconds": seconds, "square": square if math.isfinite(square) else None})
+
+    def _returned(self, batch: UnderWay, question: Message) -> Tensor | None:
+        """The gradient of the activations; None where no layer of this device needs one."""
+        if not batch.activations.requires_grad:
+            return None
+        gradient, sent_as = tensor_of(question, "gradient"), self.computation.sent_as
+        expected = batch.activations.dtype if sent_as is None else sent_as
+        if gradient.shape != batch.activations.shape or gradient.dtype != expected:
+            raise Refused(f"the gradient must have the shape of the activations, and be of {expected}")
+        return gradient.to(batch.activations.dtype)
 
     def _step(self, question: Message) -> Message:
         """Step with clipped gradients; the factor comes from the edge server (docs/decisions/0008)."""
-        batch = self._batch_under_way(question)
-        self._take_step(batch, torch.tensor(number(question, "factor"), dtype=self.computation.dtype))
+        batch = self._batch_under_way(question, returned=True)
+        self._take_step(batch, torch.tensor(finite(question, "factor"), dtype=self.computation.dtype))
         self.under_way = None
         return Message("done")
 
-    def _batch_under_way(self, question: Message) -> UnderWay:
+    def _batch_under_way(self, question: Message, *, returned: bool) -> UnderWay:
+        """The batch that a question is about; `returned` says whether its gradient must have come."""
         self._require_interval(question)
-        if self.under_way is None or self.under_way.round != whole(question, "round"):
+        batch = self.under_way
+        if batch is None or batch.round != whole(question, "round") or batch.returned != returned:
             raise Refused("no batch of this round is under way")
-        return self.under_way
+        return batch
 
     def _gradients(self, batch: UnderWay) -> list[Tensors]:
         return [
@@ -204,8 +217,11 @@ class Device:
         """What the first unknown batch norm of the served model sees, or the activations after the last."""
         drawn = calibration_samples(self.data, CALIBRATION_SAMPLES)
         states, x = self._served(), self.data.x[drawn]
+        known = self._known(question)
+        if not len(x):
+            return Message("nothing")
         with torch.no_grad(), generators_kept():
-            found = next_moments(self._client_layers(len(states)), states, x, known_of(question))
+            found = next_moments(self._client_layers(len(states)), states, x, known)
         if isinstance(found, Tensor):
             return Message("activations", {}, {"activations": found})
         return of_norm(*found)
@@ -213,26 +229,33 @@ class Device:
     def _score(self, question: Message) -> Message:
         """Activations and labels of some held-out samples, through the served model."""
         start, count = whole(question, "start"), count_of(question)
+        states = self._measured(self._served(), self._known(question))
         samples = self.data.held_out_samples()
-        if samples is None:
-            return Message("activations", {"samples": 0})
+        if samples is None or start >= len(samples[0]):
+            raise Refused(f"this device has no held-out samples from {start} on")
         x, y = (part[start : start + count] for part in samples)
-        states = self._measured(self._served(), known_of(question))
         with torch.no_grad(), at_rest(self.computation.model):
             activations = forward(self.computation.layers[: len(states)], states, x)
-        return Message("activations", {"samples": len(x)}, {"activations": activations, "labels": y})
+        return Message("activations", {}, {"activations": activations, "labels": y})
 
     def _served(self) -> list[LayerState]:
-        if "served" not in self.models:
+        if SERVED not in self.models:
             raise Refused("this device has not received the served model")
-        return self.models["served"]
+        return self.models[SERVED]
 
     def _measured(self, states: Sequence[LayerState], known: Known) -> list[LayerState]:
         if not self.computation.serving.calibrates:
             return list(states)
         layers = self._client_layers(len(states))
+        require_all(layers, known)
         pairs = zip(layers.items(), states, strict=True)
         return [with_moments(layer, module, state, known) for (layer, module), state in pairs]
+
+    def _known(self, question: Message) -> Known:
+        """The batch norms that have been measured."""
+        known = known_of(question)
+        require_fitting(self._client_layers(len(self.computation.layers)), known)
+        return known
 
     def _client_layers(self, count: int) -> dict[str, torch.nn.Module]:
         return dict(list(self.computation.model.layers.items())[:count])

@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from hasfl.parties.computation import Computation, require_finite
+from hasfl.parties.computation import Computation
 from hasfl.parties.edge.interval import Interval
 from hasfl.parties.edge.judge import Judge
+from hasfl.parties.edge.received import Form, forms_after_layers
 from hasfl.parties.edge.round import train_round
 from hasfl.parties.edge.store import EdgeStore, Kept
 from hasfl.parties.links import Links, Refused
@@ -40,7 +41,9 @@ class Edge:
     interval: Interval | None = None  # that has begun
     judge: Judge | None = None  # of the last evaluation
     best: list[LayerState] = field(default_factory=list)  # the common layers of the best model
+    held_out: Mapping[int, int] = field(default_factory=dict)  # how many samples each device holds out
     looks: Mapping[str, Handler] = field(default_factory=dict)  # questions of a reading, by their kind
+    _forms: tuple[Form, ...] = ()  # of activations in a round, after each layer
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
@@ -75,39 +78,44 @@ class Edge:
 
         The question brings the layers from the lowest cut on that the edge server does not have.
         """
-        self._go_to(whole(question, "finished"))
+        finished = whole(question, "finished")
         depth = whole(question, "depth", least=1, most=len(self.computation.layers))
-        cuts = cuts_of(question, most=depth)
+        cuts, averaged = cuts_of(question, most=depth), whole(question, "averaged")
+        self._go_to(finished)
         lowest, first = min(cuts.values()), self.first_common
         own, means = _apart(question.tensors, OF_THE_MEAN)
         received = self.computation.states(own, first=lowest, count=max(first - lowest, 0))
+        running = self._moved_mean(means, depth, first, averaged)
         beyond = received + self.common[max(lowest - first, 0) :]  # layers `lowest`, `lowest` + 1, …
-        self.common = beyond[depth - lowest :]
-        self._move_mean(means, depth, first, whole(question, "averaged"))
         private = beyond[: depth - lowest]
-        self.interval = Interval.of(self.finished, depth, cuts, private, lowest)
+        self._forms = self._forms or forms_after_layers(self.computation, in_round=True)
+        self.interval = Interval.of(self.finished, depth, cuts, private, lowest, self._forms)
+        self.common, self.running = beyond[depth - lowest :], running
+        self.store.forget_after(finished)
         return Message("ready")
 
     def _go_to(self, finished: int) -> None:
         """Go back to the end of another interval, if the fed server asks for it."""
-        if finished == self.finished and (self.common or finished == 0) and self._is_between():
+        if finished == self.finished and self._is_between():
             return
         kept = self.store.load(finished) if finished else Kept([], RunningMean())
         if kept is None:
             raise Refused(f"the edge server has not kept its layers after interval {finished}")
         self.common, self.running, self.finished = kept.common, kept.running, finished
+        self.best, self.interval, self.judge = self.store.load_best(finished), None, None
 
     def _is_between(self) -> bool:
         """Whether the layers are those of the end of an interval, unchanged since then."""
         return self.interval is None or self.interval.over
 
-    def _move_mean(self, means: Tensors, depth: int, first: int, averaged: int) -> None:
+    def _moved_mean(self, means: Tensors, depth: int, first: int, averaged: int) -> RunningMean:
         """Layers that became common bring their running mean; those that became private have taken it."""
+        if averaged != self.running.count:
+            raise Refused(f"the running mean is of {self.running.count} models, not of {averaged}")
         if not averaged:
-            self.running = RunningMean()
-            return
+            return RunningMean()
         arrived = self.computation.states(means, first=depth, count=max(first - depth, 0), slots=False)
-        self.running = RunningMean(averaged, arrived + self.running.states[max(depth - first, 0) :])
+        return RunningMean(averaged, arrived + self.running.states[max(depth - first, 0) :])
 
     def _train(self, question: Message) -> Message:
         """One round."""
@@ -117,16 +125,21 @@ class Edge:
         """Hand out layers: middle parts (step b1), common layers that become private, or a served model."""
         what = text_of(question, "what")
         if what == "middle":
-            return Message("layers", {}, self._middle())
+            return Message("layers", {}, self._middle(question))
         if what == "common":
-            self._go_to(whole(question, "finished"))
             upto = whole(question, "upto", most=len(self.computation.layers))
+            self._go_to(whole(question, "finished"))
             return Message("layers", {}, self._leaving(upto))
-        served = self.best if what == "best" else [] if self.judge is None else self.judge.common
-        return Message("layers", {}, self._named(served))
+        if what == "best":
+            return Message("layers", {}, self._named(self.best))
+        if what != "served" or self.judge is None:
+            raise Refused(f"the edge server has no layers of the kind {what!r:.40}")
+        return Message("layers", {}, self._named(self.judge.common))
 
-    def _middle(self) -> Tensors:
+    def _middle(self, question: Message) -> Tensors:
         interval = self.present()
+        if whole(question, "interval") != interval.number:
+            raise Refused(f"the question is not about interval {interval.number}, which is the present one")
         return {
             f"{device}{BETWEEN}{name}": tensor
             for device, states in interval.middle.items()
@@ -150,7 +163,8 @@ class Edge:
         interval = self.present()
         if whole(question, "interval") != interval.number or interval.over:
             raise Refused(f"interval {question.fields['interval']} is not the one that has begun")
-        require_finite(self.computation.named(self.common, first=self.first_common), "common layers")
+        if not self.computation.finite(self.common, first=self.first_common):
+            return Message("diverged")
         if self.computation.serving.averages:
             self.running.take(self.common)
         self.finished, interval.over = self.finished + 1, True
@@ -162,23 +176,30 @@ class Edge:
     def _evaluate(self, question: Message) -> Message:
         """Judge the served model. The question brings its private layers, averaged over devices."""
         depth = whole(question, "depth", most=len(self.computation.layers))
+        if self.interval is None or depth != self.first_common:
+            raise Refused(f"the served model must have {self.first_common} private layers, not {depth}")
         private = self.computation.states(question.tensors, count=depth, slots=False)
         served = self.running.states if self.running.count else self.common
-        self.judge = Judge(
+        judge = Judge(
             computation=self.computation,
             links=self.links,
             cuts=cuts_of(question, most=depth),
             private=private,
-            common=[without_slots(state).map(Tensor.clone) for state in served[depth - self.first_common :]],
+            common=[without_slots(state).map(Tensor.clone) for state in served],
             test=self.test,
+            held_out=self.held_out if question.fields.get("held_out") is True else {},
         )
-        return self.judge.judge(held_out=bool(question.fields.get("held_out")))
+        judged = judge.judge()
+        if judged.kind == "judged":
+            self.judge = judge
+        return judged
 
     def _keep(self, question: Message) -> Message:
         """Keep the common layers of the model of the last evaluation, because it is the best so far."""
-        if self.judge is None:
+        if self.judge is None or self.interval is None:
             raise Refused("no model has been evaluated")
         self.best = self.judge.common
+        self.store.save_best(self.interval.number + 1, self.best)
         return Message("kept")
 
 

@@ -9,14 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasfl.errors import OneValueError
 from hasfl.parties.computation import Computation
 from hasfl.parties.edge.interval import Interval
+from hasfl.parties.edge.received import activations_of, labels_of, of_another_form
 from hasfl.parties.links import EDGE, Answer, Links, Refused
 from hasfl.parties.messages import Message
-from hasfl.parties.speaking import number, tensor_of, whole
+from hasfl.parties.speaking import finite, whole, wholes
 from hasfl.state.layer_state import LayerState, Tensors, cloned, trainable
 from hasfl.state.randomness import EVERYBODY
 from hasfl.state.updates import scaled, squared_norm
+
+# What torch raises where samples do not fit the layers, or where the loss does not know a label.
+MISFIT = (RuntimeError, IndexError, ValueError, TypeError)
+# A device leaves if its loss is so many times the usual one. Otherwise, one device could spoil the common
+# layers with huge activations.
+FAR_OFF = 1000.0
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +34,7 @@ class Batch:
     received: Tensor  # activations; a leaf
     labels: Tensor
     seconds: float  # of the device's forward pass
-    up_seconds: float  # of the activations' way
+    way_seconds: float  # of the question to the device, and of the activations back
 
 
 @dataclass(slots=True, eq=False)
@@ -49,23 +57,27 @@ def train_round(
 
     Devices that do not answer in time, or answer wrongly, leave the interval. The round goes on without them.
     """
-    led = Round(computation, links, interval, list(common), question)
+    led = Round.of(computation, links, interval, list(common), question)
     batches = led.collect()
-    if not batches:
-        return Message("nobody", {"dropped": led.dropped})
+    if batches and not led.any_finite(batches):
+        return Message("diverged", {"dropped": led.dropped})
     began = time.perf_counter()
     done = led.forward(batches)
+    if done is None:
+        return Message("nobody", {"dropped": led.dropped})
+    loss = float(torch.stack([each.detach() for each in done.losses.values()]).mean())
+    if not math.isfinite(loss):
+        return Message("diverged", {"dropped": led.dropped})
     forward_seconds = time.perf_counter() - began
     torch.stack(list(done.losses.values())).sum().backward()  # Eqs. (4), (5)
     backward_seconds = time.perf_counter() - began - forward_seconds
     finished = led.return_gradients({device: batches[device] for device in done.losses}, done)
+    if not finished:
+        return Message("nobody", {"dropped": led.dropped})
     led.keep(done)
-    loss = float(torch.stack([each.detach() for each in done.losses.values()]).mean())
-    phases = led.phases(batches, finished)
-    own = str(EDGE)
+    own, phases = str(EDGE), led.phases(batches, finished)
     phases |= {"server_forward": {own: forward_seconds}, "server_backward": {own: backward_seconds}}
-    told = loss if math.isfinite(loss) else None  # JSON has no such numbers
-    fields = {"loss": told, "devices": sorted(done.losses), "phases": phases, "dropped": led.dropped}
+    fields = {"loss": loss, "devices": sorted(done.losses), "phases": phases, "dropped": led.dropped}
     return Message("trained", fields)
 
 
@@ -77,97 +89,137 @@ class Round:
     links: Links
     interval: Interval
     common: list[LayerState]
-    question: Message
+    number: int  # t
+    seconds: float  # that devices have for one answer
+    asked: dict[int, tuple[int, int]]  # by device: the samples it has drawn so far, and its batch size
     dropped: dict[str, str] = field(default_factory=dict)  # devices that left, with the reason
 
-    @property
-    def number(self) -> int:
-        """t."""
-        return whole(self.question, "round", least=1)
+    @classmethod
+    def of(
+        cls,
+        computation: Computation,
+        links: Links,
+        interval: Interval,
+        common: list[LayerState],
+        question: Message,
+    ) -> "Round":
+        """The round that the fed server asks for."""
+        devices, drawn = wholes(question, "devices"), wholes(question, "drawn")
+        sizes = wholes(question, "batch_sizes", least=1)
+        if not len(set(devices)) == len(devices) == len(drawn) == len(sizes) or interval.over:
+            raise Refused("a round must give each of its devices a batch, in an interval that is not over")
+        asked = {d: (n, b) for d, n, b in zip(devices, drawn, sizes, strict=True) if d in interval.cuts}
+        round, seconds = whole(question, "round", least=1), finite(question, "seconds", least=0.0)
+        return cls(computation, links, interval, common, round, seconds, asked)
 
     @property
-    def seconds(self) -> float:
-        """How long devices have for one answer."""
-        return number(self.question, "seconds")
+    def base(self) -> dict[str, Any]:
+        """What every question to a device says."""
+        return {"interval": self.interval.number, "round": self.number}
 
-    def ask(self, questions: Mapping[int, Message]) -> Mapping[int, Answer]:
+    def ask(self, questions: Mapping[int, Message]) -> dict[int, Answer]:
         """Ask devices; those that are dropped leave the interval."""
         answers = self.links.ask(questions, self.seconds)
         reasons = self.links.reasons()
         for device in questions.keys() - answers.keys():
             self.leave(device, reasons.get(device, "it did not answer"))
-        return answers
+        return {device: answers[device] for device in sorted(answers)}
 
     def leave(self, device: int, reason: str) -> None:
         """A device leaves the interval."""
         self.dropped[str(device)] = reason
         self.interval.leave(device)
 
+    def drop(self, device: int, reason: str) -> None:
+        """A device is sent away because of what it sent."""
+        self.links.drop(device, reason)
+        self.links.reasons()
+        self.leave(device, reason)
+
     def collect(self) -> dict[int, Batch]:
         """Steps a1 and a2: the activations of every device that is left."""
-        fields = self.question.fields
-        for device in self.interval.cuts.keys() - set(fields["devices"]):
+        for device in self.interval.cuts.keys() - self.asked.keys():
             self.interval.leave(device)
-        asked = zip(fields["devices"], fields["drawn"], fields["batch_sizes"], strict=True)
-        base = {"interval": self.interval.number, "round": self.number}
         questions = {
-            device: Message("forward", base | {"start": start, "count": b})
-            for device, start, b in asked
-            if device in self.interval.cuts
+            device: Message("forward", self.base | {"start": start, "count": b})
+            for device, (start, b) in self.asked.items()
         }
-        answers, batches = self.ask(questions), {}
-        for device in sorted(answers):
+        batches = {}
+        for device, answer in self.ask(questions).items():
             try:
-                batches[device] = self._batch(answers[device], int(questions[device].fields["count"]))
+                batches[device] = self._batch(device, answer)
             except Refused as refused:
-                self.links.drop(device, str(refused))
-                self.leave(device, str(refused))
-        self.links.reasons()
+                self.drop(device, str(refused))
+        for device in of_another_form({d: batch.labels for d, batch in batches.items()}) if batches else ():
+            del batches[device]
+            self.drop(device, "its labels are of another form than those of other devices")
         return batches
 
-    def _batch(self, answer: Answer, b: int) -> Batch:
+    def _batch(self, device: int, answer: Answer) -> Batch:
         """Check what a device sent."""
-        message = answer.message
-        activations, labels = tensor_of(message, "activations"), tensor_of(message, "labels")
-        if len(activations) != b or len(labels) != b:
-            raise Refused(f"{b} samples were asked for, but {len(activations)} came")
-        if not activations.is_floating_point() or not bool(activations.isfinite().all()):
-            raise Refused("activations must be finite numbers")
-        received = activations.to(self.computation.dtype) if self.computation.sent_as else activations
-        received = received.detach().clone().requires_grad_(bool(message.fields.get("differentiable")))
-        return Batch(received, labels, number(message, "seconds"), answer.up_seconds)
+        message, (_, b) = answer.message, self.asked[device]
+        form = self.interval.forms[self.interval.cuts[device] - 1]
+        activations = activations_of(message, b, form, sent_as=self.computation.sent_as)
+        wanted = message.fields.get("differentiable") is True and activations.is_floating_point()
+        received = activations.detach().clone().requires_grad_(wanted)
+        seconds = finite(message, "seconds", least=0.0)
+        return Batch(received, labels_of(message, b), seconds, answer.way_seconds)
 
-    def forward(self, batches: dict[int, Batch]) -> Pass:
-        """Step a3, first half. Devices whose samples make no finite loss leave, unless all do."""
-        while True:
+    def any_finite(self, batches: dict[int, Batch]) -> bool:
+        """Drop devices whose activations are not finite numbers; if that is so for all, say no."""
+        bad = [device for device, batch in batches.items() if not bool(batch.received.isfinite().all())]
+        if len(bad) == len(batches):
+            return False
+        for device in bad:
+            del batches[device]
+            self.drop(device, "its activations are not finite numbers")
+        return True
+
+    def forward(self, batches: dict[int, Batch]) -> Pass | None:
+        """Step a3, first half. Devices whose samples do not fit, or spoil the loss, are dropped.
+
+        Where the loss of no device is finite, neither alone nor together, training has diverged. Returns
+        None if no device is left.
+        """
+        while batches:
             try:
                 done = self._pass(batches)
-            except RuntimeError as error:  # of torch: the samples do not fit the layers
+            except MISFIT as error:
                 self._drop_misfits(batches, error)
                 continue
-            bad = [device for device, loss in done.losses.items() if not bool(loss.isfinite())]
-            if not bad or len(bad) == len(done.losses):
+            losses = {device: float(loss.detach()) for device, loss in done.losses.items()}
+            if not any(map(math.isfinite, losses.values())):
+                losses = {device: self._loss_alone(device, batch) for device, batch in batches.items()}
+            far = far_off(losses)
+            if not far or len(far) == len(losses):
                 return done
-            for device in bad:
+            for device in far:
                 del batches[device]
-                self.leave(device, "its loss is not a finite number")
+                self.drop(device, "its loss is far from the loss of other devices")
+        return None
 
-    def _drop_misfits(self, batches: dict[int, Batch], error: RuntimeError) -> None:
-        """Drop the devices whose own samples cannot pass through the layers."""
-        misfits = []
+    def _loss_alone(self, device: int, batch: Batch) -> float:
+        """The loss of a device whose samples pass alone; not a number if they do not fit."""
+        try:
+            with torch.no_grad():
+                return float(self._pass({device: batch}).losses[device])
+        except MISFIT:
+            return math.nan
+
+    def _drop_misfits(self, batches: dict[int, Batch], error: Exception) -> None:
+        """Drop the devices whose own samples cannot pass through the layers; all, if nobody's cannot."""
+        misfits = {}
         for device, batch in batches.items():
             try:
-                self._pass({device: batch})
-            except RuntimeError:
-                misfits.append(device)
-        if not misfits:
-            raise error
-        for device in misfits:
+                with torch.no_grad():
+                    self._pass({device: batch})
+            except OneValueError:  # samples of other devices may be what a batch norm lacks
+                continue
+            except MISFIT:
+                misfits[device] = "its activations or labels do not fit the layers"
+        for device, reason in (misfits or dict.fromkeys(batches, str(error))).items():
             del batches[device]
-            self.links.drop(device, "its activations do not fit the layers")
-            self.leave(device, "its activations do not fit the layers")
-        if not batches:
-            raise Refused("no device sent activations that fit the layers")
+            self.drop(device, reason)
 
     def _pass(self, batches: Mapping[int, Batch]) -> Pass:
         """Middle parts device by device, then the common layers with all samples at once."""
@@ -191,31 +243,36 @@ class Round:
 
     def return_gradients(self, batches: Mapping[int, Batch], done: Pass) -> dict[int, Answer]:
         """Steps a4 and a5. With clipping, devices step when they know the factor."""
-        base = {"interval": self.interval.number, "round": self.number}
-        sent = {
-            device: {} if batch.received.grad is None else {"gradient": batch.received.grad}
-            for device, batch in batches.items()
-        }
-        answers = self.ask(
-            {
-                device: Message(
-                    "backward",
-                    base,
-                    {name: self.computation.on_the_wire(tensor) for name, tensor in tensors.items()},
-                )
-                for device, tensors in sent.items()
-            }
-        )
-        self._step(done, answers, base)
-        return dict(answers)
+        questions = {}
+        for device, batch in batches.items():
+            gradient = batch.received.grad
+            tensors = {} if gradient is None else {"gradient": self.computation.on_the_wire(gradient)}
+            questions[device] = Message("backward", self.base, tensors)
+        answers, squares = self.ask(questions), {}
+        for device, answer in list(answers.items()):
+            try:
+                finite(answer.message, "seconds", least=0.0)
+                squares[device] = self._square(answer.message)
+            except Refused as refused:
+                self.drop(device, str(refused))
+                del answers[device]
+        if answers:
+            self._step(done, answers, squares)
+        return answers
 
-    def _step(self, done: Pass, answers: Mapping[int, Answer], base: Mapping[str, Any]) -> None:
+    def _square(self, message: Message) -> float:
+        """|g|² of a client part; infinite if a device says that it is not a number. 0 without clipping."""
+        if self.computation.updates.clip is None:
+            return 0.0
+        return math.inf if message.fields.get("square") is None else finite(message, "square", least=0.0)
+
+    def _step(self, done: Pass, answers: dict[int, Answer], squares: Mapping[int, float]) -> None:
         """Step middle and common layers, and with clipping the client parts too (docs/decisions/0008)."""
         updates, rate = self.computation.updates, self.computation.rate(self.number)
         own = {device: [_gradient(layer) for layer in done.middle[device]] for device in answers}
         mean = [_divided(_gradient(layer), len(done.losses)) for layer in done.common]
         if updates.clip is not None:
-            own, mean = self._clipped(own, mean, answers, base)
+            own, mean = self._clipped(own, mean, answers, squares, updates.clip)
         for device, gradients in own.items():
             for layer, gradient in zip(done.middle[device], gradients, strict=True):
                 updates.step(layer, gradient, rate)
@@ -224,22 +281,26 @@ class Round:
 
     def _clipped(
         self,
-        own: Mapping[int, list[Tensors]],
+        own: dict[int, list[Tensors]],
         mean: list[Tensors],
-        answers: Mapping[int, Answer],
-        base: Mapping[str, Any],
+        answers: dict[int, Answer],
+        told: Mapping[int, float],
+        clip: float,
     ) -> tuple[dict[int, list[Tensors]], list[Tensors]]:
         """Clip by the norms of whole gradients: devices tell theirs, and learn their factor."""
         nothing = torch.zeros((), dtype=self.computation.dtype)
-        squares = torch.stack(
-            [
-                squared_norm(own[device], nothing) + number(answer.message, "square")
-                for device, answer in answers.items()
-            ]
-        )
+        far = far_off({d: told[d] for d in answers}, times=FAR_OFF**2, floor=clip**2)
+        for device in far if len(far) < len(answers) else ():
+            del answers[device], own[device]
+            self.drop(device, "its gradient is far from the gradient of other devices")
+        squares = torch.stack([squared_norm(own[device], nothing) + told[device] for device in answers])
         factors, common = self.computation.updates.clip_factors(squares, squared_norm(mean, nothing))
         by_device = dict(zip(answers, factors, strict=True))
-        self.ask({d: Message("step", {**base, "factor": float(factor)}) for d, factor in by_device.items()})
+        stepped = self.ask(
+            {d: Message("step", {**self.base, "factor": float(by_device[d])}) for d in answers}
+        )
+        for device in answers.keys() - stepped.keys():
+            del answers[device], own[device]
         clipped = {d: [scaled(layer, by_device[d]) for layer in own[d]] for d in own}
         return clipped, [scaled(layer, common) for layer in mean]
 
@@ -251,13 +312,20 @@ class Round:
         _keep_buffers(self.common, done.common)
 
     def phases(self, batches: Mapping[int, Batch], finished: Mapping[int, Answer]) -> dict[str, Any]:
-        """The seconds of each step, by device."""
+        """The seconds of each step, by device; a transfer counts with the small message in return."""
         return {
             "device_forward": {str(d): batch.seconds for d, batch in batches.items()},
-            "activation_upload": {str(d): batch.up_seconds for d, batch in batches.items()},
-            "gradient_download": {str(d): answer.down_seconds for d, answer in finished.items()},
-            "device_backward": {str(d): number(answer.message, "seconds") for d, answer in finished.items()},
+            "activation_upload": {str(d): batch.way_seconds for d, batch in batches.items()},
+            "gradient_download": {str(d): answer.way_seconds for d, answer in finished.items()},
+            "device_backward": {str(d): finite(answer.message, "seconds") for d, answer in finished.items()},
         }
+
+
+def far_off(values: Mapping[int, float], *, times: float = FAR_OFF, floor: float = 1.0) -> list[int]:
+    """The devices whose value is not finite, or so many times the lower median of all finite values."""
+    finite = sorted(value for value in values.values() if math.isfinite(value))
+    most = times * max(finite[(len(finite) - 1) // 2], floor) if finite else math.inf
+    return [device for device, value in values.items() if not (math.isfinite(value) and value <= most)]
 
 
 def _apart(state: LayerState) -> LayerState:

@@ -78,7 +78,7 @@ class NetworkedEngine:
     def aggregate(self) -> None:
         """Steps b1 and b2. The edge server has kept its layers on disk before the average counts."""
         mean = self.replicas().mean()
-        self.leading.ask_edge(Message("finish", {"interval": self.finished}))
+        self.leading.ask_edge(Message("finish", {"interval": self.finished}), "finished")
         self.shared, self._replicas, self.begun = mean, None, False
         self.finished += 1
         if self.computation.serving.averages:

@@ -1,25 +1,29 @@
 """How the fed server leads others through an interval: its beginning, its rounds, and its sub-models."""
 
-import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hasfl.errors import HasflError
-from hasfl.parties.computation import Computation, require_finite
+from hasfl.errors import Diverged, HasflError
+from hasfl.parties.computation import Computation
 from hasfl.parties.edge.party import BETWEEN, OF_THE_MEAN
 from hasfl.parties.fed.timekeeper import Timekeeper
 from hasfl.parties.links import EDGE, Answer, Links, Refused
 from hasfl.parties.messages import Message
-from hasfl.parties.speaking import number
+from hasfl.parties.speaking import finite, reasons_of, seconds_by_step, whole
 from hasfl.plan import Order
 from hasfl.serving.running_mean import RunningMean
 from hasfl.state.layer_state import LayerState
 
+DIVERGED = (
+    "the loss or the layers are not finite numbers any more: lower the learning rate, or choose a model with "
+    "normalisation"
+)
 PATIENCE = 120.0  # seconds that a party has for an answer where no plan says how long it takes
 
 
@@ -52,16 +56,46 @@ class Leading:
     tokens: dict[int, str] = field(default_factory=dict)  # by which the edge server knows devices
     time: Timekeeper = field(default_factory=Timekeeper)
     reported: Callable[[int, Message], None] = lambda party, answer: None  # hears answers to a beginning
+    exchanging: Callable[[Order], float] = lambda order: PATIENCE  # seconds for a device's sub-model one way
+    seconds: float = PATIENCE  # that a device has to take or give its sub-model in this interval
 
-    def ask_edge(self, question: Message, *, seconds: float = PATIENCE, step: str | None = None) -> Answer:
-        """Ask the edge server; `step` is what the question's way counts as."""
+    def ask_edge(
+        self, question: Message, expected: str, *, seconds: float = PATIENCE, step: str | None = None
+    ) -> Answer:
+        """Ask the edge server, and expect an answer of a kind; `step` is what both ways count as.
+
+        Any party may find that training has diverged, or that no device is left.
+        """
         answers = self.links.ask({EDGE: question}, seconds)
         if EDGE not in answers:
             reason = self.links.reasons().get(EDGE, "it did not answer")
             raise IntervalLost(f"the edge server was lost: {reason}")
+        answer = answers[EDGE]
+        with self.reading_edge():
+            if answer.message.kind in ("diverged", "nobody") and "dropped" in answer.message.fields:
+                self._lose_all(reasons_of(answer.message))
+            if answer.message.kind == "diverged":
+                raise Diverged(DIVERGED)
+            if answer.message.kind == "nobody":
+                raise IntervalLost("no device is left")
+            if answer.message.kind != expected:
+                raise Refused(f"it answered {question.kind!r} with {answer.message.kind!r:.40}")
         if step is not None:
-            self.time.note(step, {EDGE: answers[EDGE].down_seconds})
-        return answers[EDGE]
+            self.time.note(step, {EDGE: answer.way_seconds})
+        return answer
+
+    @contextmanager
+    def reading_edge(self) -> Iterator[None]:
+        """Drop the edge server if its answer is not what was asked for; the interval is lost with it."""
+        try:
+            yield
+        except Refused as refused:
+            self.links.drop(EDGE, str(refused))
+            raise IntervalLost(f"the edge server was dropped: {refused}") from None
+
+    def _lose_all(self, reasons: Mapping[int, str]) -> None:
+        for device, reason in reasons.items():
+            self.lose(device, reason)
 
     def lose(self, device: int, reason: str) -> None:
         """A device has left the interval. It gets another token when it comes back."""
@@ -80,14 +114,14 @@ class Leading:
         extended to the private layers of the interval.
         """
         self.cuts = dict(zip(order.devices.tolist(), order.plan.cuts.tolist(), strict=True))
-        held = len(shared)
+        self.seconds, held = self.exchanging(order), len(shared)
         with self.time.span("submodel_download"):
             self._take_from_edge(shared, running, depth, finished)
             beginning = self._beginning_of_edge(shared[:held], running, finished=finished, depth=depth)
-            self.ask_edge(beginning, step="submodel_download")
+            self.ask_edge(beginning, "ready", step="submodel_download")
             questions = {device: self._beginning_of(device, shared, finished) for device in self.cuts}
-            answers = self.links.ask(questions, PATIENCE)
-        self.time.note("submodel_download", {d: answer.down_seconds for d, answer in answers.items()})
+            answers = self.links.ask(questions, self.seconds)
+        self.time.note("submodel_download", {d: answer.way_seconds for d, answer in answers.items()})
         self._lose_missing(answers, "it did not take its layers")
         for device, answer in answers.items():
             self.reported(device, answer.message)
@@ -109,12 +143,13 @@ class Leading:
         if depth <= held:
             return
         question = Message("give", {"what": "common", "upto": depth, "finished": finished})
-        tensors = self.ask_edge(question).message.tensors
+        tensors = self.ask_edge(question, "layers").message.tensors
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith(OF_THE_MEAN)}
         means = {n.removeprefix(OF_THE_MEAN): tensors[n] for n in tensors.keys() - own.keys()}
-        shared += self.computation.states(own, first=held, count=depth - held)
-        if running.count:
-            running.states += self.computation.states(means, first=held, count=depth - held, slots=False)
+        with self.reading_edge():
+            shared += self.computation.states(own, first=held, count=depth - held)
+            if running.count:
+                running.states += self.computation.states(means, first=held, count=depth - held, slots=False)
 
     def _beginning_of_edge(
         self, held: list[LayerState], running: RunningMean, *, finished: int, depth: int
@@ -142,34 +177,42 @@ class Leading:
     def _beginning_of(self, device: int, shared: list[LayerState], finished: int) -> Message:
         """The client part of a device, and where it finds the edge server."""
         fields: dict[str, Any] = {"interval": finished, "cut": self.cuts[device]}
-        if self.edge is not None:
-            fields |= {"edge": self.edge, "edge_token": self.tokens[device]}
-        return Message("begin", fields, self.computation.named(shared[: self.cuts[device]]))
+        layers = self.computation.named(shared[: self.cuts[device]])
+        return Message("begin", fields | self.place_of_edge(device), layers)
+
+    def place_of_edge(self, device: int) -> dict[str, str]:
+        """Where a device finds the edge server, and by what the edge server knows it."""
+        if self.edge is None or device not in self.tokens:
+            return {}
+        return {"edge": self.edge, "edge_token": self.tokens[device]}
 
     # ── steps a1 to a5 ───────────────────────────────────────────────────────────────────────────────────
 
     def round(self, order: Order, seconds: float) -> float:
         """Let the edge server lead a round; every device has so many seconds for each answer."""
         self.cuts = {device: self.cuts[device] for device in order.devices.tolist() if device in self.cuts}
+        if not self.cuts:
+            raise IntervalLost(f"no device was left in round {order.round}")
+        there = [place for place, device in enumerate(order.devices.tolist()) if device in self.cuts]
         question = Message(
             "train",
             {
                 "round": order.round,
-                "devices": order.devices.tolist(),
-                "batch_sizes": order.batch_sizes.tolist(),
-                "drawn": order.drawn.tolist(),
+                "devices": order.devices[there].tolist(),
+                "batch_sizes": order.batch_sizes[there].tolist(),
+                "drawn": order.drawn[there].tolist(),
                 "seconds": seconds,
             },
         )
         with self.time.span("split_training"):
-            answer = self.ask_edge(question, seconds=4 * seconds + PATIENCE).message
-        for device, reason in answer.fields["dropped"].items():
-            self.lose(int(device), reason)
-        if answer.kind == "nobody":
-            raise IntervalLost(f"no device was left in round {order.round}")
-        for step, of in answer.fields["phases"].items():
-            self.time.note(step, {int(party): each for party, each in of.items()})
-        return math.nan if answer.fields["loss"] is None else number(answer, "loss")
+            answer = self.ask_edge(question, "trained", seconds=4 * seconds + PATIENCE).message
+        with self.reading_edge():
+            loss, dropped = finite(answer, "loss"), reasons_of(answer)
+            steps = seconds_by_step(answer, "phases")
+        self._lose_all(dropped)
+        for step, of in steps.items():
+            self.time.note(step, of)
+        return loss
 
     # ── step b1 ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -177,27 +220,44 @@ class Leading:
         """The private layers of every device: its client part, and its middle part from the edge server."""
         question = Message("give", {"interval": interval})
         with self.time.span("submodel_upload"):
-            answers = self.links.ask(dict.fromkeys(self.cuts, question), PATIENCE)
-            of_edge = self.ask_edge(Message("give", {"what": "middle"}))
-        ways = {device: answer.up_seconds for device, answer in answers.items()}
-        self.time.note("submodel_upload", ways | {EDGE: of_edge.up_seconds})
+            answers = self.links.ask(dict.fromkeys(self.cuts, question), self.seconds)
+            of_edge = self.ask_edge(Message("give", {"what": "middle", "interval": interval}), "layers")
+        ways = {device: answer.way_seconds for device, answer in answers.items()}
+        self.time.note("submodel_upload", ways | {EDGE: of_edge.way_seconds})
         gathered = {}
         for device in sorted(answers):
             try:
-                gathered[device] = self._replica(device, answers[device], of_edge.message.tensors, depth)
+                _require_interval(answers[device].message, interval)
+                client = self.computation.states(answers[device].message.tensors, count=self.cuts[device])
             except Refused as refused:
                 self.links.drop(device, str(refused))
+                continue
+            with self.reading_edge():
+                gathered[device] = client + self._middle(device, of_edge.message.tensors, depth)
+        self._drop_not_finite(gathered)
         self._lose_missing(gathered, "it did not deliver its layers")
         return Replicas(gathered)
 
-    def _replica(
-        self, device: int, answer: Answer, middle: Mapping[str, Tensor], depth: int
-    ) -> list[LayerState]:
+    def _middle(self, device: int, middle: Mapping[str, Tensor], depth: int) -> list[LayerState]:
+        """The middle part of a device, of those that the edge server sent."""
         cut, prefix = self.cuts[device], f"{device}{BETWEEN}"
-        require_finite(answer.message.tensors, "its layers")
-        client = self.computation.states(answer.message.tensors, count=cut)
         own = {n.removeprefix(prefix): tensor for n, tensor in middle.items() if n.startswith(prefix)}
-        return client + self.computation.states(own, first=cut, count=depth - cut)
+        return self.computation.states(own, first=cut, count=depth - cut)
+
+    def _drop_not_finite(self, gathered: dict[int, list[LayerState]]) -> None:
+        """Drop devices whose layers are not finite numbers. If all are so, training has diverged."""
+        bad = [device for device, states in gathered.items() if not self.computation.finite(states)]
+        if bad and len(bad) == len(gathered):
+            raise Diverged(DIVERGED)
+        for device in bad:
+            del gathered[device]
+            self.links.drop(device, "its layers are not finite numbers")
+
+
+def _require_interval(layers: Message, interval: int) -> None:
+    """Refuse layers of another interval, which are older than those that were asked for."""
+    if (sent := whole(layers, "interval")) != interval:
+        raise Refused(f"its layers are those of interval {sent}, but those of {interval} were asked for")
 
 
 def _stacked(states: tuple[LayerState, ...]) -> LayerState:

@@ -5,18 +5,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hasfl.arrays import FloatN
 from hasfl.parties.computation import Computation
-from hasfl.parties.fed.leading import PATIENCE, Leading
-from hasfl.parties.links import EDGE
+from hasfl.parties.fed.leading import PATIENCE, IntervalLost, Leading
+from hasfl.parties.links import EDGE, Refused
+from hasfl.parties.looks import numbers
 from hasfl.parties.messages import Message
-from hasfl.parties.norms import with_moments
-from hasfl.parties.speaking import known_of
+from hasfl.parties.norms import require_all, require_fitting, with_moments
+from hasfl.parties.speaking import by_party, finite, known_of, reasons_of
 from hasfl.record import Evaluation
 from hasfl.serving.best_model import BestModel
 from hasfl.serving.running_mean import without_slots
 from hasfl.state.layer_state import LayerState
 from hasfl.state.split_state import Weights, whole_model
 
+ROUNDING = 1e-9  # of a sum
 SECONDS = 10 * PATIENCE  # for an evaluation: devices send many samples, one message after the other
 
 
@@ -38,34 +41,45 @@ class ServedModel:
         return self._evaluation(judged)
 
     def _judged(self, private: list[LayerState], *, held_out: bool) -> Message:
-        cuts = self._cuts()
-        parts = {device: self.computation.named(private[:cut]) for device, cut in cuts.items()}
-        self.leading.links.ask(
-            {d: Message("take", {"model": "served", "cut": cuts[d]}, part) for d, part in parts.items()},
-            PATIENCE,
-        )
-        fields = {"depth": len(private), "cuts": {str(d): c for d, c in cuts.items()}, "held_out": held_out}
+        cuts, links = self._cuts(), self.leading.links
+        questions = {}
+        for device, cut in cuts.items():
+            fields = {"model": "served", "cut": cut, **self.leading.place_of_edge(device)}
+            questions[device] = Message("take", fields, self.computation.named(private[:cut]))
+        taken = links.ask(questions, self.leading.seconds)
+        there = {str(device): cut for device, cut in cuts.items() if device in taken}
+        if not there:
+            raise IntervalLost("no device is left to judge the model")
+        fields = {"depth": len(private), "cuts": there, "held_out": held_out}
         question = Message("evaluate", fields, self.computation.named(private))
-        return self.leading.ask_edge(question, seconds=SECONDS).message
+        judged = self.leading.ask_edge(question, "judged", seconds=SECONDS).message
+        with self.leading.reading_edge():
+            self.leading.time.dropped.update(reasons_of(judged))
+        return judged
 
     def _cuts(self) -> dict[int, int]:
         """All devices that are present; those without a cut take the lowest one."""
         cuts = self.leading.cuts
         present = sorted(party for party in self.leading.links.present() if party != EDGE)
-        return {device: cuts.get(device, min(cuts.values())) for device in present}
+        return {device: cuts.get(device, min(cuts.values())) for device in present} if cuts else {}
 
     def _measured(self, private: list[LayerState], judged: Message) -> list[LayerState]:
         """The private layers with the batch norms that parties have measured."""
-        known = known_of(judged)
-        if not known:
-            return private
-        pairs = zip(self.computation.model.layers.items(), private, strict=False)
+        layers = dict(list(self.computation.model.layers.items())[: len(private)])
+        with self.leading.reading_edge():
+            known = known_of(judged)
+            require_fitting(dict(self.computation.model.layers.items()), known)
+            if not known:
+                return private
+            require_all(layers, known)
+        pairs = zip(layers.items(), private, strict=True)
         return [with_moments(*layer, state, known) for layer, state in pairs]
 
     def _evaluation(self, judged: Message) -> Evaluation:
-        fields, keeps_best = judged.fields, self.computation.serving.keeps_best
-        accuracy, loss = fields.get("accuracy"), fields.get("test_loss")
-        sums = np.array([each for each in fields["held_out"].values() if each[0]], dtype=np.float64)
+        keeps_best = self.computation.serving.keeps_best
+        with self.leading.reading_edge():
+            accuracy, loss = (_number_or_none(judged, name) for name in ("accuracy", "test_loss"))
+            sums = _sums(judged)
         if not len(sums):
             return Evaluation(accuracy=accuracy, test_loss=loss, kept=not keeps_best)
         counts, scores, losses = sums.T
@@ -73,7 +87,7 @@ class ServedModel:
         judged_accuracy, judged_loss = (float(each.sum() / counts.sum()) for each in (scores, losses))
         kept = not keeps_best or self.best.take(self.private, judged_accuracy, judged_loss)
         if keeps_best and kept:
-            self.leading.ask_edge(Message("keep"))
+            self.leading.ask_edge(Message("keep"), "kept")
         return Evaluation(
             accuracy=accuracy,
             test_loss=loss,
@@ -88,7 +102,23 @@ class ServedModel:
         """The weights and buffers of the best model if it is kept, else of the last evaluation."""
         best = bool(self.best.states)
         private = self.best.states if best else self.private
-        answer = self.leading.ask_edge(Message("give", {"what": "best" if best else "served"})).message
+        question = Message("give", {"what": "best" if best else "served"})
+        answer = self.leading.ask_edge(question, "layers").message
         first, layers = len(private), len(self.computation.layers)
-        common = self.computation.states(answer.tensors, first=first, count=layers - first, slots=False)
+        with self.leading.reading_edge():
+            common = self.computation.states(answer.tensors, first=first, count=layers - first, slots=False)
         return whole_model(self.computation.model.names, [*private, *common])
+
+
+def _number_or_none(judged: Message, name: str) -> float | None:
+    return None if judged.fields.get(name) is None else finite(judged, name)
+
+
+def _sums(judged: Message) -> FloatN:
+    """For each device: its held-out samples, and the sums of their metric and of their loss."""
+    of_devices = by_party(judged, "held_out").values()
+    rows = [numbers(Message(judged.kind, {"sums": of_device}), "sums", 3) for of_device in of_devices]
+    for samples, score, _ in rows:
+        if samples < 1 or not 0 <= score <= samples * (1 + ROUNDING):
+            raise Refused("scores of samples must be from 0 to 1")
+    return np.array(rows, dtype=np.float64)

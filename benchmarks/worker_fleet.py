@@ -1,0 +1,172 @@
+"""A fleet of worker processes on this machine, without Flower: the fed server is in the benchmark's process.
+
+TLS, tokens, streams and workers are those of a deployment. Only the offer of a session, which Flower carries
+there, is handed to the workers' sockets here.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hasfl.deployment.channels import EDGE as EDGE_NAME
+from hasfl.deployment.channels import FED, device_name
+from hasfl.deployment.fleet.samples import export_samples
+from hasfl.deployment.hosting import worker
+from hasfl.deployment.hosting.addresses import free_port
+from hasfl.deployment.hosting.nursery import Nursery
+from hasfl.deployment.hosting.orders import RunOrder
+from hasfl.deployment.hosting.supervision import Program, Supervisor
+from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
+from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
+from hasfl.deployment.sessions.asking import PartyServer
+from hasfl.deployment.sessions.offers import SOCKET_FILE
+from hasfl.deployment.sessions.streams import party_name
+from hasfl.deployment.training import train_on_fleet
+from hasfl.documents.scenario import read_scenario
+from hasfl.parties.links import EDGE, Answer
+from hasfl.parties.messages import Message
+from hasfl.record import RoundRecord
+from hasfl.reporting.store import RunFolder
+from hasfl.runner.scenarios import shared_data
+
+HERE = "127.0.0.1"
+CONNECTING_SECONDS = 300.0
+SCENARIO = """seed = 0
+[data]
+name = "digits"
+[fleet]
+devices = {devices}
+[training]
+interval = {interval}
+learning_rate = 0.05
+serve = "last"
+evaluate_every = {rounds}
+[stop]
+rounds = {rounds}
+"""
+
+
+class TimedServer(PartyServer):
+    """Notes how long the fed server waited for answers, by the kind of the question and who was asked."""
+
+    def __init__(self, keys: Path, host: str = HERE) -> None:
+        self.waited: dict[tuple[str, str], list[float]] = defaultdict(list)
+        super().__init__(FED, f"{host}:0", keys / FED)
+
+    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
+        began = time.perf_counter()
+        answers = super().ask(questions, seconds)
+        for party, message in questions.items():
+            asked = "edge server" if party == EDGE else "devices"
+            self.waited[message.kind, asked].append(time.perf_counter() - began)
+            break
+        return answers
+
+    def milliseconds(self, kind: str, asked: str) -> float:
+        """The median."""
+        return 1e3 * statistics.median(self.waited[kind, asked])
+
+
+def write_scenario(folder: Path, *, devices: int, rounds: int, interval: int) -> Path:
+    path = folder / "scenario.toml"
+    path.write_text(SCENARIO.format(devices=devices, rounds=rounds, interval=interval))
+    return path
+
+
+class WorkerFleet:
+    """Workers of a scenario's devices and of the edge server, and a fed server that they are connected to."""
+
+    def __init__(self, folder: Path, scenario: Path, *, hosts: Sequence[str] = (), own: Mapping[int, Mapping[str, str]] = {}, prefix: Mapping[int, Sequence[str]] = {}) -> None:  # noqa: B006
+        self.folder, self.scenario = folder, scenario
+        self.own, self.prefix = own, prefix
+        self.keys = folder / "keys"
+        self.hosts = tuple(hosts) or (HERE, HERE)  # of the fed server and of the edge server
+        self.devices = 0
+        self.server: TimedServer
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator["WorkerFleet"]:
+        settings = self._settings()
+        programs = [self._program(party, each) for party, each in settings.items()]
+        log = self.folder / "logs" / "workers.log"
+        with (
+            Nursery(worker.MODULES, log, dict(os.environ)) as nursery,
+            Supervisor(programs, lambda sentence: None, nursery.start),
+            TimedServer(self.keys, self.hosts[0]) as self.server,
+        ):
+            self._connect(settings)
+            yield self
+
+    def train(self, strategy: str, name: str) -> list[RoundRecord]:
+        """Train, and read the records."""
+        path = self.folder / name
+        order = RunOrder(
+            scenario=str(self.scenario), path=str(path), strategy=strategy, devices=self.devices
+        )
+        train_on_fleet(self.server, order)
+        with RunFolder.open(path) as run:
+            return run.records()
+
+    def _settings(self) -> dict[int, WorkerSettings]:
+        scenario = read_scenario(self.scenario)
+        names = scenario.draw().names
+        self.devices = len(names)
+        data, shares = shared_data(scenario, names, folder=self.folder)
+        *files, test = export_samples(data, shares, names, self.folder / "data")
+        make_keys(
+            self.keys,
+            devices=[device_name(index) for index in range(self.devices)],
+            fed=[self.hosts[0]],
+            edge=[self.hosts[1]],
+        )
+        address = f"{self.hosts[1]}:{free_port()}"
+        edge = WorkerSettings(
+            keys=str(self.keys / EDGE_NAME), state=str(self.folder / EDGE_NAME), listen=address,
+            announce=address, test=str(test),
+        )  # fmt: skip
+        settings = {EDGE: edge}
+        for index, file in enumerate(files):
+            keys = self.keys / DEVICES_FOLDER / device_name(index)
+            made = WorkerSettings(keys=str(keys), state=str(self.folder / str(index)), data=str(file))
+            settings[index] = replace(made, **self.own.get(index, {}))
+        return settings
+
+    def _program(self, party: int, settings: WorkerSettings) -> Program:
+        program = replace(worker_program(settings), name=party_name(party))
+        if party not in self.prefix:
+            return program
+        return replace(program, command=(*self.prefix[party], *program.command), entry="")
+
+    def _connect(self, settings: Mapping[int, WorkerSettings]) -> None:
+        tokens = {party: secrets.token_hex(32) for party in settings}
+        self.server.allow(tokens)
+        for party, each in settings.items():
+            offer = {"fed": f"{self.hosts[0]}:{self.server.port}", "token": tokens[party], "run": "bench"}
+            hand_over(Path(each.state) / SOCKET_FILE, offer)
+        missing = settings.keys() - self.server.wait_until_present(settings, CONNECTING_SECONDS)
+        if missing:
+            raise TimeoutError(f"{sorted(missing)} did not connect")
+
+
+def hand_over(worker_socket: Path, offer: Mapping[str, str]) -> None:
+    """Offer a session to a worker, as soon as it listens."""
+    end = time.monotonic() + CONNECTING_SECONDS
+    while True:
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(worker_socket))
+                connection.sendall(json.dumps(offer).encode() + b"\n")
+                connection.makefile("rb").readline()
+                return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)

@@ -1,0 +1,153 @@
+"""The commands `submit` and `status`: a run on a fleet of machines, from the fed server's host."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, say_nothing_to_resume
+
+if TYPE_CHECKING:
+    from hasfl.deployment.flower.submission import Control
+    from hasfl.documents.scenario import Scenario
+    from hasfl.runs.request import RunRequest
+
+FED_STATE = Path(".hasfl/fed")
+
+StateFolder = Annotated[
+    Path, typer.Option("--state", help="The fed server's state folder on this machine.", metavar="DIR")
+]
+KeysFolder = Annotated[
+    Path | None,
+    typer.Option("--keys", help="The fed server's keys. Default: those it serves with.", metavar="DIR"),
+]
+SuperLink = Annotated[
+    str | None,
+    typer.Option(help="Flower's address at the fed server. Default: where it serves.", metavar="HOST:PORT"),
+]
+StrategyName = Annotated[
+    str | None, typer.Option(help="A strategy instead of the scenario's training.strategy.")
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="A seed instead of the scenario's seed.")]
+RunName = Annotated[
+    str | None,
+    typer.Option(help="The name of the run's folder. Default: made of scenario, strategy and seed."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run from its last checkpoint.")]
+
+
+def submit(
+    scenario: ScenarioFile,
+    strategy: StrategyName = None,
+    seed: Seed = None,
+    run: RunName = None,
+    out: RunsFolder = Path("runs"),
+    resume: Resume = False,
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, help="Begin when so many devices are connected. Default: all admitted devices."),
+    ] = None,
+    superlink: SuperLink = None,
+    keys: KeysFolder = None,
+    state: StateFolder = FED_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model on the fleet of machines, from the fed server's host.
+
+    The run's folder is like that of hasfl train. Ctrl-C stops the run at the end of an interval.
+
+    Example: hasfl submit scenario.toml --strategy hasfl --devices 4
+    """
+    from hasfl.deployment.ordering.fed_server import devices_to_wait_for, fed_server
+    from hasfl.deployment.ordering.requests import check_request
+
+    request, asked = requested(scenario, strategy, seed, run, out)
+    check_request(request, resume=resume)
+    if resume and not request.path.exists():
+        say_nothing_to_resume(request, named=run is not None)
+    with fed_server(state, superlink, keys) as control:
+        count = devices_to_wait_for(control, devices)
+        train_on_fleet(control, state, request, asked, count, resume=resume, as_json=as_json)
+
+
+def requested(
+    scenario: Path, strategy: str | None, seed: int | None, run: str | None, out: Path
+) -> "tuple[RunRequest, Scenario]":
+    """What a command asks for, with absolute paths, since another process carries it out."""
+    from hasfl.documents.scenario import read_scenario
+    from hasfl.runs.request import RunRequest
+
+    asked = read_scenario(scenario)
+    request = RunRequest.of(
+        scenario,
+        out,
+        strategy_name=asked.training.strategy if strategy is None else strategy,
+        seed=asked.seed if seed is None else seed,
+        name=run,
+    )
+    return request, asked
+
+
+def train_on_fleet(
+    control: "Control",
+    state: Path,
+    request: "RunRequest",
+    asked: "Scenario",
+    devices: int,
+    *,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Order a run, show how it goes on, and print what came of it."""
+    from hasfl.cli.deployment.fleet_view import FleetView, show_times
+    from hasfl.cli.training_view import TrainingView, show_outcome
+    from hasfl.deployment.hosting.orders import RunOrder
+    from hasfl.deployment.ordering.campaign import Campaign
+    from hasfl.reporting.store import RunFolder
+
+    order = RunOrder(
+        scenario=str(request.scenario_file.resolve()),
+        path=str(request.path.resolve()),
+        strategy=request.strategy,
+        seed=request.seed,
+        resume=resume,
+        devices=devices,
+    )
+    goal = asked.stop.goal()
+    with TrainingView() as view:
+        reached = Campaign(control, state, order, FleetView(view, request, goal, devices)).carry_out()
+    folder = RunFolder.open(request.path)
+    if as_json:
+        typer.echo(json.dumps({"run": str(request.path), **folder.result()}))
+    else:
+        show_outcome(reached, request.path, goal, None)
+        show_times(next(folder.newest_records()), request.path)
+
+
+def status(
+    superlink: SuperLink = None,
+    keys: KeysFolder = None,
+    state: StateFolder = FED_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Show which nodes are online, and the runs of the fleet.
+
+    Example: hasfl status --state .hasfl/fed
+    """
+    from hasfl.deployment.hosting.places import LOGS_FOLDER
+    from hasfl.deployment.ordering.fed_server import fed_server, known_run, sorted_nodes
+
+    with fed_server(state, superlink, keys) as control:
+        nodes = sorted_nodes(control.nodes())
+        runs = [known_run(state, run) for run in control.runs()]
+        address = control.superlink
+    logs = state.resolve() / LOGS_FOLDER
+    if as_json:
+        found = {"superlink": address, "nodes": [asdict(node) for node in nodes]}
+        typer.echo(json.dumps({**found, "runs": [asdict(run) for run in runs], "logs": str(logs)}))
+    else:
+        from hasfl.cli.deployment.fleet_view import show_fleet
+
+        show_fleet(address, nodes, runs, logs)

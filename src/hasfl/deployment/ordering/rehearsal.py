@@ -1,0 +1,114 @@
+"""A scenario's devices on this machine: their samples in files, and how slow each of them is made."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hasfl.deployment.local import LocalDevice
+from hasfl.documents.scenario import Scenario
+from hasfl.errors import InputError, naming
+from hasfl.fleet import Fleet
+from hasfl.units import Dimension, parse_quantity
+
+FEW = 4  # devices that are started unless a person says how many
+DATA_FOLDER, KEYS_FOLDER = "data", "keys"
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """How slow devices are made, as people write it; nothing is slowed down if nothing is given."""
+
+    slow_to: str | None = None  # "50 GFLOPS" for all devices, or one for each with commas between
+    link: str | None = None  # "20 Mbps", or one for each
+    rehearse: float | None = None  # as slow as the scenario's fleet, with speeds and rates times this
+
+    def applied(self, devices: Sequence[LocalDevice], fleet: Fleet) -> list[LocalDevice]:
+        """The devices, each made slow."""
+        if self.rehearse is not None:
+            if self.slow_to or self.link:
+                raise InputError("--rehearse sets speeds and links, so leave out --slow-to and --link")
+            return [
+                replace(
+                    device, slow_to=_flops(own.flops, self.rehearse), link=_rate(own.up_rate, self.rehearse)
+                )
+                for device, own in zip(devices, _of_scenario(fleet, len(devices)), strict=True)
+            ]
+        speeds = _one_for_each("--slow-to", self.slow_to, len(devices), Dimension.COMPUTE)
+        links = _one_for_each("--link", self.link, len(devices), Dimension.RATE)
+        return [
+            replace(device, slow_to=speed, link=rate)
+            for device, speed, rate in zip(devices, speeds, links, strict=True)
+        ]
+
+
+def _flops(flops: float, scale: float) -> str:
+    return f"{flops * scale / 1e9:.6g} GFLOPS"
+
+
+def _rate(bits_per_second: float, scale: float) -> str:
+    return f"{bits_per_second * scale / 1e6:.6g} Mbps"
+
+
+def _of_scenario(fleet: Fleet, count: int) -> Fleet:
+    if count > len(fleet):
+        raise InputError(
+            f"--rehearse needs a scenario with at least {count} devices, got {len(fleet)}: lower --devices"
+        )
+    return fleet.only(np.arange(count))
+
+
+def _one_for_each(option: str, written: str | None, count: int, dimension: Dimension) -> list[str]:
+    """A quantity for each device; one quantity is for all of them."""
+    if written is None:
+        return [""] * count
+    parts = [part.strip() for part in written.split(",")]
+    with naming(option):
+        for part in parts:
+            if parse_quantity(part, dimension) <= 0:
+                raise InputError(f"a quantity must be above 0, got {part}")
+    if len(parts) not in (1, count):
+        raise InputError(
+            f"{option} must have one value, or one for each of the {count} devices, got {len(parts)}"
+        )
+    return parts * count if len(parts) == 1 else parts
+
+
+def prepare_devices(
+    scenario: Scenario, place: Path, folder: Path, count: int | None, slowness: Slowness
+) -> tuple[list[LocalDevice], Path]:
+    """Write the samples of the devices and the test set into a folder; `place` is that of the scenario.
+
+    A scenario with more devices lends the first ones of its fleet, and the samples are dealt out among these.
+    """
+    fleet = scenario.draw()
+    number = min(FEW, len(fleet)) if count is None else count
+    devices = slowness.applied([LocalDevice()] * number, fleet)
+    files = export_scenario(scenario, place, folder / DATA_FOLDER, number)
+    return [replace(device, data=str(file)) for device, file in zip(devices, files, strict=False)], files[-1]
+
+
+def export_scenario(scenario: Scenario, place: Path, folder: Path, count: int) -> list[Path]:
+    """The files with the samples of so many devices, and with the test set; older files are replaced."""
+    from hasfl.deployment.fleet.samples import export_samples  # brings torch
+    from hasfl.runner.scenarios import shared_data
+
+    own = scenario.draw().names
+    names = own[:count] if count <= len(own) else tuple(str(i + 1) for i in range(count))
+    data, shares = shared_data(scenario, names, folder=place)
+    shutil.rmtree(folder, ignore_errors=True)
+    return export_samples(data, shares, names, folder)
+
+
+def require_own_folder(folder: Path) -> Path:
+    """A folder for a fleet: a new or an empty one, or that of an earlier fleet."""
+    if folder.exists() and not (
+        folder.is_dir() and ((folder / KEYS_FOLDER).is_dir() or not any(folder.iterdir()))
+    ):
+        raise InputError(
+            f"--keep must be a new or an empty folder, or one that hasfl serve local has kept, got {folder}"
+        )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder.resolve()

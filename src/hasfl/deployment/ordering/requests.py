@@ -1,0 +1,38 @@
+"""What is checked before a run is ordered. Nothing here needs torch or Flower."""
+
+from pathlib import Path
+from typing import Any
+
+from hasfl.errors import InputError
+from hasfl.reporting.locked_folder import require_free
+from hasfl.reporting.store import RunFolder
+from hasfl.runs.request import RunRequest
+
+
+def require_splitting(chosen: Any, folder: Path) -> None:
+    """Refuse ways of training that need no edge server, or that collect samples."""
+    from hasfl.strategies.catalogue import strategy  # brings SciPy, which takes half a second to import
+
+    found = strategy(chosen, folder)
+    if found.paradigm.collects_data:
+        raise InputError(
+            f"{found.name} collects the samples of all devices at a server, and a fleet keeps its samples: "
+            "choose a strategy that splits, such as hasfl or sfl"
+        )
+    if not found.paradigm.splits:
+        raise InputError(
+            f"{found.name} trains the whole model on every device, without an edge server: choose a "
+            "strategy that splits, such as hasfl or sfl"
+        )
+
+
+def check_request(request: RunRequest, *, resume: bool) -> None:
+    """Refuse a request that the fed server would refuse too, but later."""
+    require_splitting(request.strategy, request.folder)
+    request.scenario()
+    if not resume:
+        require_free(request.path)
+    elif request.path.exists():
+        with RunFolder.open(request.path) as folder:
+            if folder.in_use:
+                raise InputError(f"{request.path} is being trained already: wait until that run ends")

@@ -1,0 +1,121 @@
+"""Workers of devices for tests of faults: some misbehave, some reach the servers by a detour."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import torch
+
+from hasfl.deployment import device_worker
+from hasfl.deployment.channels import MOST_FRAME_BYTES, MOST_MESSAGE_BYTES
+from hasfl.deployment.hosting.worker import WorkerSettings
+from hasfl.deployment.sessions import answering
+from hasfl.deployment.sessions.answering import ServerPlace
+from hasfl.deployment.wire import Frame, pack, unpack
+from hasfl.deployment.workers import open_worker
+from hasfl.parties.messages import Message
+
+LATE_SECONDS = 12.0  # more than the deadline of a round
+MISBEHAVIOUR_FILE = "misbehaviour"  # in the state folder; its text names what the worker does wrong
+
+
+def open_detoured(settings: WorkerSettings) -> AbstractContextManager[object]:
+    """A device that finds servers at other addresses; `listen` says which: "edge=detour fed=detour"."""
+    detours = dict(pair.split("=") for pair in settings.listen.split())
+
+    def place(role: str, address: str, folder: Path) -> ServerPlace:
+        return ServerPlace(role, detours[address], folder)
+
+    device_worker.ServerPlace = place  # type: ignore[assignment,misc]
+    return open_worker(settings)
+
+
+def open_misbehaving(settings: WorkerSettings) -> AbstractContextManager[object]:
+    """A device that does wrong what a file in its state folder names, while the file is there."""
+    file, honest = Path(settings.state) / MISBEHAVIOUR_FILE, answering._Conversation._answer
+
+    def answer(self: Any, data: bytes, arrived: float) -> bytes:
+        right = honest(self, data, arrived)
+        kind = unpack(data).message.kind
+        if not file.exists():
+            return right
+        asked, change = MISBEHAVIOURS[file.read_text()]
+        return change(right) if kind == asked else right
+
+    answering._Conversation._answer = answer  # type: ignore[method-assign]
+    answering.open_channel = _channel_without_limit
+    return open_worker(settings)
+
+
+def _channel_without_limit(role: str, address: str, folder: Path, **_: object) -> grpc.Channel:
+    from hasfl.deployment.channels import open_channel
+
+    return open_channel(role, address, folder, most_bytes=MOST_MESSAGE_BYTES)
+
+
+def _changed(change: Callable[[Frame], Message]) -> Callable[[bytes], bytes]:
+    """Another message in a well-formed frame."""
+
+    def changed(right: bytes) -> bytes:
+        frame = unpack(right)
+        return pack(change(frame), id=frame.id, times=frame.times)
+
+    return changed
+
+
+def _tensors(change: Callable[[torch.Tensor], torch.Tensor], *names: str) -> Callable[[bytes], bytes]:
+    """Other tensors; without names, all of them."""
+
+    def changed(frame: Frame) -> Message:
+        message = frame.message
+        tensors = {
+            name: change(tensor) if name in names or not names else tensor
+            for name, tensor in message.tensors.items()
+        }
+        return Message(message.kind, message.fields, tensors)
+
+    return _changed(changed)
+
+
+def _fields(**fields: Any) -> Callable[[bytes], bytes]:
+    return _changed(lambda f: Message(f.message.kind, {**f.message.fields, **fields}, f.message.tensors))
+
+
+def _older(frame: Frame) -> Message:
+    fields = {**frame.message.fields, "interval": frame.message.fields["interval"] - 1}
+    return Message(frame.message.kind, fields, frame.message.tensors)
+
+
+def _of_question_before(right: bytes) -> bytes:
+    frame = unpack(right)
+    return pack(frame.message, id=frame.id - 1, times=frame.times)
+
+
+def _late(right: bytes) -> bytes:
+    time.sleep(LATE_SECONDS)
+    return right
+
+
+# What a worker can do wrong: the question after which it does so, and what it makes of its right answer.
+MISBEHAVIOURS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "activations that are not numbers": ("forward", _tensors(lambda t: t * torch.nan, "activations")),
+    "huge activations": ("forward", _tensors(lambda t: t * 1e30, "activations")),
+    "activations of another shape": ("forward", _tensors(lambda t: t.flatten()[:8], "activations")),
+    "too few samples": ("forward", _tensors(lambda t: t[:1])),
+    "labels that do not exist": ("forward", _tensors(lambda t: t + 99, "labels")),
+    "layers that are not numbers": ("give", _tensors(lambda t: t * torch.nan)),
+    "layers of another shape": ("give", _tensors(lambda t: t.flatten()[:1])),
+    "layers of an old interval": ("give", _changed(_older)),
+    "an answer to an old question": ("backward", _of_question_before),
+    "an answer of another kind": ("backward", _changed(lambda f: Message("layers"))),
+    "seconds below zero": ("backward", _fields(seconds=-1.0)),
+    "resources that are no table": ("begin", _fields(resources="much")),
+    "answers that come late": ("forward", _late),
+    "an oversized frame": ("forward", lambda right: bytes(MOST_FRAME_BYTES + 1)),
+    "a truncated frame": ("forward", lambda right: right[: len(right) // 2]),
+    "random bytes": ("backward", lambda right: os.urandom(1000)),
+}
