@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,14 @@ SAMPLES = 16  # of each device in a round, for rounds a second; overheads are me
 INTERVAL = 5
 NAME, TOKEN = "box", "token"
 PARTY_SECONDS = 60.0  # for a party to connect
+ROUND_COLUMNS = (
+    "device processes", "round, b = 1", "overhead a round", "overhead a round and device", "round, b = 16",
+    "rounds/s, b = 16", "start to connected",
+)  # fmt: skip
+MESSAGES = (
+    "device processes", "begin, edge server", "begin, devices", "give, devices", "give, edge server",
+    "finish", "all messages", "whole end of an interval",
+)  # fmt: skip
 STEPS = ("device_forward", "server_forward", "server_backward", "device_backward")  # of compute
 
 
@@ -182,16 +190,7 @@ def _timed(work: Callable[[], None]) -> float:
 
 def fleets(sizes: tuple[int, ...], rounds: int) -> tuple[list[str], list[str]]:
     """Two tables: overhead and rounds a second, and what the messages of an interval cost."""
-    table = [
-        "| device processes | round, b = 1 | overhead a round | a round and device | round, b = 16 | rounds/s | "
-        "from start to connected |",
-        "|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    messages = [
-        "| device processes | begin, edge server | begin, devices | give, devices | give, edge server | "
-        "finish | all | whole end of an interval |",
-        "|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    table, messages = [_row(ROUND_COLUMNS), _rule(ROUND_COLUMNS)], [_row(MESSAGES), _rule(MESSAGES)]
     for devices in sizes:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -207,13 +206,25 @@ def fleets(sizes: tuple[int, ...], rounds: int) -> tuple[list[str], list[str]]:
     return table, messages
 
 
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _rule(columns: Sequence[str]) -> str:
+    return "|" + "--:|" * len(columns)
+
+
 def _counted(records: list[RoundRecord]) -> list[RoundRecord]:
     """Without the first interval, in which everything is done for the first time."""
     return [record for record in records if record.round > INTERVAL]
 
 
 def _rounds_row(devices: int, small: list[RoundRecord], usual: list[RoundRecord], connected: float) -> str:
-    pairs = [(record.measured.spans["split_training"], _compute(record)) for record in _counted(small) if record.measured]
+    pairs = [
+        (record.measured.spans["split_training"], _compute(record))
+        for record in _counted(small)
+        if record.measured
+    ]
     whole = statistics.median(span for span, _ in pairs)
     overhead = statistics.median(span - compute for span, compute in pairs)
     later = [record.measured.spans["split_training"] for record in _counted(usual) if record.measured]
@@ -236,7 +247,9 @@ def _messages_row(fleet: WorkerFleet, records: list[RoundRecord]) -> str:
         ("finish", "edge server"),
     ]  # fmt: skip
     each = [fleet.server.milliseconds(*kind) for kind in asked]
-    plain = statistics.median(r.measured.seconds for r in _counted(records) if r.measured and r.round % INTERVAL > 1)
+    plain = statistics.median(
+        r.measured.seconds for r in _counted(records) if r.measured and r.round % INTERVAL > 1
+    )
     ends = [
         sum(r.measured.seconds - plain for r in pair if r.measured)
         for pair in zip(records[INTERVAL - 1 :: INTERVAL], records[INTERVAL::INTERVAL], strict=False)
@@ -248,46 +261,54 @@ def _messages_row(fleet: WorkerFleet, records: list[RoundRecord]) -> str:
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+REPORT = """# What a deployment costs beside compute
+
+`python -m benchmarks.bench_deploy`, {date}, {hardware}, torch {torch}, grpc {grpc}. Other programs ran on the
+machine at the same time: its load was {before:.1f} before the benchmark and {after:.1f} after it.
+
+## Data plane
+
+Activations go to another process and come back, one exchange after the other. *hasfl* asks with
+`PartyServer.ask`: tensors become frames, frames become tensors at the other end, and once more on the way
+back. *Bare gRPC* sends as many bytes on a bidirectional stream of the same gRPC with the same TLS, and looks
+at none of them. The ratio is the median over blocks that ran in turn. At least 70 % are asked for.
+
+{speed}
+
+## Rounds
+
+The small CNN on digits, cut 2. The overhead of a round is what it takes on the wall at the fed server, less
+the compute of the slowest device and of the edge server. At most 10 ms a round and device are asked for. All
+processes share the cores of this machine, so with many devices a round mostly waits for a core. Medians over
+rounds after the first interval.
+
+{rounds}
+
+## Control messages of an interval
+
+What the fed server waits for (medians, b = 1), with sub-models of 20 kB in `begin` and `give`. The last
+column is all that the end of an interval adds to the two rounds beside it: these messages, the plan, and the
+checkpoints of both servers.
+
+{messages}
+"""
+
+
 def report(quick: bool) -> str:
-    load = os.getloadavg()[0]
+    before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         speed = throughput(Path(folder), 3 if quick else BLOCKS)
     table, messages = fleets(DEVICES[:-1] if quick else DEVICES, 4 * INTERVAL if quick else 8 * INTERVAL)
-    load = (load + os.getloadavg()[0]) / 2
-    return "\n".join(
-        [
-            "# What a deployment costs beside compute",
-            "",
-            f"`python -m benchmarks.bench_deploy`, {datetime.date.today()}, {_hardware()}, torch "
-            f"{torch.__version__}, grpc {grpc.__version__}, mean load of the machine {load:.1f}.",
-            "",
-            "## Data plane",
-            "",
-            "Activations go to another process and come back, one exchange after the other. *hasfl* asks with "
-            "`PartyServer.ask`: tensors become frames, frames become tensors at the other end, and once more on "
-            "the way back. *Bare gRPC* sends as many bytes on a bidirectional stream of the same gRPC with the "
-            "same TLS, and looks at none of them. The ratio is the median over blocks that ran in turn.",
-            "",
-            *speed,
-            "",
-            "## Rounds",
-            "",
-            "The small CNN on digits, cut 2. The overhead of a round is what it takes on the wall at the fed "
-            "server, less the compute of the slowest device and of the edge server. All processes share this "
-            "machine's cores, so with many devices a round mostly waits for a core. Medians over rounds after "
-            "the first interval.",
-            "",
-            *table,
-            "",
-            "## Control messages of an interval",
-            "",
-            "What the fed server waits for (medians, b = 1), with sub-models of some 20 kB in `begin` and "
-            "`give`. The last column is all that an interval's end adds to rounds: these messages, the plan, "
-            "the checkpoints of both servers, and connecting.",
-            "",
-            *messages,
-            "",
-        ]
+    return REPORT.format(
+        date=datetime.date.today(),
+        hardware=_hardware(),
+        torch=torch.__version__,
+        grpc=grpc.__version__,
+        before=before,
+        after=os.getloadavg()[0],
+        speed="\n".join(speed),
+        rounds="\n".join(table),
+        messages="\n".join(messages),
     )
 
 
@@ -296,7 +317,9 @@ def _hardware() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--party", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
 """How good the forecasts of the time to the goal are, on stored runs.
 
-    python -m benchmarks.forecasts                           # the tables of docs/forecasts.md; half a minute
-    python -m benchmarks.forecasts --alone 1 --wander 0.4    # the same with other numbers of the filter
+    python -m benchmarks.forecasts                          # the tables of docs/forecasts.md; half a minute
+    python -m benchmarks.forecasts --alone 1 --spread 1.28  # the same with other numbers of the forecast
 
 Every stored run of `benchmarks/hindsight` that reached its setting's higher target is watched by the
 forecaster of `hasfl train`, evaluation by evaluation, up to a share of the rounds that it took. The forecast
@@ -27,6 +27,7 @@ from benchmarks.hindsight.settings import RESULTS, SETTINGS
 from hasfl.constants import MeasuredConstants
 from hasfl.forecast import GoalForecast
 from hasfl.forecasting.curve import ALONE, WANDER
+from hasfl.forecasting.passage import SPREAD
 from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
@@ -244,10 +245,12 @@ def main() -> None:
     )
     parser.add_argument("--alone", type=float, default=ALONE, help="the part of the error that is scatter")
     parser.add_argument("--wander", type=float, default=WANDER, help="how fast the slope of a curve wanders")
+    parser.add_argument("--spread", type=float, default=SPREAD, help="standard deviations to either side")
     asked = parser.parse_args()
     with (
         patch("hasfl.training.forecaster.ALONE", asked.alone),
         patch("hasfl.forecasting.curve.WANDER", asked.wander),
+        patch("hasfl.forecasting.passage.SPREAD", asked.spread),
     ):
         report([curve for curve in (*hindsight_curves(), *loss_curves()) if curve.ends])
 

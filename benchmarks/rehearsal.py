@@ -79,7 +79,9 @@ def rehearse(folder: Path, arguments: argparse.Namespace) -> None:
             print(_goals(path), flush=True)
 
 
-def _order(scenario: Path, path: Path, strategy: str, arguments: argparse.Namespace, devices: int) -> RunOrder:
+def _order(
+    scenario: Path, path: Path, strategy: str, arguments: argparse.Namespace, devices: int
+) -> RunOrder:
     return RunOrder(
         scenario=str(scenario),
         path=str(path),
@@ -104,11 +106,12 @@ def _goals(path: Path) -> str:
         records = folder.records()
     times = " | ".join(_first(records, level) for level in LEVELS)
     last = records[-1]
+    wall = last.measured.clock if last.measured else 0.0
     plans = sorted({f"b = {r.plan.batch_sizes.tolist()}, cuts = {r.plan.cuts.tolist()}" for r in records})
     return (
         f"\n| {' | '.join(f'loss {level:g}' for level in LEVELS)} | rounds | wall s | virtual s |\n"
         f"|{'--:|' * (len(LEVELS) + 3)}\n"
-        f"| {times} | {last.round} | {last.measured.clock if last.measured else 0:.1f} | {last.clock:.1f} |\n\n"
+        f"| {times} | {last.round} | {wall:.1f} | {last.clock:.1f} |\n\n"
         + "\n".join(f"- {plan}" for plan in plans[:8])
     )
 
@@ -121,7 +124,9 @@ def _first(records: Sequence[RoundRecord], level: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--fleet", choices=FLEETS, default="four")
     parser.add_argument("--strategies", nargs="+", default=["hasfl", "b=16+cut=2"])
     parser.add_argument("--rounds", type=int, default=40)

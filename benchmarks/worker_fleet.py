@@ -4,7 +4,6 @@ TLS, tokens, streams and workers are those of a deployment. Only the offer of a 
 there, is handed to the workers' sockets here.
 """
 
-import contextlib
 import json
 import os
 import secrets
@@ -13,6 +12,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,23 +84,34 @@ def write_scenario(folder: Path, *, devices: int, rounds: int, interval: int) ->
 class WorkerFleet:
     """Workers of a scenario's devices and of the edge server, and a fed server that they are connected to."""
 
-    def __init__(self, folder: Path, scenario: Path, *, hosts: Sequence[str] = (), own: Mapping[int, Mapping[str, str]] = {}, prefix: Mapping[int, Sequence[str]] = {}) -> None:  # noqa: B006
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Path,
+        *,
+        hosts: tuple[str, str] = (HERE, HERE),  # of the fed server and of the edge server
+        prefix: Mapping[int, Sequence[str]] | None = None,  # words before a party's command, by party
+    ) -> None:
         self.folder, self.scenario = folder, scenario
-        self.own, self.prefix = own, prefix
+        self.hosts, self.prefix = hosts, prefix or {}
         self.keys = folder / "keys"
-        self.hosts = tuple(hosts) or (HERE, HERE)  # of the fed server and of the edge server
         self.devices = 0
         self.server: TimedServer
+        self.programs: Supervisor
 
-    @contextlib.contextmanager
+    def processes(self) -> Mapping[str, int]:
+        """The process numbers of all parties, by name."""
+        return self.programs.running()
+
+    @contextmanager
     def running(self) -> Iterator["WorkerFleet"]:
         settings = self._settings()
         programs = [self._program(party, each) for party, each in settings.items()]
         log = self.folder / "logs" / "workers.log"
         with (
             Nursery(worker.MODULES, log, dict(os.environ)) as nursery,
-            Supervisor(programs, lambda sentence: None, nursery.start),
-            TimedServer(self.keys, self.hosts[0]) as self.server,
+            Supervisor(programs, lambda sentence: None, nursery.start) as self.programs,
+            closing(TimedServer(self.keys, self.hosts[0])) as self.server,
         ):
             self._connect(settings)
             yield self
@@ -108,9 +119,7 @@ class WorkerFleet:
     def train(self, strategy: str, name: str) -> list[RoundRecord]:
         """Train, and read the records."""
         path = self.folder / name
-        order = RunOrder(
-            scenario=str(self.scenario), path=str(path), strategy=strategy, devices=self.devices
-        )
+        order = RunOrder(scenario=str(self.scenario), path=str(path), strategy=strategy, devices=self.devices)
         train_on_fleet(self.server, order)
         with RunFolder.open(path) as run:
             return run.records()
@@ -135,8 +144,8 @@ class WorkerFleet:
         settings = {EDGE: edge}
         for index, file in enumerate(files):
             keys = self.keys / DEVICES_FOLDER / device_name(index)
-            made = WorkerSettings(keys=str(keys), state=str(self.folder / str(index)), data=str(file))
-            settings[index] = replace(made, **self.own.get(index, {}))
+            state = str(self.folder / str(index))
+            settings[index] = WorkerSettings(keys=str(keys), state=state, data=str(file))
         return settings
 
     def _program(self, party: int, settings: WorkerSettings) -> Program:

@@ -92,6 +92,13 @@ def told(outlooks: dict[int, Outlook]) -> list[int]:
     return [t for t, each in outlooks.items() if announcements.due(record(t), each)]
 
 
+@given(st.integers(2, 10**6))
+def test_a_third_that_is_exactly_reached_counts(third: int) -> None:
+    """The end stays the same, so the two lines come in the very rounds that are thirds of it."""
+    around = [t for part in (1, 2) for t in (part * third - 1, part * third, part * third + 1)]
+    assert told({t: outlook(3 * third) for t in sorted(around)}) == [third, 2 * third]
+
+
 def test_a_training_that_takes_longer_than_told_goes_on_telling() -> None:
     """The end is always the next evaluation, so more and more rounds pass between two lines."""
     rounds = told({t: outlook(t + 10) for t in range(10, 1000, 10)})

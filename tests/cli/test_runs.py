@@ -71,6 +71,7 @@ def test_every_run_has_its_state(hasfl: Hasfl, runs: Path) -> None:
         "seed": 0,
         "rounds": 4,
         "accuracy": result["accuracy"],
+        "measured_on": "the test set",
         "seconds": last["clock"],
         "elapsed_seconds": timing["elapsed_seconds"],
         "fault": None,

@@ -1,3 +1,114 @@
 """A whole fleet in one process with real sockets and TLS, but without Flower."""
 
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
+
+from hasfl.data import Dataset
+from hasfl.deployment.device_worker import DeviceWorker
+from hasfl.deployment.edge_worker import EdgeWorker
+from hasfl.deployment.fleet import agreement, seats
+from hasfl.deployment.fleet.samples import Samples
+from hasfl.deployment.fleet.seats import DeviceSeat, EdgeSeat
+from hasfl.deployment.hosting.orders import RunOrder
+from hasfl.deployment.sessions.offers import Offer
+from hasfl.deployment.training import train_on_fleet
+from hasfl.documents.scenario import read_scenario
+from hasfl.parties.links import EDGE
+from tests.deployment.loopback import LONG, Site, folder_of, token
+
+
+@dataclass(frozen=True)
+class Stock:
+    """The samples of a fleet, as a simulation knows them."""
+
+    data: Dataset
+    shares: Sequence[torch.Tensor]
+
+    def of_device(self, i: int) -> Samples:
+        return Samples(
+            self.data.x_train[self.shares[i]], self.data.y_train[self.shares[i]], self.data.outputs
+        )
+
+    @property
+    def test(self) -> Samples:
+        return Samples(self.data.x_test, self.data.y_test, self.data.outputs)
+
+
+class OfferedSite:
+    """A fed server whose fleet has joined its session."""
+
+    def __init__(self, site: Site, devices: int) -> None:
+        self.site, self.devices = site, devices
+
+    def train(self, scenario: Path, path: Path, *, resume: bool = False) -> None:
+        """Train as a scenario says."""
+        asked = read_scenario(scenario)
+        order = RunOrder(
+            scenario=str(scenario),
+            path=str(path),
+            strategy=asked.training.strategy,
+            seed=asked.seed,
+            resume=resume,
+            devices=self.devices,
+            patience=LONG,
+        )
+        train_on_fleet(self.site.server, order)
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Parties in threads count and measure one after the other: torch's counter is one for a process."""
+    turn = threading.Lock()
+
+    def taking_turns(function: Callable[..., Any]) -> Callable[..., Any]:
+        def taken(*arguments: Any, **more: Any) -> Any:
+            with turn:
+                return function(*arguments, **more)
+
+        return taken
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agreement, "count_layers", taking_turns(agreement.count_layers))
+        patch.setattr(seats, "measure_flops", taking_turns(seats.measure_flops))
+        yield
+
+
+@contextmanager
+def fleet_of(keys: Path, folder: Path, stock: Stock) -> Iterator[OfferedSite]:
+    """Workers in threads of this process: an edge server and devices, which have connected."""
+    devices, site = len(stock.shares), Site(keys)
+    with ExitStack() as parts:
+        parts.enter_context(one_at_a_time())
+        parts.callback(site.close)
+        seat = EdgeSeat(folder / "edge", "", test=stock.test)
+        edge = EdgeWorker(
+            "127.0.0.1:0",
+            keys / "edge",
+            folder / "edge",
+            lambda offer, links: seat.party(links),
+            hello=seat.hello,
+        )
+        seat.address = f"127.0.0.1:{edge.devices.port}"
+        parts.callback(edge.close)
+        edge._desk.take(Offer(site.address, token(EDGE), "run"))
+        for i in range(devices):
+            parts.callback(_device(keys, folder, stock, i, site).close)
+        present = {EDGE, *range(devices)}
+        assert site.server.wait_until_present(present, 3 * LONG) == present
+        yield OfferedSite(site, devices)
+
+
+def _device(keys: Path, folder: Path, stock: Stock, i: int, site: Site) -> DeviceWorker:
+    seat = DeviceSeat(i, stock.of_device(i))
+    worker = DeviceWorker(
+        i, folder_of(keys, i), folder / f"device-{i}", lambda offer: seat.party(), hello=seat.hello
+    )
+    worker._desk.take(Offer(site.address, token(i), "run"))
+    return worker

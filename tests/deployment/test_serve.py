@@ -57,7 +57,7 @@ def test_a_public_superlink_is_refused(keys: Path, tmp_path: Path) -> None:
         fed(keys=keys / "fed", state=tmp_path / "state", superlink="0.0.0.0:8000")
 
 
-def test_a_port_that_is_taken_is_refused(keys: Path, tmp_path: Path) -> None:
+def test_an_address_without_a_host_is_refused(keys: Path, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(InputError, match="must be host:port"):
         fed(keys=keys / "fed", state=tmp_path / "state", superlink=address, listen="9201")

@@ -45,7 +45,8 @@ def runs(
 ) -> None:
     """List all runs of a folder.
 
-    A run is running, stopped, finished or broken. A stopped run goes on with `hasfl train --resume`.
+    A run is running, stopped, finished or broken. A stopped run goes on with `hasfl train --resume`, or on
+    machines with `hasfl submit --resume`.
     """
     from hasfl.cli.runs_view import show_runs
     from hasfl.runner.stored_runs import runs_in

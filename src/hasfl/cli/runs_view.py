@@ -14,6 +14,7 @@ from hasfl.cli.plans.outlook import course
 from hasfl.cli.plans.story import every, in_words
 from hasfl.cli.tables import titled
 from hasfl.cli.training_view import ending
+from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import HELD_OUT, Outcome
 from hasfl.reporting.store import CHECKPOINT, ENVIRONMENT, MODEL, RESULT, ROUNDS, SCENARIO, SETTINGS, TIMING
 from hasfl.runs.overview import RunDetails, RunSummary
@@ -106,9 +107,7 @@ def show_run(run: RunDetails) -> None:
     say(f"  {_what_it_is(run)}")
     say(f"  {_how_it_stands(run)}")
     if run.last is not None:
-        fleet = run.scenario.draw()
-        words = in_words(run.last.plan, fleet.only(run.last.devices).names, of=len(fleet))
-        say(f"  plan of round {run.last.round}: {words}")
+        say(f"  plan of round {run.last.round}: {_plan(run, run.last)}")
     if run.forecast is not None:
         say(f"  {course(run.forecast)}")
     console.print(_files(run))
@@ -118,11 +117,24 @@ def show_run(run: RunDetails) -> None:
         say(f"  {run.scenario_file} is gone; {run.path / SCENARIO} is a copy of it")
 
 
+def _plan(run: RunDetails, last: RoundRecord) -> str:
+    """The plan of the last round; the devices of a run on machines are not those that a scenario draws."""
+    if last.measured is not None:
+        return in_words(last.plan, [f"device {i}" for i in last.devices], of=len(last.devices))
+    fleet = run.scenario.draw()
+    return in_words(last.plan, fleet.only(last.devices).names, of=len(fleet))
+
+
+def _on_machines(run: RunDetails) -> bool:
+    return run.last is not None and run.last.measured is not None
+
+
 def _what_it_is(run: RunDetails) -> str:
     scenario, training = run.scenario, run.scenario.training
+    devices = "a fleet of machines" if _on_machines(run) else f"{len(scenario.draw())} devices"
     return (
         f"{run.summary.strategy} with seed {run.summary.seed}: {scenario.model_name} on "
-        f"{scenario.data_name}, {len(scenario.draw())} devices, {training.optimizer} with learning rate "
+        f"{scenario.data_name}, {devices}, {training.optimizer} with learning rate "
         f"{training.learning_rate:g}, an aggregation {every(training.interval)}"
     )
 
@@ -158,7 +170,13 @@ def commands(run: RunDetails) -> Mapping[str, str]:
     """The commands that a person may want next, by what they do; only those that can succeed."""
     if run.summary.state == "running":
         return {}
-    resume = ["hasfl", "train", str(run.scenario_file), "--out", str(run.path.parent)]
+    resume = [
+        "hasfl",
+        "submit" if _on_machines(run) else "train",
+        str(run.scenario_file),
+        "--out",
+        str(run.path.parent),
+    ]
     resume += ["--run", run.path.name, "--resume", "--strategy", str(run.summary.strategy)]
     resume += ["--seed", str(run.summary.seed)]
     has_checkpoint = CHECKPOINT in run.files or run.summary.rounds == 0

@@ -63,6 +63,7 @@ def assemble(
 ) -> tuple[Training, LocalEngine]:
     """A training that is ready to run, and its engine; the model is copied."""
     _require_gpu(settings)
+    _require_full_wire(settings)
     _require_dataset(data)
     world = _world(fleet, settings)
     chain = model if isinstance(model, LayeredModel) else layered(model, data.x_train[:2])
@@ -97,6 +98,14 @@ def _require_gpu(settings: Settings) -> None:
         raise InputError(
             f"device (training.device in a scenario) is {device}, but torch finds GPUs 0 to {there - 1} here"
             ": use one of them"
+        )
+
+
+def _require_full_wire(settings: Settings) -> None:
+    if settings.machine.wire != "float32":
+        raise InputError(
+            f'wire (training.wire in a scenario) is "{settings.machine.wire}", but a simulation sends nothing: '
+            "leave it out, or train on real machines"
         )
 
 

@@ -23,8 +23,9 @@ SPLIT_STEPS = (
     "device_backward",
 )
 EXCHANGE_STEPS = ("submodel_upload", "submodel_download")
-BESIDE_TRAINING = ("reading", "evaluation")  # the names of their phases begin so
-WHOLE = "whole_round"  # everything on the wall, aggregations, planning and checkpoints included
+EVALUATION = "evaluation"
+BESIDE_TRAINING = ("reading", EVALUATION)  # the names of their phases begin so
+WHOLE = "whole_round"  # everything on the wall but evaluations that only reports need
 Pair = tuple[float, float]  # predicted and measured seconds
 
 
@@ -98,6 +99,7 @@ class ClockReport:
     steps: Mapping[str, Compared]  # of the slowest party in each step
     devices: Mapping[str, Mapping[str, Compared]]  # by device or edge server, then by step
     dropped: Sequence[tuple[int, str, str]]  # round, device, reason
+    for_reports: float  # share of the seconds on the wall in which a model was evaluated for reports only
 
     @classmethod
     def of(cls, records: Sequence[RoundRecord], names: Sequence[str]) -> Self:
@@ -121,6 +123,7 @@ class ClockReport:
                 if record.measured
                 for party, reason in record.measured.dropped.items()
             ],
+            sum(map(_for_reports, records)) / sum(each.seconds for each in rounds),
         )
 
 
@@ -153,9 +156,12 @@ def _span_names(records: Sequence[RoundRecord]) -> list[str]:
 def _span_pairs(records: Sequence[RoundRecord], name: str) -> list[Pair]:
     if name == WHOLE:
         return _whole_rounds(records)
-    return [
-        (_predicted_span(each, name), each.measured.spans.get(name, 0.0)) for each in records if each.measured
-    ]
+    return [(_predicted_span(each, name), _measured_span(each, name)) for each in records if each.measured]
+
+
+def _measured_span(record: RoundRecord, name: str) -> float:
+    assert record.measured is not None
+    return record.measured.spans.get(name, 0.0) - (_for_reports(record) if name == EVALUATION else 0.0)
 
 
 def _predicted_span(record: RoundRecord, name: str) -> float:
@@ -173,8 +179,15 @@ def _whole_rounds(records: Sequence[RoundRecord]) -> list[Pair]:
     pairs, predicted, measured, rounds = [], 0.0, 0.0, 0
     for record in records:
         predicted, rounds = predicted + record.seconds, rounds + 1
-        measured += record.measured.seconds if record.measured else 0.0
+        measured += record.measured.seconds - _for_reports(record) if record.measured else 0.0
         if record.aggregated:
             pairs.append((predicted / rounds, measured / rounds))
             predicted, measured, rounds = 0.0, 0.0, 0
     return pairs
+
+
+def _for_reports(record: RoundRecord) -> float:
+    """The seconds of an evaluation that decides nothing, which virtual time does not count."""
+    if record.measured is None or any(phase.startswith(EVALUATION) for phase in record.phases):
+        return 0.0
+    return record.measured.spans.get(EVALUATION, 0.0)

@@ -27,6 +27,11 @@ def show_clock(report: ClockReport, run: str) -> None:
     if (more := len(report.dropped) - MOST_DROPPED) > 0:
         console.print(f"{more:,} more were dropped", highlight=False, soft_wrap=True)
     console.print(escape(_verdict(report)), highlight=False, soft_wrap=True)
+    if report.for_reports > 0:
+        sentence = (
+            f"evaluations for reports are left out; they took {format_share(report.for_reports)} of the time"
+        )
+        console.print(sentence, highlight=False, soft_wrap=True)
 
 
 def _verdict(report: ClockReport) -> str:

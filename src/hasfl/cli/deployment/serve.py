@@ -14,6 +14,7 @@ import typer
 from hasfl.errors import InputError, Interrupted, Terminated, naming
 from hasfl.units import Dimension, parse_quantity
 
+MOST_THREADS = 1024
 LOOK_SECONDS = 2.0  # between two looks for new devices to admit
 
 serve = typer.Typer(
@@ -34,6 +35,11 @@ Config = Annotated[
 SuperLink = Annotated[
     str | None, typer.Option(help="Flower's address at the fed server. Default: 127.0.0.1:8000.")
 ]
+Trust = Annotated[
+    str | None,
+    typer.Option(help="Modules whose own code scenarios may name, as lab.models,lab.losses. Default: none."),
+]
+Threads = Annotated[str | None, typer.Option(help="Threads that torch computes with. Default: 1.")]
 Announce = Annotated[
     str | None, typer.Option(help="The address that others are told, if it is not that of --listen.")
 ]
@@ -53,6 +59,8 @@ def fed(
     """Run the fed server: admit devices, and train when hasfl submit asks for it.
 
     --superlink must be a loopback or private address, since whoever reaches it can start runs.
+
+    Example: hasfl serve fed --keys keys/fed --superlink 10.0.0.1:8000 --listen 10.0.0.1:9201
     """
     from hasfl.deployment.hosting.hosts import FedSettings, fed_host, node_keys
 
@@ -92,9 +100,14 @@ def edge(
     test: Annotated[
         Path | None, typer.Option(help="A .npz file with samples to test the model on.", metavar="FILE")
     ] = None,
+    threads: Threads = None,
+    trust: Trust = None,
     config: Config = None,
 ) -> None:
-    """Run the edge server."""
+    """Run the edge server.
+
+    Example: hasfl serve edge --keys keys/edge --superlink 10.0.0.1:8000 --listen 10.0.0.2:9200
+    """
     from hasfl.deployment.hosting.worker import WorkerSettings
 
     options = Options(
@@ -106,6 +119,8 @@ def edge(
         listen=listen,
         announce=announce,
         test=test,
+        threads=threads,
+        trust=trust,
     )
     listens = options.text("listen", "127.0.0.1:9200")
     settings = WorkerSettings(
@@ -114,6 +129,8 @@ def edge(
         listen=listens,
         announce=options.text("announce", listens),
         test=options.file("test"),
+        threads=options.count("threads"),
+        trust=options.names("trust"),
     )
     _serve_node(settings, options.text("superlink", "127.0.0.1:8000"), f"the edge server waits at {listens}")
 
@@ -133,13 +150,19 @@ def device(
         str | None, typer.Option(help='Rehearsal: be as slow as a box with "50 GFLOPS".')
     ] = None,
     link: Annotated[str | None, typer.Option(help='Rehearsal: links as slow as "20 Mbps".')] = None,
+    threads: Threads = None,
+    trust: Trust = None,
     config: Config = None,
 ) -> None:
-    """Run a device. Its certificate in --keys says which device of the fleet it is."""
+    """Run a device. Its certificate in --keys says which device of the fleet it is.
+
+    Example: hasfl serve device --keys keys/devices/box1 --superlink 10.0.0.1:8000 --data mine.npz
+    """
     from hasfl.deployment.hosting.worker import WorkerSettings
 
-    given = {"keys": keys, "data": data, "state": state, "superlink": superlink}
-    options = Options("device", config, **given, memory=memory, slow_to=slow_to, link=link)
+    given: dict[str, Any] = {"keys": keys, "data": data, "state": state, "superlink": superlink}
+    given |= {"memory": memory, "slow_to": slow_to, "link": link, "threads": threads, "trust": trust}
+    options = Options("device", config, **given)
     samples = options.file("data")
     if not samples:
         raise InputError("hasfl serve device needs --data FILE, the samples of this device")
@@ -150,6 +173,8 @@ def device(
         memory=options.quantity("memory", Dimension.SIZE),
         slow_to=options.quantity("slow_to", Dimension.COMPUTE),
         link=options.quantity("link", Dimension.RATE),
+        threads=options.count("threads"),
+        trust=options.names("trust"),
     )
     _serve_node(settings, options.text("superlink", "127.0.0.1:8000"), f"the device serves {samples}")
 
@@ -199,6 +224,17 @@ class Options:
             if written and parse_quantity(written, dimension) <= 0:
                 raise InputError(f"it must be more than 0, got {written}")
         return written
+
+    def count(self, name: str) -> int:
+        """An option that is a whole number of at least 1, which it is if it is not given."""
+        written = self.text(name, "1")
+        if not (written.isascii() and written.isdecimal() and 0 < int(written) <= MOST_THREADS):
+            raise InputError(f"--{name} must be a whole number from 1 to {MOST_THREADS}, got {written!r}")
+        return int(written)
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """An option that is names with commas between."""
+        return tuple(part.strip() for part in self.text(name).split(",") if part.strip())
 
     def folder(self, name: str, otherwise: str | None = None) -> Path:
         """An option that is a folder."""

@@ -111,7 +111,7 @@ class Announcements:
         if outlook.forecast is None or (outlook.end is not None and outlook.end <= record.round):
             return False
         self.forecasts += 1
-        part = int(PARTS * outlook.way(record) / ALL)
+        part = 0 if outlook.end is None else PARTS * record.round // outlook.end
         late = record.round >= max(self.end, OVERRUN * self.round)
         if part <= self.parts and not late:
             return False

@@ -109,6 +109,7 @@ def build(agreement: Agreement, *, trusted: Collection[str] | None, folder: Path
     model: LayeredModel = chained(*module_of(scenario, example, agreement.outputs, folder=folder))
     if example.dtype == torch.float64:
         model = model.double()
+        model.example_input = model.example_input.double()
     model.train()
     settings = scenario.settings()
     steps = optimizer(scenario.training.optimizer, folder)

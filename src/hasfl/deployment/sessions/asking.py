@@ -101,7 +101,7 @@ class PartyServer:
         deadline = time.monotonic() + seconds
         number = next(IDS)
         frames: dict[int, bytes] = {}  # by the identity of a message: one for all is packed once
-        asked: dict[int, Future[Answer | None]] = {}
+        asked: dict[int, tuple[PartyStream, Question]] = {}
         for party, message in questions.items():
             with self._changed:
                 stream = self._streams.get(party)
@@ -110,10 +110,8 @@ class PartyServer:
                     continue
             if id(message) not in frames:
                 frames[id(message)] = pack(message, id=number, most_bytes=self._most_bytes)
-            question = Question(number, frames[id(message)], seconds, deadline)
-            asked[party] = self._begin(self._ask(stream, question))
-        answers = {party: answer.result() for party, answer in asked.items()}
-        return {party: answer for party, answer in answers.items() if answer is not None}
+            asked[party] = (stream, Question(number, frames[id(message)], seconds, deadline))
+        return self._begin(self._ask_all(asked)).result()
 
     def drop(self, party: int, reason: str) -> None:
         """Close the connection to a party, because of what it sent."""
@@ -260,6 +258,11 @@ class PartyServer:
             if stream.reason is not None:
                 self._reasons[stream.party] = stream.reason
                 log.warning("%s was dropped: %s", party_name(stream.party), stream.reason)
+
+    async def _ask_all(self, asked: Mapping[int, tuple[PartyStream, Question]]) -> Mapping[int, Answer]:
+        answers = await asyncio.gather(*(self._ask(*each) for each in asked.values()))
+        found = zip(asked, answers, strict=True)
+        return {party: answer for party, answer in found if answer is not None}
 
     async def _ask(self, stream: PartyStream, question: Question) -> Answer | None:
         answer = await stream.ask(question)
