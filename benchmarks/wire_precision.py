@@ -3,8 +3,8 @@
     python -m benchmarks.wire_precision        # a table; some minutes, all parties in this process
 
 Devices and the edge server exchange activations and gradients in float32, or rounded to float16
-(`training.wire`). Everything else is the same: the seed, the samples, the plans. The last column is the median
-over rounds of how far the training loss is from that of the exact training.
+(`training.wire`). Everything else is the same: the seed, the samples, the plans. The last column is the
+median over rounds of how far the training loss is from that of the exact training.
 """
 
 import argparse
@@ -40,6 +40,7 @@ devices = 6
 strategy = "rbs+rms"
 interval = 5
 learning_rate = 0.05
+max_batch = 16
 evaluate_every = {rounds}
 wire = "{wire}"
 [stop]

@@ -85,6 +85,10 @@ def _fields(**fields: Any) -> Callable[[bytes], bytes]:
     return _changed(lambda f: Message(f.message.kind, {**f.message.fields, **fields}, f.message.tensors))
 
 
+def _not_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor * torch.nan if tensor.is_floating_point() else tensor
+
+
 def _older(frame: Frame) -> Message:
     fields = {**frame.message.fields, "interval": frame.message.fields["interval"] - 1}
     return Message(frame.message.kind, fields, frame.message.tensors)
@@ -102,16 +106,16 @@ def _late(right: bytes) -> bytes:
 
 # What a worker can do wrong: the question after which it does so, and what it makes of its right answer.
 MISBEHAVIOURS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
-    "activations that are not numbers": ("forward", _tensors(lambda t: t * torch.nan, "activations")),
+    "activations that are not numbers": ("forward", _tensors(_not_numbers, "activations")),
     "huge activations": ("forward", _tensors(lambda t: t * 1e30, "activations")),
     "activations of another shape": ("forward", _tensors(lambda t: t.flatten()[:8], "activations")),
     "too few samples": ("forward", _tensors(lambda t: t[:1])),
     "labels that do not exist": ("forward", _tensors(lambda t: t + 99, "labels")),
-    "layers that are not numbers": ("give", _tensors(lambda t: t * torch.nan)),
+    "layers that are not numbers": ("give", _tensors(_not_numbers)),
     "layers of another shape": ("give", _tensors(lambda t: t.flatten()[:1])),
     "layers of an old interval": ("give", _changed(_older)),
     "an answer to an old question": ("backward", _of_question_before),
-    "an answer of another kind": ("backward", _changed(lambda f: Message("layers"))),
+    "an answer of another kind": ("backward", _changed(lambda f: Message("layers", f.message.fields))),
     "seconds below zero": ("backward", _fields(seconds=-1.0)),
     "resources that are no table": ("begin", _fields(resources="much")),
     "answers that come late": ("forward", _late),

@@ -99,12 +99,16 @@ class Run:
         until(lambda: (now := self.rounds()) > before and now % INTERVAL == 1, seconds, "a new interval")
         time.sleep(0.05)
 
-    def dropped_after(self, rounds: int, device: int) -> str | None:
-        """Why a device was dropped after so many rounds, if it was."""
+    def drop_after(self, rounds: int, device: int) -> tuple[int, str] | None:
+        """After so many rounds, the round in which a device was dropped and why; None if it was not."""
         for record in self.records()[rounds:]:
             if (reason := record["measured"]["dropped"].get(str(device))) is not None:
-                return str(reason)
+                return record["round"], str(reason)
         return None
+
+    def trains_after(self, rounds: int, device: int) -> bool:
+        """Whether a device took part in a round after so many."""
+        return any(takes_part(record, device) for record in self.records()[rounds:])
 
     def trains(self, device: int) -> bool:
         """Whether a device took part in the last round."""

@@ -17,6 +17,7 @@ from hasfl.deployment.fleet import agreement, seats
 from hasfl.deployment.fleet.samples import Samples
 from hasfl.deployment.fleet.seats import DeviceSeat, EdgeSeat
 from hasfl.deployment.hosting.orders import RunOrder
+from hasfl.deployment.measuring.pacing import Link, SlowTo
 from hasfl.deployment.sessions.offers import Offer
 from hasfl.deployment.training import train_on_fleet
 from hasfl.documents.scenario import read_scenario
@@ -39,6 +40,14 @@ class Stock:
     @property
     def test(self) -> Samples:
         return Samples(self.data.x_test, self.data.y_test, self.data.outputs)
+
+
+@dataclass(frozen=True)
+class Box:
+    """How slow a rehearsed device is, as people write it."""
+
+    slow_to: str
+    link: str
 
 
 class OfferedSite:
@@ -81,8 +90,11 @@ def one_at_a_time() -> Iterator[None]:
 
 
 @contextmanager
-def fleet_of(keys: Path, folder: Path, stock: Stock) -> Iterator[OfferedSite]:
-    """Workers in threads of this process: an edge server and devices, which have connected."""
+def fleet_of(keys: Path, folder: Path, stock: Stock, boxes: Sequence[Box] = ()) -> Iterator[OfferedSite]:
+    """Workers in threads of this process: an edge server and devices, which have connected.
+
+    With boxes, devices rehearse these.
+    """
     devices, site = len(stock.shares), Site(keys)
     with ExitStack() as parts:
         parts.enter_context(one_at_a_time())
@@ -99,16 +111,23 @@ def fleet_of(keys: Path, folder: Path, stock: Stock) -> Iterator[OfferedSite]:
         parts.callback(edge.close)
         edge._desk.take(Offer(site.address, token(EDGE), "run"))
         for i in range(devices):
-            parts.callback(_device(keys, folder, stock, i, site).close)
+            box = boxes[i] if boxes else None
+            parts.callback(_device(keys, folder, stock, i, site, box).close)
         present = {EDGE, *range(devices)}
         assert site.server.wait_until_present(present, 3 * LONG) == present
         yield OfferedSite(site, devices)
 
 
-def _device(keys: Path, folder: Path, stock: Stock, i: int, site: Site) -> DeviceWorker:
-    seat = DeviceSeat(i, stock.of_device(i))
+def _device(keys: Path, folder: Path, stock: Stock, i: int, site: Site, box: Box | None) -> DeviceWorker:
+    seat = DeviceSeat(i, stock.of_device(i), slow=SlowTo.parse(box.slow_to) if box else None)
     worker = DeviceWorker(
-        i, folder_of(keys, i), folder / f"device-{i}", lambda offer: seat.party(), hello=seat.hello
+        i,
+        folder_of(keys, i),
+        folder / f"device-{i}",
+        lambda offer: seat.party(),
+        hello=seat.hello,
+        fed_pace=Link.parse(box.link) if box else None,
+        edge_pace=Link.parse(box.link) if box else None,
     )
     worker._desk.take(Offer(site.address, token(i), "run"))
     return worker

@@ -1,4 +1,4 @@
-"""`hasfl serve local` as a person types it: a whole deployment on this machine, interrupted, killed and resumed."""
+"""`hasfl serve local` as a person types it: a deployment on this machine, interrupted, killed and resumed."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,12 @@ def app_of(folder: Path) -> int:
     return next(int(words[4]) for words in held if words[5].endswith(f":{inode}"))
 
 
+def status(folder: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "hasfl", "status", "--state", str(folder / "fleet" / "fed"), "--json"]
+    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return found
+
+
 def ended(process: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=SECONDS)
     until(lambda: not processes_of(folder), "the end of all processes")
@@ -82,6 +89,12 @@ def test_nothing_is_lost_by_ctrl_c_a_killed_app_and_a_killed_command(tmp_path: P
     run = tmp_path / "runs" / "run"
     first = serve(tmp_path)
     until(lambda: len(rounds(run)) > 5, "round 6")
+    told = status(tmp_path)
+    assert [(node["name"], node["status"]) for node in told["nodes"]] == [
+        (name, "online") for name in ("edge", "device-0", "device-1")
+    ]
+    assert [(each["state"], each["folder"]) for each in told["runs"]] == [("running", str(run))]
+    assert Path(told["runs"][0]["log"]).exists()
     app, seen = app_of(tmp_path), len(rounds(run))
     os.kill(app, signal.SIGKILL)
     until(lambda: len(rounds(run)) > seen + 10, "a round after the app was killed")

@@ -202,7 +202,7 @@ def test_ctrl_c_stops_at_the_end_of_an_interval(stage: Stage) -> None:
 
 
 def test_a_second_ctrl_c_stops_at_once(stage: Stage) -> None:
-    twice = presses(signal.SIGINT, presses(signal.SIGINT, trains(range(1, LAST + 1)), at=3), at=4)
+    twice = presses(signal.SIGINT, presses(signal.SIGINT, trains(range(1, LAST + 1)), at=3), at=3)
     stage.plays = [twice]
     with pytest.raises(Interrupted, match="stopped at once; --resume continues from the last checkpoint"):
         stage.carry_out()

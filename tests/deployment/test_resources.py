@@ -192,6 +192,18 @@ def test_memory_has_the_least_of_all_limits() -> None:
     assert FreeMemory(torch.device("cpu"), limit=8e6)() == 8e6
 
 
+def test_processes_on_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each of them has taken itself counts as free for it alone."""
+    taken = 0
+    monkeypatch.setattr(resources, "available_memory", lambda device: 1200)
+    monkeypatch.setattr(resources, "group_rooms", lambda root, membership: [])
+    monkeypatch.setattr(resources, "_held", lambda device: taken)
+    one, three = FreeMemory(torch.device("cpu")), FreeMemory(torch.device("cpu"), sharers=3)
+    assert three() == pytest.approx(one() / 3) == pytest.approx(8 * USABLE * 400)
+    taken = 100
+    assert three() == pytest.approx(8 * USABLE * 500)
+
+
 @pytest.mark.parametrize(("group_room", "free"), [(10**9, 1000), (400, 400)])
 def test_memory_that_training_took_counts_as_free(
     monkeypatch: pytest.MonkeyPatch, group_room: int, free: int

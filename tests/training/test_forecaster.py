@@ -277,7 +277,7 @@ def plateau(rng: np.random.Generator, later_slope: float) -> list[RoundRecord]:
 def test_the_range_holds_on_a_plateau(later_slope: float) -> None:
     """The error of the held-out samples is common to all evaluations: none of them is good by mere luck.
 
-    If every evaluation had an error of its own, the goal would always seem to be near, and only 8 to 20 % of
+    If every evaluation had an error of its own, the goal would always seem to be near, and only 8 to 25 % of
     the ranges would hold.
     """
     held, goal = list[bool](), Goal(accuracy=0.92)

@@ -136,6 +136,7 @@ class LocalFleet:
                 state=str(self.folder / name),
                 data=device.data,
                 memory=device.memory,
+                sharers=len(self.devices),
                 slow_to=device.slow_to,
                 link=device.link,
             )

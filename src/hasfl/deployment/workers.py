@@ -42,6 +42,7 @@ def _device_worker(settings: WorkerSettings, index: int) -> DeviceWorker:
         index,
         load_samples(Path(settings.data)),
         memory=parse_quantity(settings.memory, Dimension.SIZE) if settings.memory else None,
+        sharers=settings.sharers,
         slow=SlowTo.parse(settings.slow_to) if settings.slow_to else None,
         trusted=settings.trust,
     )
@@ -61,7 +62,6 @@ def _edge_worker(settings: WorkerSettings) -> EdgeWorker:
         Path(settings.state),
         settings.announce or settings.listen,
         test=load_samples(Path(settings.test)) if settings.test else None,
-        slow=SlowTo.parse(settings.slow_to) if settings.slow_to else None,
         trusted=settings.trust,
     )
     return EdgeWorker(

@@ -102,10 +102,10 @@ def _require_gpu(settings: Settings) -> None:
 
 
 def _require_full_wire(settings: Settings) -> None:
-    if settings.machine.wire != "float32":
+    if (wire := settings.machine.wire) != "float32":
         raise InputError(
-            f'wire (training.wire in a scenario) is "{settings.machine.wire}", but a simulation sends nothing: '
-            "leave it out, or train on real machines"
+            f'wire (training.wire in a scenario) is "{wire}", but a simulation sends nothing: leave it out, '
+            "or train on real machines"
         )
 
 

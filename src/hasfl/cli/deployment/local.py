@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from hasfl.cli.deployment.serve import until_told_to_end
 from hasfl.cli.deployment.submit import Resume, RunName, Seed, StrategyName, requested, train_on_fleet
 from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, say_nothing_to_resume, wait_politely
 
@@ -71,7 +72,7 @@ def local(
     check_request(request, resume=resume)
     if resume and not request.path.exists():
         say_nothing_to_resume(request, named=run is not None)
-    with _fleet_folder(keep, request.path) as folder:
+    with until_told_to_end(), _fleet_folder(keep, request.path) as folder:
         with naming(str(scenario)):
             slowness = Slowness(slow_to, link, rehearse)
             own = request.scenario()

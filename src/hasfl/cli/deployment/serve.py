@@ -74,7 +74,7 @@ def fed(
         listen=options.text("listen", "127.0.0.1:9201"),
         announce=options.text("announce"),
     )
-    with _until_told_to_end(), fed_host(settings, typer.echo) as running:
+    with until_told_to_end(), fed_host(settings, typer.echo) as running:
         admitted = node_keys(settings.keys)
         typer.echo(
             f"the fed server admits {len(admitted)} nodes at {settings.superlink}, and serves at "
@@ -182,14 +182,14 @@ def device(
 def _serve_node(settings: Any, superlink: str, sentence: str) -> None:
     from hasfl.deployment.hosting.hosts import node_host
 
-    with _until_told_to_end(), node_host(settings, superlink, typer.echo):
+    with until_told_to_end(), node_host(settings, superlink, typer.echo):
         typer.echo(f"{sentence}, and meets the fleet at {superlink}")
         while True:
             time.sleep(LOOK_SECONDS)
 
 
 @contextmanager
-def _until_told_to_end() -> Iterator[None]:
+def until_told_to_end() -> Iterator[None]:
     """End in order at Ctrl-C and at SIGTERM, so that the nodes say goodbye."""
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -4,6 +4,7 @@ Every party builds the model by itself from the scenario, so no code crosses. A 
 its own (`package.module:callable`). A party uses one only if its owner has allowed the module.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ from hasfl.state.updates import Updates
 TYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
 RAW_BITS = {"float32": 8.0, "float64": 8.0, "int64": 16.0}  # of one number: a pixel is a byte, a token two
 LONGEST_SCENARIO = 1_000_000  # characters
+MOST_NUMBERS = 2**26  # in a sample, or in a model's answer to it
+MOST_SAMPLES = 10**8  # of a device
 SENT_AS = {"float32": None, "float16": torch.float16}  # activations on the wire; None: as they are
 
 
@@ -61,9 +64,26 @@ class Agreement:
             made = cls(**values)
         except (KeyError, TypeError, ValueError):
             raise InputError("the fed server's agreement is of another version of hasfl") from None
-        if len(made.scenario) > LONGEST_SCENARIO or made.type not in TYPES or made.outputs < 1:
+        if not made._can_be_kept():
             raise InputError("the fed server's agreement is not one that a party can keep")
         return made
+
+    def _can_be_kept(self) -> bool:
+        """Whether all values are of their kind, and none makes a party build something huge."""
+        texts = (self.scenario, self.strategy, self.run, self.type)
+        wholes = (self.seed, self.outputs, *self.samples, *self.shape)
+        if not all(isinstance(text, str) for text in texts) or not all(type(each) is int for each in wholes):
+            return False
+        return (
+            len(self.scenario) <= LONGEST_SCENARIO
+            and self.type in TYPES
+            and isinstance(self.numbers, bool)
+            and self.seed >= 0
+            and 1 <= self.outputs <= MOST_NUMBERS
+            and all(side >= 1 for side in self.shape)
+            and math.prod(self.shape) <= MOST_NUMBERS
+            and all(1 <= count <= MOST_SAMPLES for count in self.samples)
+        )
 
     def as_fields(self) -> dict[str, Any]:
         """The agreement as plain values."""

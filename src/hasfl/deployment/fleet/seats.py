@@ -35,7 +35,7 @@ MOST_PROBED = 16 * 2**20  # numbers that a probe may ask for
 def answer_probe(question: Message) -> Message:
     """Send back as many bytes as are asked for, so that the asker learns how fast the link is."""
     count = question.fields.get("bytes", 0)
-    if not isinstance(count, int) or not 0 <= count <= MOST_PROBED:
+    if type(count) is not int or not 0 <= count <= MOST_PROBED:
         raise Refused(f"a probe may ask for 0 to {MOST_PROBED} bytes")
     return Message("probed", {}, {"bytes": torch.zeros(count, dtype=torch.uint8)})
 
@@ -47,6 +47,7 @@ class DeviceSeat:
     index: int
     samples: Samples
     memory: float | None = None  # the most that a person allows, bit
+    sharers: int = 1  # devices on this machine
     slow: SlowTo | None = None  # rehearses a slower box
     trusted: Collection[str] = ()  # modules whose callables a scenario may name
     folder: Path = field(default_factory=Path)  # where modules are searched first
@@ -88,10 +89,10 @@ class SeatedDevice:
 
     def _meet(self, agreement: Agreement) -> Message:
         seat = self.seat
-        if agreement.samples[seat.index] != len(seat.samples):
-            raise Refused(f"this device has {len(seat.samples)} samples, not {agreement.samples[seat.index]}")
+        if agreement.samples[seat.index : seat.index + 1] != (len(seat.samples),):
+            raise Refused(f"this device has {len(seat.samples)} samples, which is not what was agreed on")
         built = build(agreement, trusted=seat.trusted, folder=seat.folder)
-        slow, memory = seat.slow, FreeMemory(torch.device("cpu"), seat.memory)
+        slow, memory = seat.slow, FreeMemory(torch.device("cpu"), seat.memory, seat.sharers)
         flops = measure_flops(built.computation.model, built.profile, slow)
         data = own_samples(
             seat.samples.x,
@@ -122,7 +123,6 @@ class EdgeSeat:
     state: Path
     address: str  # host:port that devices are told
     test: Samples | None = None
-    slow: SlowTo | None = None
     trusted: Collection[str] = ()
     folder: Path = field(default_factory=Path)
     sitting: str = ""
@@ -166,7 +166,7 @@ class SeatedEdge:
             held_out=dict(enumerate(agreement.held_out.tolist())),
         )
         self.edge.looks = EdgeLooking(self.edge).for_fed()
-        flops = measure_flops(built.computation.model, built.profile, seat.slow)
+        flops = measure_flops(built.computation.model, built.profile)
         return Message("met", {"flops": flops})
 
     def _test(self, agreement: Agreement, built: Built) -> tuple[Tensor, Tensor] | None:

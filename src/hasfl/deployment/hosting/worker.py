@@ -37,9 +37,10 @@ class WorkerSettings:
     data: str = ""  # a device: the file with its samples
     test: str = ""  # the edge server: a file with samples to test the model on
     memory: str = ""  # a device: how much of its memory it lends, like "2 GB"
-    slow_to: str = ""  # a rehearsal: be as slow as a box with so many FLOP/s, like "50 GFLOPS"
+    slow_to: str = ""  # a device's rehearsal: be as slow as a box with so many FLOP/s, like "50 GFLOPS"
     link: str = ""  # … and with such links, like "20 Mbps"
     threads: int = 1  # that torch computes with
+    sharers: int = 1  # devices on this machine, which share its memory
     trust: tuple[str, ...] = ()  # modules whose callables a scenario may name
     make: str = "hasfl.deployment.workers:open_worker"  # the function that makes the worker
 

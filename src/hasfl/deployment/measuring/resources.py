@@ -266,8 +266,10 @@ def _flops_of_cut(model: LayeredModel, profile: Profile, cut: int, slow: SlowTo 
 class FreeMemory:
     """The memory that training may take, in bits; what training has already taken counts as free."""
 
-    def __init__(self, device: torch.device, limit: float | None = None) -> None:
-        self.device, self.limit = device, limit  # `limit` in bits is the most that a person allows
+    def __init__(self, device: torch.device, limit: float | None = None, sharers: int = 1) -> None:
+        self.device = device
+        self.limit = limit  # the most that a person allows, bits
+        self.sharers = sharers  # processes that train on this machine at the same time
         self._held_at_start = _held(device)
 
     def __call__(self) -> float:
@@ -276,7 +278,7 @@ class FreeMemory:
         if self.device.type == "cpu":
             room = min([room, *group_rooms(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))])
         taken = max(_held(self.device) - self._held_at_start, 0)
-        free = BITS_PER_BYTE * USABLE * (room + taken)
+        free = BITS_PER_BYTE * USABLE * (room / self.sharers + taken)
         return max(free if self.limit is None else min(free, self.limit), 1.0)
 
 

@@ -1,5 +1,6 @@
 """What devices send to the edge server, checked before it is used."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from hasfl.parties.speaking import tensor_of
 from hasfl.serving.evaluation import at_rest
 from hasfl.state.layer_state import applied
 
+# A device leaves if its loss is so many times the usual one. Otherwise, one device could spoil the common
+# layers with huge activations.
+FAR_OFF = 1000.0
 EXAMPLES = 2
 
 
@@ -70,3 +74,10 @@ def of_another_form(labels: Mapping[int, Tensor]) -> list[int]:
     forms = {device: (each.dtype, tuple(each.shape[1:])) for device, each in labels.items()}
     usual = Counter(forms.values()).most_common(1)
     return [device for device, form in forms.items() if form != usual[0][0]]
+
+
+def far_off(values: Mapping[int, float], *, times: float = FAR_OFF, floor: float = 1.0) -> list[int]:
+    """The devices whose value is not finite, or so many times the lower median of all finite values."""
+    finite = sorted(value for value in values.values() if math.isfinite(value))
+    most = times * max(finite[(len(finite) - 1) // 2], floor) if finite else math.inf
+    return [device for device, value in values.items() if not (math.isfinite(value) and value <= most)]

@@ -12,7 +12,7 @@ from torch import Tensor
 from hasfl.errors import OneValueError
 from hasfl.parties.computation import Computation
 from hasfl.parties.edge.interval import Interval
-from hasfl.parties.edge.received import activations_of, labels_of, of_another_form
+from hasfl.parties.edge.received import FAR_OFF, activations_of, far_off, labels_of, of_another_form
 from hasfl.parties.links import EDGE, Answer, Links, Refused
 from hasfl.parties.messages import Message
 from hasfl.parties.speaking import finite, whole, wholes
@@ -22,9 +22,6 @@ from hasfl.state.updates import scaled, squared_norm
 
 # What torch raises where samples do not fit the layers, or where the loss does not know a label.
 MISFIT = (RuntimeError, IndexError, ValueError, TypeError)
-# A device leaves if its loss is so many times the usual one. Otherwise, one device could spoil the common
-# layers with huge activations.
-FAR_OFF = 1000.0
 
 
 @dataclass(slots=True, eq=False)
@@ -117,13 +114,16 @@ class Round:
         """What every question to a device says."""
         return {"interval": self.interval.number, "round": self.number}
 
-    def ask(self, questions: Mapping[int, Message]) -> dict[int, Answer]:
-        """Ask devices; those that are dropped leave the interval."""
+    def ask(self, questions: Mapping[int, Message], expected: str) -> dict[int, Answer]:
+        """Ask devices for answers of a kind; those that are dropped leave the interval."""
         answers = self.links.ask(questions, self.seconds)
         reasons = self.links.reasons()
         for device in questions.keys() - answers.keys():
             self.leave(device, reasons.get(device, "it did not answer"))
-        return {device: answers[device] for device in sorted(answers)}
+        for device, answer in answers.items():
+            if (kind := answer.message.kind) != expected:
+                self.drop(device, f"it answered with {kind!r:.40} instead of {expected!r}")
+        return {device: answers[device] for device in sorted(answers) if device in self.interval.cuts}
 
     def leave(self, device: int, reason: str) -> None:
         """A device leaves the interval."""
@@ -145,7 +145,7 @@ class Round:
             for device, (start, b) in self.asked.items()
         }
         batches = {}
-        for device, answer in self.ask(questions).items():
+        for device, answer in self.ask(questions, "activations").items():
             try:
                 batches[device] = self._batch(device, answer)
             except Refused as refused:
@@ -248,7 +248,7 @@ class Round:
             gradient = batch.received.grad
             tensors = {} if gradient is None else {"gradient": self.computation.on_the_wire(gradient)}
             questions[device] = Message("backward", self.base, tensors)
-        answers, squares = self.ask(questions), {}
+        answers, squares = self.ask(questions, "done"), {}
         for device, answer in list(answers.items()):
             try:
                 finite(answer.message, "seconds", least=0.0)
@@ -297,7 +297,7 @@ class Round:
         factors, common = self.computation.updates.clip_factors(squares, squared_norm(mean, nothing))
         by_device = dict(zip(answers, factors, strict=True))
         stepped = self.ask(
-            {d: Message("step", {**self.base, "factor": float(by_device[d])}) for d in answers}
+            {d: Message("step", {**self.base, "factor": float(by_device[d])}) for d in answers}, "done"
         )
         for device in answers.keys() - stepped.keys():
             del answers[device], own[device]
@@ -319,13 +319,6 @@ class Round:
             "gradient_download": {str(d): answer.way_seconds for d, answer in finished.items()},
             "device_backward": {str(d): finite(answer.message, "seconds") for d, answer in finished.items()},
         }
-
-
-def far_off(values: Mapping[int, float], *, times: float = FAR_OFF, floor: float = 1.0) -> list[int]:
-    """The devices whose value is not finite, or so many times the lower median of all finite values."""
-    finite = sorted(value for value in values.values() if math.isfinite(value))
-    most = times * max(finite[(len(finite) - 1) // 2], floor) if finite else math.inf
-    return [device for device, value in values.items() if not (math.isfinite(value) and value <= most)]
 
 
 def _apart(state: LayerState) -> LayerState:

@@ -1,0 +1,83 @@
+"""Parties agree on a training: whatever a fed server says, a seat answers or refuses."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hasfl.deployment.fleet.agreement import Agreement, build
+from hasfl.deployment.fleet.samples import Samples
+from hasfl.deployment.fleet.seats import DeviceSeat, answer_probe
+from hasfl.errors import InputError
+from hasfl.parties.links import Refused
+from hasfl.parties.messages import Message
+
+SCENARIO = (
+    '[data]\nname = "digits"\n[fleet]\ndevices = 2\n[training]\nlearning_rate = 0.1\n[stop]\nrounds = 3\n'
+)
+GOOD: dict[str, Any] = {
+    "scenario": SCENARIO,
+    "strategy": "b=4+cut=1",
+    "seed": 0,
+    "samples": [7, 7],
+    "shape": [1, 8, 8],
+    "type": "float32",
+    "outputs": 10,
+    "numbers": False,
+    "run": "run",
+}
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 2**62),
+    st.floats(),
+    st.text(max_size=8),
+    st.lists(st.integers(-1, 2**40), max_size=4),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from([name for name in GOOD if name != "seed"]), value=VALUES, index=st.integers(0, 3))
+def test_nonsense_is_refused(name: str, value: Any, index: int) -> None:
+    seat = DeviceSeat(index, Samples(torch.zeros(7, 1, 8, 8), torch.zeros(7, dtype=torch.int64), 10))
+    with contextlib.suppress(Refused, InputError):
+        assert isinstance(seat.party().from_fed(Message("meet", {**GOOD, name: value})), Message)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shape": [2**20, 2**20]},
+        {"outputs": 2**40},
+        {"samples": [2**50, 1]},
+        {"samples": [0, 1]},
+        {"scenario": "x" * 2_000_000},
+        {"type": "float16"},
+        {"seed": -1},
+    ],
+    ids=str,
+)
+def test_nothing_huge_is_built(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="not one that a party can keep"):
+        Agreement.from_fields(GOOD | wrong)
+
+
+def test_all_parties_build_the_same_model() -> None:
+    one, other = (build(Agreement.from_fields(GOOD), trusted=(), folder=Path()) for _ in range(2))
+    pairs = zip(
+        one.computation.model.state_dict().values(),
+        other.computation.model.state_dict().values(),
+        strict=True,
+    )
+    assert all(torch.equal(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("count", [-1, 2**40, 1.5, "many", None, True])
+def test_a_probe_is_bounded(count: Any) -> None:
+    with pytest.raises(Refused):
+        answer_probe(Message("probe", {"bytes": count}))
