@@ -38,12 +38,13 @@ from hasfl.record import RoundRecord
 
 HERE = Path(__file__).parent
 MEGABYTES = (0.1, 1.0, 10.0)  # of activations
-BLOCKS = 7  # of exchanges, ours and bare ones in turn; the median over blocks counts
-BLOCK_BYTES = 40e6  # that a block sends each way at least …
-FEWEST_EXCHANGES = 8  # … and its exchanges
+BLOCKS = 40  # of exchanges, ours and bare ones in turn; the median over blocks counts
+BLOCK_BYTES = 5e6  # that a block sends each way at least …
+FEWEST_EXCHANGES = 4  # … and its exchanges
 DEVICES = (4, 16, 50)
 SAMPLES = 16  # of each device in a round, for rounds a second; overheads are measured with one sample
 INTERVAL = 5
+ROUNDS = 5 * INTERVAL
 NAME, TOKEN = "box", "token"
 PARTY_SECONDS = 60.0  # for a party to connect
 SPEED_COLUMNS = (
@@ -176,12 +177,10 @@ def _throughput_row(ours: PartyServer, bare: BareStream, megabytes: float, block
             taken = _timed(work) / count
             if block > 0:  # the first one warms up
                 seconds[name].append(taken)
-    speeds = [f"{2 * size / statistics.median(seconds[name]) / 1e6:,.0f} MB/s" for name in ways]
-    ratios = [
-        f"{statistics.median(b / o for o, b in zip(seconds['ours'], seconds[name], strict=True)):.0%}"
-        for name in ("bare", "hop")
-    ]
-    times = [f"{1e3 * statistics.median(seconds[name]):.2f} ms" for name in ways]
+    usual = {name: statistics.median(of) for name, of in seconds.items()}
+    speeds = [f"{2 * size / each / 1e6:,.0f} MB/s" for each in usual.values()]
+    ratios = [f"{usual[name] / usual['ours']:.0%}" for name in ("bare", "hop")]
+    times = [f"{1e3 * each:.2f} ms" for each in usual.values()]
     return _row([f"{megabytes:g} MB", *speeds, *ratios, *times])
 
 
@@ -277,9 +276,9 @@ machine at the same time: its load was {before:.1f} before the benchmark and {af
 Activations go to another process and come back, one exchange after the other. *hasfl* asks with
 `PartyServer.ask`: tensors become frames, frames become tensors at the other end, and once more on the way
 back. *Bare gRPC* sends as many bytes on a bidirectional stream of the same gRPC with the same TLS, and looks
-at none of them. The ratio is the median over blocks that ran in turn. At least 70 % are asked for. Training
-asks from another thread than the one in which gRPC runs. A bare stream that is used so is in the columns
-"other thread": the way from thread to thread and back is most of what a small message costs.
+at none of them. Both run in turn, in short blocks, and the medians over blocks count. At least 70 % are asked
+for. Training asks from another thread than the one in which gRPC runs. A bare stream that is used so is in
+the columns "other thread".
 
 {speed}
 
@@ -305,8 +304,8 @@ checkpoints of both servers.
 def report(quick: bool) -> str:
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        speed = throughput(Path(folder), 3 if quick else BLOCKS)
-    table, messages = fleets(DEVICES[:-1] if quick else DEVICES, 4 * INTERVAL if quick else 8 * INTERVAL)
+        speed = throughput(Path(folder), BLOCKS // 4 if quick else BLOCKS)
+    table, messages = fleets(DEVICES[:-1] if quick else DEVICES, ROUNDS)
     return REPORT.format(
         date=datetime.date.today(),
         hardware=_hardware(),

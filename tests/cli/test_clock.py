@@ -163,3 +163,21 @@ def test_a_party_without_a_measurement_does_not_count() -> None:
     assert report.steps == {"device_forward": one}
     assert report.devices == {"a": {"device_forward": one}, "device 7": {}}
     assert report.spans == {}
+
+
+def test_evaluations_for_reports_are_left_out_and_named() -> None:
+    """The second evaluation decides something, so virtual time counts it."""
+    rounds = [
+        record(
+            t,
+            aggregated=True,
+            seconds=2.0,
+            phases={"device_forward": 2.0} | phases,
+            measured=MeasuredRound(seconds=seconds, spans={"evaluation": 4.0}, measured={}),
+        )
+        for t, phases, seconds in ((4, {}, 6.0), (5, {"evaluation_passes": 3.0}, 10.0))
+    ]
+    report = ClockReport.of(rounds, ["one", "two"])
+    assert report.for_reports == pytest.approx(4.0 / 16.0)
+    assert report.spans["evaluation"] == Compared(3.0, 4.0, 0.25, 0.25, 1)
+    assert report.spans["whole_round"].measured == pytest.approx((2.0 + 10.0) / 2)

@@ -17,6 +17,7 @@ from tests.cli.conftest import Hasfl
 from tests.cli.test_clock import measured, simulated, with_records  # noqa: F401
 from tests.runner.scenarios import write
 
+ALONE = ("data", "submit", "status", "keys", "clock")
 PARTITIONS = {"iid": {}, "shards": {"data.shards_per_device": "2"}, "dirichlet": {"data.alpha": "0.5"}}
 
 
@@ -108,7 +109,10 @@ def test_a_local_fleet_refuses(hasfl: Hasfl, tmp_path: Path, options: list[str],
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("command", [["data"], ["submit"], ["status"], ["serve", "local"]])
+@pytest.mark.parametrize(
+    "command",
+    [*(["serve", each] for each in ("fed", "edge", "device", "local")), *([each] for each in ALONE)],
+)
 def test_help_has_an_example(hasfl: Hasfl, command: list[str]) -> None:
     assert f"Example: hasfl {' '.join(command)}" in " ".join(hasfl(*command, "--help").out.split())
 

@@ -15,6 +15,7 @@ from tests.lanes import quick_then_slow
 from tests.runner.scenarios import files, rounds, write
 
 COMMANDS = ("plan", "profile", "data", "train", "compare", "runs", "show", "export")
+COMMANDS += ("keys", "serve", "submit", "status", "clock")
 QUICK = {"training.strategy": '"sfl"'}
 
 

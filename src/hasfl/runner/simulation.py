@@ -13,8 +13,8 @@ from hasfl.engines.local import LocalEngine
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.goal import Goal
-from hasfl.record import RoundRecord
 from hasfl.networks import LayeredModel
+from hasfl.record import RoundRecord
 from hasfl.runner.assembly import assemble, settings_from
 from hasfl.runner.fingerprint import fingerprint
 from hasfl.settings import Settings

@@ -33,6 +33,8 @@ def clock(run: Run, as_json: AsJson = False) -> None:
     """Compare the predicted seconds of a run on machines with the measured ones.
 
     The first interval does not count: its plan was made before anything was measured.
+
+    Example: hasfl clock runs/scenario-hasfl-seed0
     """
     from hasfl.runner.stored_runs import find_run
 

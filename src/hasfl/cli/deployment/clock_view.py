@@ -28,9 +28,8 @@ def show_clock(report: ClockReport, run: str) -> None:
         console.print(f"{more:,} more were dropped", highlight=False, soft_wrap=True)
     console.print(escape(_verdict(report)), highlight=False, soft_wrap=True)
     if report.for_reports > 0:
-        sentence = (
-            f"evaluations for reports are left out; they took {format_share(report.for_reports)} of the time"
-        )
+        share = format_share(report.for_reports)
+        sentence = f"evaluations that only reports need are left out; they took {share} of the time"
         console.print(sentence, highlight=False, soft_wrap=True)
 
 

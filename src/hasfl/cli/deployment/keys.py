@@ -32,6 +32,8 @@ def keys(
     """Make the keys and certificates of a deployment, in one folder for each party.
 
     Give each folder to its owner and to nobody else, and keep DIR/ca. Keys are never overwritten.
+
+    Example: hasfl keys keys --devices 4 --fed 10.0.0.1 --edge 10.0.0.2
     """
     from hasfl.deployment.channels import device_name
     from hasfl.deployment.keys import add_devices, admitted, make_keys

@@ -4,12 +4,15 @@
 nobody waits for it: it is present as soon as it has learnt what is trained.
 """
 
+import hashlib
 import logging
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from hasfl.deployment.fleet.agreement import Agreement, Built
 from hasfl.deployment.fleet.meters import FleetMeters, positive
@@ -29,8 +32,10 @@ from hasfl.settings import Settings
 from hasfl.world.live import LiveWorld
 
 SECONDS = 120.0  # for building a model and measuring it
+FAILED_SECONDS = 10.0  # after which a party that could not meet may try again
 LOOK_SECONDS = 0.1  # between two looks for parties that were started anew
 FORM = ("shape", "type", "outputs", "numbers")  # what all devices must say alike of their samples
+LONGEST_NAME = 100  # characters of a run's name that the edge server hears
 ABOUT = ("samples", "mark", *FORM)
 
 log = logging.getLogger(__name__)
@@ -47,6 +52,9 @@ class Meeting:
     met: dict[int, object] = field(default_factory=dict)  # the sitting of each party that knows the agreement
     meters: dict[int, ResourceMeter] = field(default_factory=dict)  # of parties that have met once
     memory: dict[int, float] = field(default_factory=dict)  # free on each device, bit
+    failed: dict[int, tuple[object, float]] = field(
+        default_factory=dict
+    )  # its sitting, and when to try again
     turn: threading.Lock = field(default_factory=threading.Lock)  # one thread meets at a time
 
     # ── links ────────────────────────────────────────────────────────────────────────────────────────────
@@ -99,7 +107,7 @@ class Meeting:
                 "scenario": request.text,
                 "strategy": request.strategy,
                 "seed": request.seed,
-                "run": request.path.name,
+                "run": _identity(request.path),
                 "samples": [about["samples"] for about in self.about.values()],
                 **{name: first[name] for name in FORM},
             }
@@ -130,7 +138,8 @@ class Meeting:
 
         def usher() -> None:
             while not ending.wait(LOOK_SECONDS):
-                if self.agreement is not None and (new := self._new(self.connected() - {EDGE})):
+                new = {party for party in self._new(self.connected() - {EDGE}) if self._may_meet(party)}
+                if self.agreement is not None and new:
                     try:
                         self._meet(new)
                     except HasflError as error:  # the server is closed; the training says so
@@ -151,8 +160,13 @@ class Meeting:
         greeting = self.server.greeting(party)
         return bool(greeting) and (party not in self.met or self.met[party] != greeting.get("sitting"))
 
+    def _may_meet(self, party: int) -> bool:
+        """Whether a party has not failed to meet just now. Who was started anew may meet at once."""
+        sitting, again = self.failed.get(party, (None, 0.0))
+        return time.monotonic() >= again or sitting != self.server.greeting(party).get("sitting")
+
     def _meet(self, parties: set[int]) -> None:
-        """Tell those parties that are new what is trained, and measure those that were never measured.
+        """Tell those parties that are new what is trained, and measure them.
 
         Whoever has other samples than before, or answers what cannot be, is dropped.
         """
@@ -164,6 +178,8 @@ class Meeting:
             answers = self.server.ask(dict.fromkeys(new, question), SECONDS)
             measured = self._measured({party: answer.message for party, answer in answers.items()})
             self.met |= {party: sittings[party] for party in measured}
+            again = time.monotonic() + FAILED_SECONDS
+            self.failed |= {party: (sittings[party], again) for party in new - measured}
             for party in measured:
                 log.info("%s has joined", party_name(party))
 
@@ -208,7 +224,7 @@ class Meeting:
         return Fleet.of(devices, **self.meters[EDGE].resources().as_server())
 
     def _measured(self, answers: Mapping[int, Message]) -> set[int]:
-        """Make meters for parties that have none, from what they answered; says who is measured now."""
+        """Make meters for parties from what they answered and how fast their links are; says for whom."""
         flops = {}
         for party, answer in answers.items():
             try:
@@ -217,11 +233,17 @@ class Meeting:
                     self.memory[party] = positive(answer.fields, "memory")
             except InputError as error:
                 self.server.drop(party, str(error))
-        unknown = flops.keys() - self.meters.keys()
-        for party, rates in probe_rates(self._probed, unknown).items():
+        rates = probe_rates(self._probed, flops.keys())
+        for party, of_party in rates.items():
             memory = (lambda: 1.0) if party == EDGE else partial(self.memory.__getitem__, party)
-            self.meters[party] = ResourceMeter(flops[party], memory, rates)
-        return flops.keys() & self.meters.keys()
+            self.meters[party] = ResourceMeter(flops[party], memory, of_party)
+        return set(rates)
 
     def _probed(self, questions: Mapping[int, Message]) -> Mapping[int, Answer]:
         return self.server.ask(questions, SECONDS)
+
+
+def _identity(run: Path) -> str:
+    """The name of a run, and a mark of its whole path: the edge server keeps layers of every run apart."""
+    place = hashlib.sha256(str(run.resolve()).encode()).hexdigest()
+    return f"{run.name[:LONGEST_NAME]}-{place[:12]}"

@@ -94,8 +94,10 @@ class Leading:
             raise IntervalLost(f"the edge server was dropped: {refused}") from None
 
     def _lose_all(self, reasons: Mapping[int, str]) -> None:
+        """Devices that the edge server dropped are dropped here too: who hangs cannot connect anew."""
         for device, reason in reasons.items():
             self.lose(device, reason)
+            self.links.drop(device, reason)
 
     def lose(self, device: int, reason: str) -> None:
         """A device has left the interval. It gets another token when it comes back."""
