@@ -18,8 +18,8 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.S)
 COMMANDS = [
     line.split("#")[0].strip()
     for line in README.splitlines()
-    if line.startswith("    hasfl ") and "package.module" not in line
-]
+    if line.startswith("    hasfl ") and "package.module" not in line and "serve local" not in line
+]  # tests/deployment/test_local.py runs serve local
 
 
 IN_ORDER = [command for command in COMMANDS if "examples/demo.toml" in command]  # each needs those before it

@@ -18,8 +18,8 @@ from hasfl.runner import assembly
 from hasfl.runner.scenarios import model_of, settings_of, shared_data
 from hasfl.runner.simulation import Simulation, simulation
 from tests.deployment.fleets import Stock, fleet_of
+from tests.lanes import quick_then_slow
 
-DEVICES = 4
 # Batch sizes and cuts are drawn at random, for each interval anew: plans do not depend on how fast machines
 # are. The model has batch norms. Devices hold out samples, so that evaluations have something to judge.
 SCENARIO = """seed = 5
@@ -45,7 +45,7 @@ rounds = {rounds}
 
 def scenario_of(rounds: int, participation: float) -> Scenario:
     text = SCENARIO.format(rounds=rounds, participation=participation)
-    return parse_toml(text, Scenario, "scenario").model_copy()
+    return parse_toml(text, Scenario, "scenario")
 
 
 def stock_of(scenario: Scenario, dtype: torch.dtype, folder: Path) -> Stock:
@@ -104,13 +104,15 @@ def require_same(
 CLOSE = {torch.float64: 1e-11, torch.float32: 6e-3}
 
 
-@pytest.mark.parametrize(
-    ("dtype", "participation"), [(torch.float64, 1.0), (torch.float32, 1.0), (torch.float64, 0.5)], ids=str
-)
+CASES = [(torch.float64, 1.0), (torch.float64, 0.5), (torch.float32, 1.0)]
+
+
+@pytest.mark.parametrize("case", quick_then_slow(CASES), ids=str)
 def test_a_fleet_trains_what_a_simulation_trains(
-    keys: Path, tmp_path: Path, dtype: torch.dtype, participation: float
+    keys: Path, tmp_path: Path, case: tuple[torch.dtype, float]
 ) -> None:
     """Moving cuts, ragged batches, momentum, clipping and batch norms, over three intervals."""
+    dtype, participation = case
     scenario = scenario_of(9, participation)
     stock = stock_of(scenario, dtype, tmp_path)
     made, expected = simulated(scenario, stock, tmp_path)
