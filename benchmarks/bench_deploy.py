@@ -41,6 +41,7 @@ MEGABYTES = (0.1, 1.0, 10.0)  # of activations
 BLOCKS = 40  # of exchanges, ours and bare ones in turn; the median over blocks counts
 BLOCK_BYTES = 5e6  # that a block sends each way at least …
 FEWEST_EXCHANGES = 4  # … and its exchanges
+KINDS = 8  # different messages in turn: no message of a training is in the processor's cache already
 DEVICES = (4, 16, 50)
 SAMPLES = 16  # of each device in a round, for rounds a second; overheads are measured with one sample
 INTERVAL = 5
@@ -125,11 +126,11 @@ class BareStream:
         self.greeted.set()
         await self.over.wait()
 
-    def exchange(self, data: bytes, count: int) -> None:
-        """Send bytes and wait for them to come back, so many times."""
+    def exchange(self, messages: list[bytes]) -> None:
+        """Send messages and wait for each to come back before the next one is sent."""
 
         async def to_and_fro() -> None:
-            for _ in range(count):
+            for data in messages:
                 await self.context.write(data)
                 assert len(await self.context.read()) == len(data)
 
@@ -158,19 +159,24 @@ def throughput(folder: Path, blocks: int) -> list[str]:
 
 def _throughput_row(ours: PartyServer, bare: BareStream, megabytes: float, blocks: int) -> str:
     size = int(megabytes * 1e6)
-    tensors = {"activations": torch.zeros(size // 4), "labels": torch.zeros(16, dtype=torch.int64)}
-    question, data = Message("backward", {"interval": 0, "round": 1}, tensors), bytes(size)
+    labels = torch.zeros(16, dtype=torch.int64)
+    questions = [
+        Message("backward", {"interval": 0, "round": 1}, {"activations": tensor, "labels": labels})
+        for tensor in torch.rand(KINDS, size // 4)
+    ]
+    data = [os.urandom(size) for _ in range(KINDS)]
     count = max(FEWEST_EXCHANGES, round(BLOCK_BYTES / size))
 
     def ask() -> None:
-        for _ in range(count):
-            assert ours.ask({0: question}, PARTY_SECONDS)
+        for k in range(count):
+            assert ours.ask({0: questions[k % KINDS]}, PARTY_SECONDS)
 
     def exchange_one_by_one() -> None:
-        for _ in range(count):
-            bare.exchange(data, 1)
+        for k in range(count):
+            bare.exchange([data[k % KINDS]])
 
-    ways = {"ours": ask, "bare": lambda: bare.exchange(data, count), "hop": exchange_one_by_one}
+    in_a_row = [data[k % KINDS] for k in range(count)]
+    ways = {"ours": ask, "bare": lambda: bare.exchange(in_a_row), "hop": exchange_one_by_one}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for block in range(blocks + 1):
         for name, work in ways.items():

@@ -14,8 +14,8 @@ from tests.cli.conftest import Hasfl
 from tests.lanes import quick_then_slow
 from tests.runner.scenarios import files, rounds, write
 
-COMMANDS = ("plan", "profile", "data", "train", "compare", "runs", "show", "export")
-COMMANDS += ("keys", "serve", "submit", "status", "clock")
+HERE = ("plan", "profile", "data", "train", "compare", "runs", "show", "export")
+COMMANDS = (*HERE, "keys", "serve", "submit", "status", "clock")
 QUICK = {"training.strategy": '"sfl"'}
 
 

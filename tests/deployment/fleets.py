@@ -17,11 +17,13 @@ from hasfl.deployment.fleet import agreement, seats
 from hasfl.deployment.fleet.samples import Samples
 from hasfl.deployment.fleet.seats import DeviceSeat, EdgeSeat
 from hasfl.deployment.hosting.orders import RunOrder
+from hasfl.deployment.measuring import resources
 from hasfl.deployment.measuring.pacing import Link, SlowTo
 from hasfl.deployment.sessions.offers import Offer
 from hasfl.deployment.training import train_on_fleet
 from hasfl.documents.scenario import read_scenario
 from hasfl.parties.links import EDGE
+from hasfl.profiling import costs
 from tests.deployment.loopback import LONG, Site, folder_of, token
 
 
@@ -84,8 +86,8 @@ def one_at_a_time() -> Iterator[None]:
         return taken
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agreement, "count_layers", taking_turns(agreement.count_layers))
-        patch.setattr(seats, "measure_flops", taking_turns(seats.measure_flops))
+        patch.setattr(agreement, "count_layers", taking_turns(costs.count_layers))
+        patch.setattr(seats, "measure_flops", taking_turns(resources.measure_flops))
         yield
 
 

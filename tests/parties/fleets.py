@@ -143,7 +143,7 @@ class Parties:
 
 def networked(job: Job, **more: object) -> NetworkedEngine:
     """An engine whose parties are in this process."""
-    return Parties(job, **more).engine  # type: ignore[arg-type]
+    return Parties(job, **more).engine
 
 
 def with_held_out(job: Job, share: float) -> tuple[Job, Sequence[IntN]]:

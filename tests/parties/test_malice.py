@@ -42,7 +42,7 @@ def rounds(count: int, interval: int = 2) -> list[Step]:
 
 def with_tensors(**changes: Callable[[Tensor], Tensor]) -> Callable[[Message], Message]:
     def change(message: Message) -> Message:
-        tensors = {n: changes.get(n, lambda t: t)(t) for n, t in message.tensors.items()}
+        tensors = {n: changes[n](t) if n in changes else t for n, t in message.tensors.items()}
         return Message(message.kind, message.fields, tensors)
 
     return change

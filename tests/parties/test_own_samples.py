@@ -58,5 +58,5 @@ def test_a_device_draws_what_a_simulation_draws(
         # The order among held-out samples does not count: scores are sums.
         assert sorted(mine_held_out[1].tolist()) == sorted(theirs[1][positions].tolist())
     measuring = y[fleet.some_of_every_device(most)]
-    expected = [label for label in measuring.tolist() if label in set(y[shares[device]].tolist())]
-    assert alone.y[calibration_samples(alone, most)].tolist() == expected
+    own_labels = [label for label in measuring.tolist() if label in set(y[shares[device]].tolist())]
+    assert alone.y[calibration_samples(alone, most)].tolist() == own_labels

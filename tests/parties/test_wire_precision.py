@@ -12,18 +12,20 @@ from hasfl.networks import network
 from hasfl.parties.computation import Computation
 from hasfl.profile import Profile
 from hasfl.profiling.costs import count_layers
+from hasfl.record import EDGE
 from hasfl.runner.simulation import simulate
 from hasfl.seeds import Seeds
 from hasfl.settings import Machine
 from tests.engines.models import model
 from tests.engines.trainings import carry_out, job, momentum, timetable
-from tests.parties.fleets import EDGE, Parties
+from tests.parties.fleets import Parties
 
 
 def rounded_parties(name: str) -> Parties:
     parties = Parties(job(model(name), momentum(0.05)))
-    for party in (*parties.devices.values(), parties.edge):
-        party.computation = replace(party.computation, sent_as=torch.float16)
+    for device in parties.devices.values():
+        device.computation = replace(device.computation, sent_as=torch.float16)
+    parties.edge.computation = replace(parties.edge.computation, sent_as=torch.float16)
     return parties
 
 

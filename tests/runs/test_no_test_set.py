@@ -34,9 +34,9 @@ def trained(folder: Path, held_out: float) -> tuple[RunRequest, Outcome]:
         scenario = request.scenario()
         made = simulation_of(scenario, folder=request.folder, tell=tell)
         _, shares = shared_data(scenario, scenario.draw().names, folder=request.folder)
-        job = replace(made.engine.job, test=None)  # type: ignore[arg-type]
+        job = replace(made.engine.job, test=None)
         parties = Parties(job, held_out=held_out, shares=shares)
-        return SimpleNamespace(  # type: ignore[return-value]
+        return SimpleNamespace(
             training=replace(made.training, engine=parties.engine),
             marks=made.marks,
             looped_layers={},
