@@ -11,6 +11,7 @@ here is removed at the end.
 import argparse
 import itertools
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.worker_fleet import WorkerFleet, write_scenario
+from benchmarks.worker_fleet import WorkerFleet, outside_steps, write_scenario
 from hasfl.deployment.sessions.streams import party_name
 
 GROUPS = Path("/sys/fs/cgroup/cpu")
@@ -26,6 +27,7 @@ PERIOD = 20_000  # µs; the kernel gives each group its share once in a period
 SHARES = (0.4, 0.2, 0.1, 0.05)  # of a core; a share must be at least 1 ms in a period
 RATES = ("20mbit", "10mbit", "5mbit", "2mbit")
 BURST, QUEUE = "4kb", "1mb"  # bytes that a link lets through at once, and that may wait
+INTERVAL = 5
 NAME = f"hasfl{os.getpid() % 1000}"  # of namespaces, links and groups
 
 
@@ -74,7 +76,7 @@ def quota(index: int, share: float, process: int) -> Iterator[None]:
 
 def compare(folder: Path, strategies: Sequence[str], rounds: int, quotas: bool) -> None:
     """Train with each strategy, and print what `hasfl clock` says."""
-    scenario = write_scenario(folder, devices=len(RATES), rounds=rounds, interval=5)
+    scenario = write_scenario(folder, devices=len(RATES), rounds=rounds, interval=INTERVAL)
     with ExitStack() as limits:
         spaces = [limits.enter_context(namespace(i, rate)) for i, rate in enumerate(RATES)]
         prefix = {i: ("ip", "netns", "exec", name) for i, name in enumerate(spaces)}
@@ -84,8 +86,10 @@ def compare(folder: Path, strategies: Sequence[str], rounds: int, quotas: bool) 
             for i, share in enumerate(SHARES):
                 limits.enter_context(quota(i, share, fleet.processes()[party_name(i)]))
         for number, strategy in zip(itertools.count(), strategies):
-            fleet.train(strategy, f"run-{number}")
-            print(f"\n## {strategy}, load {os.getloadavg()[0]:.1f}\n", flush=True)
+            records = fleet.train(strategy, f"run-{number}")
+            outside = statistics.median(outside_steps(record) for record in records[INTERVAL:])
+            print(f"\n## {strategy}, load {os.getloadavg()[0]:.1f}", flush=True)
+            print(f"outside all steps: {1e3 * outside:.1f} ms a round", flush=True)
             subprocess.run(
                 [sys.executable, "-m", "hasfl", "clock", str(folder / f"run-{number}")], check=False
             )

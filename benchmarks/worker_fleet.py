@@ -179,3 +179,17 @@ def hand_over(worker_socket: Path, offer: Mapping[str, str]) -> None:
             if time.monotonic() > end:
                 raise
             time.sleep(0.05)
+
+
+def outside_steps(record: RoundRecord) -> float:
+    """Seconds of a round that no step a1 to a5 contains: its span, less Eq. (38) of measured steps."""
+    assert record.measured is not None
+    steps = record.measured.measured
+    up = _slowest(steps["device_forward"], steps["activation_upload"])
+    down = _slowest(steps["gradient_download"], steps["device_backward"])
+    server = steps["server_forward"][EDGE] + steps["server_backward"][EDGE]
+    return record.measured.spans["split_training"] - up - server - down
+
+
+def _slowest(one: Mapping[int, float], other: Mapping[int, float]) -> float:
+    return max(one[party] + other[party] for party in one.keys() & other.keys())

@@ -146,6 +146,7 @@ class Field:
             self.settings[i] = replace(plain, **changed)
         self._parts = ExitStack()
         self.fed: Started | None = None
+        self.old_tokens: dict[str, str] = {}  # of the run before
 
     def change(self, party: int, **changed: Any) -> None:
         """Give a worker other settings, before it starts."""
@@ -165,6 +166,8 @@ class Field:
     def train(self, name: str, rounds: int, *, resume: bool = False) -> Run:
         """Start a fed server that trains; it ends the one before by force."""
         self.kill_fed()
+        if (tokens := self.folder / "tokens.json").exists():
+            self.old_tokens = json.loads(tokens.read_text())
         scenario, _ = write_scenario(self.folder, self.count, rounds)
         order = RunOrder(
             scenario=str(scenario),
@@ -181,7 +184,7 @@ class Field:
             "keys": str(self.keys / "fed"),
             "listen": self.listen,
             "sockets": {p: str(Path(own.state).resolve() / SOCKET_FILE) for p, own in self.settings.items()},
-            "tokens": str(self.folder / "tokens.json"),
+            "tokens": str(tokens),
             "done": str(self.folder / "done"),
         }
         path = self.folder / "order.json"

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import pytest
 from hasfl.deployment.channels import method, open_channel
 from hasfl.deployment.keys import make_keys
 from hasfl.deployment.training import SHORTEST, SLACK
-from hasfl.deployment.wire import pack
+from hasfl.deployment.wire import pack, unpack
 from hasfl.parties.links import EDGE
 from hasfl.parties.messages import Message
 from tests.deployment.fault_workers import MISBEHAVIOUR_FILE, MISBEHAVIOURS
@@ -155,8 +156,8 @@ def test_link_that_stands_still_for_less_than_the_deadline(stage: Stage, undistu
 
 
 @pytest.fixture(scope="module")
-def endless(stage: Stage) -> Run:
-    """A run in which devices fail and come back."""
+def endless(stage: Stage, undisturbed: Run) -> Run:
+    """A run in which devices fail and come back; it is not the first one, so there are old tokens."""
     run = stage.train("endless", 1_000_000)
     run.until_round(INTERVAL)
     return run
@@ -273,16 +274,21 @@ def test_nonsense_about_resources_changes_nothing(stage: Stage, endless: Run) ->
 # ── strangers ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def received(role: str, address: str, keys: Path, greeting: bytes) -> tuple[list[bytes], grpc.StatusCode]:
-    """All that a server sends to somebody who greets it."""
+def received(role: str, address: str, keys: Path, greeting: bytes) -> bytes | grpc.StatusCode:
+    """The first frame that a server sends to somebody who greets it, or how it ends the stream."""
+    over = threading.Event()
+
+    def greet() -> Iterator[bytes]:
+        yield greeting
+        over.wait(20)
+
     with open_channel(role, address, keys) as channel:
-        call = channel.stream_stream(method(role))(iter([greeting]), timeout=20)
-        frames: list[bytes] = []
         try:
-            frames += call
+            return bytes(next(channel.stream_stream(method(role))(greet(), timeout=20)))
         except grpc.RpcError as error:
-            return frames, error.code()
-        return frames, grpc.StatusCode.OK
+            return error.code()
+        finally:
+            over.set()
 
 
 def test_nobody_without_the_right_certificate_and_token_gets_a_byte(
@@ -300,15 +306,17 @@ def test_nobody_without_the_right_certificate_and_token_gets_a_byte(
         "another device's token": (own, hello(MISBEHAVING, tokens["0"])),
         "another device's token and number": (own, hello(0, tokens["0"])),
         "another device's number": (own, hello(0, tokens[str(MISBEHAVING)])),
-        "an old token": (own, hello(MISBEHAVING, "0" * 64)),
+        "an old token": (own, hello(MISBEHAVING, stage.old_tokens[str(MISBEHAVING)])),
         "a certificate of another authority": (stranger, hello(0, tokens["0"])),
-        "no greeting at all": (own, b""),
+        "an empty greeting": (own, b""),
     }
     before = endless.rounds()
     for what, (keys, greeting) in tries.items():
         for role, address in (("fed", stage.listen), ("edge", stage.edge_listen)):
-            frames, status = received(role, address, keys, greeting)
-            assert not frames, what
-            assert status is not grpc.StatusCode.OK
+            got = received(role, address, keys, greeting)
+            assert isinstance(got, grpc.StatusCode), what
     endless.until_round(before + 1)
     assert endless.drop_after(before, 0) is None
+    right = received("fed", stage.listen, own, hello(MISBEHAVING, tokens[str(MISBEHAVING)]))
+    assert isinstance(right, bytes)  # so the others were refused for what they had wrong
+    assert unpack(right).message.kind == "ping"
