@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 READY_TO_DEPLOY := .venv/.ready-to-deploy
 
-.PHONY: help demo test test-all check lint types coverage bench bless clean
+.PHONY: help demo test test-all test-fleet check lint types coverage bench bless clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -32,11 +32,14 @@ demo: $(READY)  ## Train six strategies on twenty unequal devices and say who is
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
 
 test: $(READY_TO_DEPLOY)  ## Run the quick tests and require 95 % coverage of the deciding wing
-	$(PYTEST) -m "not slow" --cov --cov-report=
+	$(PYTEST) -m "not slow and not fleet" --cov --cov-report=
 	$(BIN)/coverage report --fail-under=95
 
 test-all: test  ## Run the quick tests, then the slow ones: long matrices, killed processes
 	$(PYTEST) -m slow
+
+test-fleet: $(READY_TO_DEPLOY)  ## Run the tests that start whole deployments on this machine; about ten minutes
+	$(PYTEST) -m fleet
 
 check: lint types test-all  ## Everything a change must pass
 

@@ -288,6 +288,10 @@ the columns "other thread".
 
 {speed}
 
+A small message has fixed costs beside its bytes. Packing and unpacking at both ends take 0.2 to 0.3 ms together, and
+the way from thread to thread and back 0.1 to 0.2 ms. For 1 MB, the four copies between tensors and frames take about
+0.6 ms. Tensors get memory of their own on purpose: who keeps one keeps no frame, and who writes to one harms no frame.
+
 ## Rounds
 
 The small CNN on digits, cut 2. The overhead of a round is what it takes on the wall at the fed server, less

@@ -1,4 +1,7 @@
-"""The two lanes of tests: `make test` runs the quick ones, `make test-all` the slow ones too."""
+"""The lanes of tests: `make test` runs the quick ones, `make test-all` the slow ones too.
+
+`make test-fleet` runs those that start whole deployments with Flower.
+"""
 
 from collections.abc import Sequence
 from typing import Any

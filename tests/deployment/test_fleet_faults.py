@@ -16,7 +16,7 @@ from hasfl.deployment.local import LocalDevice, LocalFleet
 from tests.deployment.field import INTERVAL, STRATEGY, Run, takes_part, until, write_scenario
 from tests.deployment.test_faults import keeping_what_is_complete, tell
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.fleet
 
 DEVICES = 3
 KILLED, AWAY = 0, 2  # devices; nothing happens to device 1

@@ -209,7 +209,7 @@ def descendants(ancestor: int) -> set[int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_everybody_is_offered_a_session_and_answers(stage: Stage) -> None:
     assert stage.answered()[0] == EVERYBODY
     assert {node.name: node.status for node in stage.fleet.control.nodes()} == {
@@ -219,14 +219,14 @@ def test_everybody_is_offered_a_session_and_answers(stage: Stage) -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_a_killed_worker_comes_back_into_the_run(stage: Stage) -> None:
     stage.kill("device-0/worker")
     until(lambda: stage.now({EDGE, 1}), 10)
     print(f"back after {until(lambda: stage.now(EVERYBODY), 120):.1f} s")  # noqa: T201
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_a_key_that_is_not_admitted_is_refused(stage: Stage) -> None:
     keys = stage.folder / "fleet" / "keys"
     add_devices(keys, devices=["stranger"])
@@ -240,7 +240,7 @@ def test_a_key_that_is_not_admitted_is_refused(stage: Stage) -> None:
     rmtree(keys / "devices" / "stranger")
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_a_killed_superlink_comes_back_and_the_run_goes_on(stage: Stage) -> None:
     before = len(stage.answered())
     process = stage.kill("superlink")
@@ -252,7 +252,7 @@ def test_a_killed_superlink_comes_back_and_the_run_goes_on(stage: Stage) -> None
     until(lambda: stage.now(EVERYBODY), 180)
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_a_killed_supernode_comes_back_while_its_worker_goes_on(stage: Stage) -> None:
     before, accepted = len(stage.answered()), acceptances(stage, "device-0")
     stage.kill("device-0/supernode")
@@ -280,7 +280,7 @@ with stage.fleet:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left(tmp_path_factory: pytest.TempPathFactory, number: signal.Signals) -> None:
     folder = Path(os.path.realpath(tmp_path_factory.mktemp("f")))

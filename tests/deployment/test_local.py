@@ -16,8 +16,6 @@ from hasfl.deployment.hosting.desks import DESKS_FOLDER
 from hasfl.reporting.locked_folder import LOCK
 from tests.runner.scenarios import rounds, write
 
-pytestmark = pytest.mark.slow
-
 SECONDS = 180.0  # for everything, on a small machine that others use too
 DEVICES = 2
 CHANGES = {"training.strategy": '"rbs+rms"', "training.interval": "5", "fleet.devices": str(DEVICES)}
@@ -72,6 +70,7 @@ def ended(process: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.slow
 def test_a_fleet_trains_and_leaves_nothing_behind(tmp_path: Path) -> None:
     write(tmp_path, CHANGES | {"stop.rounds": "10"})
     code, out, err = ended(serve(tmp_path, "--link", "200 Mbps,100 Mbps"), tmp_path)
@@ -83,6 +82,7 @@ def test_a_fleet_trains_and_leaves_nothing_behind(tmp_path: Path) -> None:
         assert folder.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.fleet
 def test_nothing_is_lost_by_ctrl_c_a_killed_app_and_a_killed_command(tmp_path: Path) -> None:
     """The run goes on three times, and ends with every round once."""
     write(tmp_path, CHANGES | {"stop.rounds": "1000000"})

@@ -80,7 +80,7 @@ def test_a_wrong_file_is_named(tmp_path: Path, written: str) -> None:
         fed(config=config)
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_three_hosts_serve_and_end_in_order(
     keys: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
