@@ -97,6 +97,7 @@ VALUES: dict[str, Any] = {
     "device": "cuda:1",
     "precision": "bfloat16",
     "report_every": 4,
+    "wire": "float32",
 }
 
 

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
+import hasfl.deployment.keys as keys_module
 from hasfl.deployment.channels import (
     EDGE,
     FED,
@@ -151,7 +152,7 @@ def test_an_old_certificate_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
     keys = tmp_path / "keys"
     make_keys(keys, devices=["a"], fed=["127.0.0.1"], edge=["127.0.0.1"])
-    monkeypatch.setattr("hasfl.deployment.keys.datetime", Past)
+    monkeypatch.setattr(keys_module, "datetime", Past)
     add_devices(keys, devices=["old"], days=10)
     with serving(keys / "fed") as (address, echo):
         assert refusal(open_channel(FED, address, keys / "devices" / "old")) == grpc.StatusCode.UNAVAILABLE

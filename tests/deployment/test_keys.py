@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+import hasfl.deployment.keys as keys_module
 from hasfl.deployment.channels import EDGE, FED, host_name
 from hasfl.deployment.keys import add_devices, admitted, make_keys
 from hasfl.errors import InputError, StorageError
@@ -214,7 +215,7 @@ def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pyt
             raise OSError(28, "No space left on device", str(path))
         path.write_bytes(content)
 
-    monkeypatch.setattr("hasfl.deployment.keys._write", full)
+    monkeypatch.setattr(keys_module, "_write", full)
     with pytest.raises(StorageError, match="No space left"):
         make_keys(tmp_path / "keys", devices=["a", "b"], fed=["f"], edge=["e"])
     assert list(tmp_path.iterdir()) == []

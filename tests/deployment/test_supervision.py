@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hasfl.deployment.hosting import supervision
 from hasfl.deployment.hosting.addresses import require_free, require_private, split_address
 from hasfl.deployment.hosting.nursery import Nursery
 from hasfl.deployment.hosting.supervision import Program, Supervisor
@@ -60,8 +61,8 @@ def test_a_killed_program_starts_again(tmp_path: Path) -> None:
 
 
 def test_pauses_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hasfl.deployment.hosting.supervision.FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("hasfl.deployment.hosting.supervision.LONGEST_PAUSE", 0.04)
+    monkeypatch.setattr(supervision, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(supervision, "LONGEST_PAUSE", 0.04)
     told: list[str] = []
     with Supervisor([program(tmp_path, "false")], told.append):
         until(lambda: len(told) >= 4)

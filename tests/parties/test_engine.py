@@ -14,6 +14,7 @@ from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.networks import LayeredModel
+from hasfl.parties.edge import judge
 from hasfl.parties.fed.engine import NetworkedEngine
 from hasfl.plan import Plan
 from hasfl.record import Evaluation
@@ -188,7 +189,7 @@ def test_evaluations_are_the_same_after_every_round(serving: Serving) -> None:
 
 
 def test_more_held_out_samples_than_fit_in_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hasfl.parties.edge.judge.AT_ONCE", 2)
+    monkeypatch.setattr(judge, "AT_ONCE", 2)
     local, parties = pair("plain", Serving())
     for engine in (local, parties):
         list(carry_out(engine, timetable(4, intervals=1)))

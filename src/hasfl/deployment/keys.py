@@ -142,6 +142,15 @@ def admitted(folder: Path) -> list[str]:
         ) from None
 
 
+def certificate_name(keys: Path) -> str:
+    """The common name in the certificate of a folder of keys."""
+    try:
+        certificate = x509.load_pem_x509_certificate((keys / CERTIFICATE_FILE).read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{keys} must hold {CERTIFICATE_FILE}, made by hasfl keys ({error})") from None
+    return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
 def _write_devices(
     folder: Path, names: Sequence[str], authority: _Authority, days: int, *, first: int
 ) -> dict[str, bytes]:

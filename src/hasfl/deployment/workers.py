@@ -4,15 +4,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
-from cryptography import x509
-from cryptography.x509.oid import NameOID
 
-from hasfl.deployment.channels import CERTIFICATE_FILE, EDGE
+from hasfl.deployment.channels import EDGE
 from hasfl.deployment.device_worker import DeviceWorker
 from hasfl.deployment.edge_worker import EdgeWorker
 from hasfl.deployment.fleet.samples import load_samples
 from hasfl.deployment.fleet.seats import DeviceSeat, EdgeSeat
 from hasfl.deployment.hosting.worker import WorkerSettings
+from hasfl.deployment.keys import certificate_name
 from hasfl.deployment.measuring.pacing import Link, SlowTo
 from hasfl.errors import InputError
 from hasfl.units import Dimension, parse_quantity
@@ -72,12 +71,3 @@ def _edge_worker(settings: WorkerSettings) -> EdgeWorker:
         hello=seat.hello,
         pace=Link.parse(settings.link) if settings.link else None,
     )
-
-
-def certificate_name(keys: Path) -> str:
-    """The common name in the certificate of a folder of keys."""
-    try:
-        certificate = x509.load_pem_x509_certificate((keys / CERTIFICATE_FILE).read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{keys} must hold {CERTIFICATE_FILE}, made by hasfl keys ({error})") from None
-    return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)

@@ -47,7 +47,11 @@ def submit(
     resume: Resume = False,
     devices: Annotated[
         int | None,
-        typer.Option(min=1, help="Begin when so many devices are connected. Default: all admitted devices."),
+        typer.Option(
+            min=1,
+            help="Train on the first so many devices; the run begins when they are connected. Default: all "
+            "admitted devices, or with --resume as many as before.",
+        ),
     ] = None,
     superlink: SuperLink = None,
     keys: KeysFolder = None,
@@ -60,7 +64,7 @@ def submit(
 
     Example: hasfl submit scenario.toml --strategy hasfl --devices 4
     """
-    from hasfl.deployment.ordering.fed_server import devices_to_wait_for, fed_server
+    from hasfl.deployment.ordering.fed_server import devices_of_run, devices_to_wait_for, fed_server
     from hasfl.deployment.ordering.requests import check_request
 
     request, asked = requested(scenario, strategy, seed, run, out)
@@ -68,7 +72,8 @@ def submit(
     if resume and not request.path.exists():
         say_nothing_to_resume(request, named=run is not None)
     with fed_server(state, superlink, keys) as control:
-        count = devices_to_wait_for(control, devices)
+        wanted = devices_of_run(state, request.path) if resume and devices is None else devices
+        count = devices_to_wait_for(control, wanted)
         train_on_fleet(control, state, request, asked, count, resume=resume, as_json=as_json)
 
 

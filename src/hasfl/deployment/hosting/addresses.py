@@ -46,7 +46,10 @@ def require_free(address: str, what: str) -> None:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
     except OSError as error:
+        reason = str(error.strerror or error).partition(" (while attempting")[
+            0
+        ]  # which says the address again
         raise InputError(
-            f"{what} cannot listen at {address} ({error.strerror or error}): give an address of this machine "
+            f"{what} cannot listen at {address} ({reason}): give an address of this machine "
             "and a port that is free"
         ) from None

@@ -1,19 +1,21 @@
 """What runs on each host: the fed server's, the edge server's, a device's."""
 
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hasfl.deployment.channels import EDGE, FED
 from hasfl.deployment.flower.processes import fed_programs, node_programs
 from hasfl.deployment.hosting.addresses import free_port, require_free, require_private, split_address
 from hasfl.deployment.hosting.orders import FedHost, write_host
 from hasfl.deployment.hosting.places import Place
 from hasfl.deployment.hosting.supervision import Program, Started, Supervisor, start_program
 from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
-from hasfl.deployment.keys import NODES_FOLDER
+from hasfl.deployment.keys import NODES_FOLDER, certificate_name
 from hasfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,8 +75,29 @@ def fed_host(
 def node_host(worker: WorkerSettings, superlink: str, tell: Tell) -> Iterator[Supervisor]:
     """Run a worker with its SuperNode and SuperExec."""
     place = Place(Path(worker.keys), Path(worker.state))
+    _require_own(worker)
     with Supervisor([worker_program(worker), *node_programs(place, superlink, free_port())], tell) as running:
         yield running
+
+
+def _require_own(worker: WorkerSettings) -> None:
+    """Refuse keys, addresses and files with which the worker could only fail again and again."""
+    name = certificate_name(Path(worker.keys))
+    wanted = "the edge server" if worker.listen else "a device"
+    if name == FED or (name == EDGE) != bool(worker.listen):
+        raise InputError(
+            f"{worker.keys} must hold the keys of {wanted}, but its certificate is that of {name}: give the "
+            "folder that hasfl keys made for this party"
+        )
+    if worker.listen:
+        split_address(worker.announce or worker.listen)
+        require_free(worker.listen, "the edge server")
+    for file in filter(None, (worker.data, worker.test)):
+        if not zipfile.is_zipfile(file):
+            raise InputError(
+                f"{file} must be an .npz file with samples x and labels y, but is another kind of file: make "
+                "it with hasfl data SCENARIO --export DIR, or with numpy.savez"
+            )
 
 
 def node_keys(fed_keys: Path) -> dict[str, Path]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hasfl.deployment.channels import EDGE
 from hasfl.deployment.flower.submission import Control, Node, Run, control
-from hasfl.deployment.hosting.orders import HOST_FILE, read_host, read_order
+from hasfl.deployment.hosting.desks import Desk
+from hasfl.deployment.hosting.orders import HOST_FILE, ORDERS_FOLDER, read_host, read_order
 from hasfl.deployment.hosting.places import LOGS_FOLDER
 from hasfl.errors import HasflError, InputError
 
@@ -42,6 +43,21 @@ def fed_server(state: Path, superlink: str | None = None, keys: Path | None = No
         yield found
 
 
+def devices_of_run(state: Path, run: Path) -> int | None:
+    """How many devices a run began with, as its last order says; None if it was not ordered here."""
+    files = sorted(
+        (state / ORDERS_FOLDER).glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True
+    )
+    for file in files:
+        try:
+            order = read_order(state, file.stem)
+        except HasflError:  # of another version
+            continue
+        if Path(order.path) == run.resolve():
+            return order.devices
+    return None
+
+
 def devices_to_wait_for(found: Control, wanted: int | None) -> int:
     """With how many devices a run begins: as many as wanted, or all that are admitted."""
     admitted = sum(node.name != EDGE for node in found.nodes())
@@ -64,10 +80,13 @@ def known_run(state: Path, run: Run) -> KnownRun:
     """A run, with what was ordered."""
     log = state.resolve() / LOGS_FOLDER / f"run-{run.number}.log"
     folder = strategy = ""
+    word = run.outcome if run.finished else run.status
     try:
         order = read_order(state, run.order)
         folder, strategy = order.path, order.strategy
+        ending = Desk(Path(order.desk)).ending() if order.desk else None
+        if word == "completed" and ending is not None and ending.stopped:  # Flower counts this as success
+            word = "stopped"
     except HasflError:  # it was ordered elsewhere, or by another version
         pass
-    word = run.outcome if run.finished else run.status
     return KnownRun(run.number, word, run.details, str(log), folder, strategy)
