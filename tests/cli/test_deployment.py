@@ -63,6 +63,27 @@ def fed(tmp_path: Path) -> Path:
     return state
 
 
+def test_a_run_is_resumed_with_as_many_devices_as_it_began_with(tmp_path: Path) -> None:
+    run, orders = tmp_path / "run", [(2, False), (3, False), (4, True)]
+    assert devices_of_run(tmp_path, run) is None
+    for age, (devices, resume) in enumerate(orders, -len(orders)):
+        order = RunOrder(scenario="s", path=str(run.resolve()), devices=devices, resume=resume)
+        written = tmp_path / ORDERS_FOLDER / f"{write_order(tmp_path, order)}.json"
+        os.utime(written, (1e9 + age, 1e9 + age))
+    assert devices_of_run(tmp_path, run) == 3
+    assert devices_of_run(tmp_path, tmp_path / "other") is None
+
+
+@pytest.mark.parametrize(("stopped", "word"), [(True, "stopped"), (False, "completed")])
+def test_a_run_that_was_stopped_is_not_called_completed(tmp_path: Path, stopped: bool, word: str) -> None:
+    desk = Desk.new(tmp_path)
+    with desk.occupied():
+        if stopped:
+            raise Interrupted("as asked")
+    name = write_order(tmp_path, RunOrder(scenario="s", path="run", desk=str(desk.folder)))
+    assert known_run(tmp_path, Run(1, "finished", "completed", "", name)).state == word
+
+
 @pytest.mark.parametrize("command", ["submit", "status"])
 def test_a_fed_server_that_is_not_there(hasfl: Hasfl, tmp_path: Path, fed: Path, command: str) -> None:
     asked = [command] if command == "status" else [command, write(tmp_path), "--strategy", "sfl"]

@@ -39,6 +39,29 @@ def test_a_party_needs_its_keys_and_a_device_its_samples(keys: Path, samples: Pa
         device(keys=keys / "devices" / "box0", data=Path("nowhere.npz"))
 
 
+def test_what_a_worker_could_only_fail_with_is_refused_before_anything_starts(
+    keys: Path, samples: Path, tmp_path: Path
+) -> None:
+    own, state = keys / "devices" / "box0", tmp_path / "state"
+    with pytest.raises(InputError, match="keys of a device, but its certificate is that of edge"):
+        device(keys=keys / "edge", data=samples, state=state)
+    with pytest.raises(InputError, match="keys of a device, but its certificate is that of fed"):
+        device(keys=keys / "fed", data=samples, state=state)
+    with pytest.raises(InputError, match="keys of the edge server, but its certificate is that of device-0"):
+        edge(keys=own, state=state)
+    with pytest.raises(InputError, match="must be host:port"):
+        edge(keys=keys / "edge", state=state, listen="nowhere")
+    with pytest.raises(InputError, match=r"cannot listen at 192\.0\.2\.1:9200 \([^()]+\): give"):
+        edge(keys=keys / "edge", state=state, listen="192.0.2.1:9200")
+    text = tmp_path / "text.npz"
+    text.write_text("no samples")
+    with pytest.raises(InputError, match="another kind of file"):
+        device(keys=own, data=text, state=state)
+    with pytest.raises(InputError, match="another kind of file"):
+        edge(keys=keys / "edge", test=text, state=state, listen=f"127.0.0.1:{free_port()}")
+    assert not state.exists()
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [("memory", "2 apples"), ("slow_to", "50 Mbps"), ("link", "fast"), ("link", "-1 Mbps")],

@@ -59,6 +59,9 @@ def main() -> NoReturn:
     except Exception as error:
         if not hasattr(error, "format_message"):  # the parser's own errors have it, whatever their class
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":  # a command is missing; the message is the help
+            typer.echo(error.format_message(), err=True)
+            sys.exit(EXIT_WRONG_USAGE)
         _fail(error.format_message(), 2)
     sys.exit(code)
 

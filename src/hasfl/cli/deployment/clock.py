@@ -55,7 +55,8 @@ def _read(path: Path) -> tuple[list[RoundRecord], tuple[str, ...]]:
     from hasfl.runner.stored_runs import stored_scenario
 
     with RunFolder.open(path) as folder:
-        records, names = folder.records(), stored_scenario(folder).draw().names
+        records, scenario = folder.records(), stored_scenario(folder)
+    names = scenario.draw().names if scenario.device else ()  # devices of a drawn fleet have no names
     if not any(record.measured for record in records):
         raise InputError(
             f"{path} must be a run on machines, but nothing was measured in it, as in every simulation: "

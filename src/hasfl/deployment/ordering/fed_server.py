@@ -44,18 +44,17 @@ def fed_server(state: Path, superlink: str | None = None, keys: Path | None = No
 
 
 def devices_of_run(state: Path, run: Path) -> int | None:
-    """How many devices a run began with, as its last order says; None if it was not ordered here."""
-    files = sorted(
-        (state / ORDERS_FOLDER).glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True
-    )
+    """How many devices a run began with, as its order says; None if it was not ordered here."""
+    files = sorted((state / ORDERS_FOLDER).glob("*.json"), key=lambda file: file.stat().st_mtime)
+    began = None
     for file in files:
         try:
             order = read_order(state, file.stem)
         except HasflError:  # of another version
             continue
-        if Path(order.path) == run.resolve():
-            return order.devices
-    return None
+        if Path(order.path) == run.resolve() and (began is None or not order.resume):
+            began = order.devices  # a folder may have been removed and the run ordered anew
+    return began
 
 
 def devices_to_wait_for(found: Control, wanted: int | None) -> int:
