@@ -1,16 +1,21 @@
 """`data --export`, `submit`, `status` and `serve local`: what they refuse, and the files that they write."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hasfl.deployment.flower.submission import Run
 from hasfl.deployment.hosting.addresses import free_port
-from hasfl.deployment.hosting.orders import FedHost, write_host
+from hasfl.deployment.hosting.desks import Desk
+from hasfl.deployment.hosting.orders import ORDERS_FOLDER, FedHost, RunOrder, write_host, write_order
 from hasfl.deployment.keys import make_keys
+from hasfl.deployment.ordering.fed_server import devices_of_run, known_run
 from hasfl.documents.scenario import read_scenario
+from hasfl.errors import Interrupted
 from hasfl.reporting.journal import Journal
 from hasfl.runner.scenarios import shared_data
 from tests.cli.conftest import Hasfl

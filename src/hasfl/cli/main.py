@@ -59,11 +59,16 @@ def main() -> NoReturn:
     except Exception as error:
         if not hasattr(error, "format_message"):  # the parser's own errors have it, whatever their class
             raise
-        if type(error).__name__ == "NoArgsIsHelpError":  # a command is missing; the message is the help
-            typer.echo(error.format_message(), err=True)
-            sys.exit(EXIT_WRONG_USAGE)
-        _fail(error.format_message(), 2)
+        _fail_to_parse(type(error).__name__, error.format_message())
     sys.exit(code)
+
+
+def _fail_to_parse(kind: str, message: str) -> NoReturn:
+    """Say what the parser says. If a command is missing, this is the help, which keeps its lines."""
+    if kind == "NoArgsIsHelpError":
+        typer.echo(message, err=True)
+        sys.exit(EXIT_WRONG_USAGE)
+    _fail(message, EXIT_WRONG_USAGE)
 
 
 def _fail(sentence: str, code: int) -> NoReturn:

@@ -19,7 +19,7 @@ from hasfl.deployment.measuring.pacing import SlowTo
 from hasfl.deployment.measuring.resources import FreeMemory, measure_flops
 from hasfl.errors import InputError
 from hasfl.parties.device.looking import DeviceLooking
-from hasfl.parties.device.party import Device, Effortful
+from hasfl.parties.device.party import Device, unhurried
 from hasfl.parties.edge.looking import EdgeLooking
 from hasfl.parties.edge.party import Edge
 from hasfl.parties.edge.store import EdgeStore
@@ -108,7 +108,7 @@ class SeatedDevice:
             computation=built.computation,
             data=data,
             profile=built.profile,
-            effort=Effortful() if slow is None else Effortful(pace=slow.step),
+            pace=unhurried if slow is None else slow.step,
             resources=lambda: {"memory": memory()},
         )
         looking = DeviceLooking(self.device)

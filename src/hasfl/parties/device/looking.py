@@ -145,8 +145,7 @@ class DeviceLooking:
                 )
 
         flops = len(x) * float(self.device.profile.forward_flops_upto[self.device.cut - 1])
-        activations, _ = self.device.effort.timed(flops, work)
-        assert activations is not None
+        activations, _ = self.device.timed(flops, work)
         return activations
 
     def _samples(self, look: Look, asked: str) -> Samples:
@@ -193,7 +192,7 @@ class DeviceLooking:
         """The gradient of the client part, from that of the activations."""
         found = Gradient()
         flops = len(done.activations) * float(self.device.profile.backward_flops_upto[self.device.cut - 1])
-        self.device.effort.timed(flops, lambda: found.extend(_client_gradient(done, question)))
+        self.device.timed(flops, lambda: found.extend(_client_gradient(done, question)))
         return found
 
 

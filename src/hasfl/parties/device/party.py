@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,21 +33,14 @@ from hasfl.state.updates import scaled, squared_norm
 SERVED = "served"  # a model beside the one in training
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Effortful:
-    """How a device takes its time: a rehearsal makes it slower, and a meter learns how fast it is."""
+Result = TypeVar("Result")
+# Makes work of so many FLOP take its time. A rehearsal waits in it; in earnest it does nothing.
+Pace = Callable[[float], AbstractContextManager[Any]]
 
-    pace: Callable[[float], AbstractContextManager[Any]] = lambda flops: nullcontext()
-    told: Callable[[float, float], None] = lambda flops, seconds: None  # FLOP, and the seconds they took
 
-    def timed(self, flops: float, work: Callable[[], Tensor | None]) -> tuple[Tensor | None, float]:
-        """What some work returns, and the seconds it took."""
-        began = time.perf_counter()
-        with self.pace(flops):
-            result = work()
-        seconds = time.perf_counter() - began
-        self.told(flops, seconds)
-        return result, seconds
+def unhurried(flops: float) -> AbstractContextManager[Any]:
+    """Work takes as long as it takes."""
+    return nullcontext()
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +62,7 @@ class Device:
     computation: Computation
     data: TrainingData
     profile: Profile
-    effort: Effortful = field(default_factory=Effortful)
+    pace: Pace = unhurried
     resources: Callable[[], Mapping[str, float]] = dict  # what the device has measured of itself
     interval: int = -1  # that has begun
     models: dict[str, list[LayerState]] = field(default_factory=dict)  # client parts, by what they are for
@@ -92,6 +85,13 @@ class Device:
             "score": self._score,
         }
         return _answered(question, {**self.edge_looks, **kinds})
+
+    def timed(self, flops: float, work: Callable[[], Result]) -> tuple[Result, float]:
+        """What some work of so many FLOP returns, and the seconds it took."""
+        began = time.perf_counter()
+        with self.pace(flops):
+            result = work()
+        return result, time.perf_counter() - began
 
     @property
     def cut(self) -> int:
@@ -138,10 +138,9 @@ class Device:
         replica = [trainable(state) for state in self.models["train"]]
         flops = b * float(self.profile.forward_flops_upto[self.cut - 1])
         device = self.index + 1
-        activations, seconds = self.effort.timed(
+        activations, seconds = self.timed(
             flops, lambda: self.computation.forward(replica, x, first=0, round=round, device=device)
         )
-        assert activations is not None
         self.under_way = UnderWay(round, replica, activations, b)
         sent = self.computation.on_the_wire(activations.detach())
         fields = {"seconds": seconds, "differentiable": activations.requires_grad}
@@ -165,7 +164,7 @@ class Device:
             if self.computation.updates.clip is None:
                 self._take_step(batch, None)
 
-        _, seconds = self.effort.timed(flops, backward)
+        _, seconds = self.timed(flops, backward)
         if self.computation.updates.clip is None:
             self.under_way = None
             return Message("done", {"seconds": seconds})
