@@ -224,7 +224,7 @@ class LogWatcher:
 
     def started(self, request: RunRequest, prepared: Prepared, last: RoundRecord | None) -> None:
         """A training begins, or goes on after the round `last`."""
-        log.info("training goes on after round %d", last.round if last else 0)
+        log.info("training begins" if last is None else f"training goes on after round {last.round}")
 
     def recorded(self, record: RoundRecord) -> None:
         """A round is over."""
