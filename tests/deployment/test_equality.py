@@ -95,7 +95,7 @@ def require_same(
     assert arrays.keys() == weights.keys()
     for name, array in arrays.items():
         np.testing.assert_allclose(
-            array, weights[name].numpy(), rtol=100 * close, atol=100 * close, err_msg=name
+            array, weights[name].numpy(), rtol=close, atol=close, err_msg=name
         )
 
 

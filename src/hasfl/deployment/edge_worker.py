@@ -85,26 +85,33 @@ class _Asked:
     def __init__(self, party: EdgeParty, devices: PartyServer) -> None:
         self._party = party
         self._devices = devices
+        self._allowed: frozenset[int] = frozenset()  # devices that may connect
         self._expected: frozenset[int] = frozenset()  # devices that had no time to connect yet
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
-        if question.kind != BEGIN and self._expected:
-            self._devices.wait_until_present(self._expected, CONNECTING_SECONDS)
+        if question.kind != BEGIN:
+            self._wait_for(self._expected | _named(question, self._allowed))
             self._expected = frozenset()
         if question.kind != BEGIN or "tokens" not in question.fields:
             return self._party.from_fed(question)
         tokens = _tokens(question)
         answer = self._party.from_fed(question)
         self._devices.allow_only(tokens)
-        self._expected = _expected(question, tokens)
+        self._allowed = frozenset(tokens)
+        self._expected = _named(question, self._allowed) if "cuts" in question.fields else self._allowed
         return answer
 
+    def _wait_for(self, devices: frozenset[int]) -> None:
+        """Give devices time to connect; a device may say that it is connected before it is let in here."""
+        if devices:
+            self._devices.wait_until_present(devices, CONNECTING_SECONDS)
 
-def _expected(question: Message, tokens: Mapping[int, str]) -> frozenset[int]:
-    """The devices that take part; others may connect too, but only when they judge a model."""
+
+def _named(question: Message, allowed: frozenset[int]) -> frozenset[int]:
+    """The devices that a question gives a cut: those that take part, or that judge a model."""
     cuts = question.fields.get("cuts")
-    return frozenset(device for device in tokens if not isinstance(cuts, Mapping) or str(device) in cuts)
+    return frozenset(device for device in allowed if isinstance(cuts, Mapping) and str(device) in cuts)
 
 
 def _tokens(question: Message) -> dict[int, str]:
