@@ -94,9 +94,7 @@ def require_same(
     weights = made.model()
     assert arrays.keys() == weights.keys()
     for name, array in arrays.items():
-        np.testing.assert_allclose(
-            array, weights[name].numpy(), rtol=close, atol=close, err_msg=name
-        )
+        np.testing.assert_allclose(array, weights[name].numpy(), rtol=close, atol=close, err_msg=name)
 
 
 # In float64, sums of some hundred products in another order differ by 1e3 · 1e-16 in a round; nine rounds
