@@ -1,4 +1,4 @@
-"""What runs on each host: the fed server's, the edge server's, a device's."""
+"""The programs that run on the host of the fed server, of the edge server and of a device."""
 
 import time
 import zipfile

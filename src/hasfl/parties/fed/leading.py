@@ -110,7 +110,7 @@ class Leading:
     def begin(
         self, order: Order, shared: list[LayerState], running: RunningMean, *, finished: int, depth: int
     ) -> None:
-        """Give everybody the layers that the plan gives him. The edge server expects devices then.
+        """Send each party its layers of the new interval. The edge server gets the tokens of devices first.
 
         `shared` holds the layers that the fed server has, and `running` their running mean. Both are cut or
         extended to the private layers of the interval.
