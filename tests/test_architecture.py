@@ -44,18 +44,23 @@ MAY_IMPORT = {
     "forecasting": HALL | {"theory"},
     "training": HALL | {"theory", "readings", "forecasting"},
     "reporting": HALL | {"theory"},
+    "pages": HALL | {"theory", "reporting"},
     "parties": HALL
     | {"state", "together", "serving", "engines", "readings", "networks", "data"}
     | {"training", "reporting"},  # protocols of the loop; files that a crash leaves whole
     **dict.fromkeys(HALL, HALL),
     **dict.fromkeys(GROUND, GROUND),
 }
-FREE = {"__init__", "__main__", "runner", "runs", "deployment", "cli"}  # may import every room
-LATER = {  # but not these
-    "runner": {"runs", "deployment", "cli"},
-    "runs": {"deployment", "cli"},
-    "deployment": {"cli"},
-}
+LAST = (
+    "runner",
+    "runs",
+    "experiments",
+    "deployment",
+    "installation",
+    "cli",
+)  # may import all rooms before them
+FREE = {"__init__", "__main__", *LAST}
+LATER = {room: set(LAST[position + 1 :]) for position, room in enumerate(LAST)}
 TORCH = {
     "networks",
     "data",
@@ -69,6 +74,7 @@ TORCH = {
     "runner",
     "runs",
     "deployment",
+    "installation",
 }
 PYDANTIC = {"documents"}  # rooms that import documents get it from there
 MOST_FILES = 9  # in a folder, so that a reader can take them in at a glance

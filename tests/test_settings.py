@@ -93,6 +93,7 @@ VALUES: dict[str, Any] = {
     "serve": "last",
     "calibrate": True,
     "keep": "best",
+    "score_last": False,
     "engine": "reference",
     "device": "cuda:1",
     "precision": "bfloat16",
@@ -102,9 +103,10 @@ VALUES: dict[str, Any] = {
 
 
 STEPS = {"schedule": "step", "schedule_rounds": None, "step_every": 6, "step_factor": 0.5}
+SCORED = {"serve": "mean", "score_last": True, "evaluate_every": 9}
 
 
-@pytest.mark.parametrize("changes", [{}, STEPS], ids=["cosine", "step"])
+@pytest.mark.parametrize("changes", [{}, STEPS | SCORED], ids=["cosine", "step"])
 def test_whatever_is_set_arrives(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert set(VALUES | STEPS) == names(TrainingSection) - OF_A_FILE
     given = {name: value for name, value in (VALUES | changes).items() if value is not None}

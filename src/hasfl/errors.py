@@ -11,6 +11,7 @@
     │   └── MissingName         a name of the package that needs such a part; an AttributeError too
     ├── StorageError            a file or folder cannot be written; exits with 1
     ├── Diverged                the loss is no longer a finite number; exits with 1
+    ├── RunsMissing             some of several runs did not finish; exits with 1
     └── Interrupted             the user stopped the training; exits with 130
         └── Terminated          another program stopped it, as schedulers of clusters do; exits with 143
 
@@ -79,6 +80,12 @@ class StorageError(HasflError):
 
 class Diverged(HasflError):
     """The loss is no longer a finite number."""
+
+    exit_code = EXIT_FAILURE
+
+
+class RunsMissing(HasflError):
+    """Some of several runs did not finish, because their processes were ended or their losses diverged."""
 
     exit_code = EXIT_FAILURE
 

@@ -74,6 +74,7 @@ class Evaluation:
     held_out_loss: float | None = None
     mean_device_accuracy: float | None = None  # over devices, each on its own held-out samples
     worst_device_accuracy: float | None = None
+    last_accuracy: float | None = None  # of the last model on the test set, where it is scored too
     kept: bool = True  # whether this model is handed out, unless that of a later evaluation is
 
 
@@ -102,6 +103,7 @@ class RoundRecord:
     held_out_loss: float | None = None
     mean_device_accuracy: float | None = None  # over devices, each on its own held-out samples
     worst_device_accuracy: float | None = None
+    last_accuracy: float | None = None  # of the last model on the test set, where it is scored too
     kept: bool = False  # whether this round's model is handed out, unless that of a later evaluation is
     constants: Mapping[str, Any] | None = (
         None  # of the law of rounds, if they were read at the end of the round
@@ -117,6 +119,8 @@ class RoundRecord:
     def as_json(self) -> dict[str, Any]:
         """The record as plain numbers and lists, as `rounds.jsonl` holds it."""
         row = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "plan"}
+        if self.last_accuracy is None:
+            del row["last_accuracy"]
         if self.measured is None:
             del row["measured"]
         else:

@@ -151,7 +151,7 @@ def _require_longer_than_its_warm_up(rounds: int, warm_up: int) -> None:
 class Planning:
     """What plans rest on, and whether they may change."""
 
-    constants: Literal["measured", "paper"] | None = None  # None: measured, unless there is a target
+    constants: Literal["measured", "paper"] | None = None  # None: `Settings.kind_for` chooses
     target: float | None = None  # ε, with the paper's constants; None: twice the floor of the bound
     plans: Literal["over time", "stay"] = "over time"  # stay: kept after the first reading
 
@@ -168,11 +168,16 @@ class Serving:
     serve: Literal["mean", "last"] = "mean"  # a running mean of the aggregated models, or the last one
     calibrate: bool | None = None  # measure batch norms anew; None: where the mean is served
     keep: Literal["final", "best"] = "final"  # which served model is handed out
+    score_last: bool = False  # test the last model beside the served mean, for reports
 
     def __post_init__(self) -> None:
         if self.calibrate not in (None, True, False):
             raise InputError(f"calibrate must be true or false, got {self.calibrate!r}")
+        if self.score_last not in (True, False):
+            raise InputError(f"score_last must be true or false, got {self.score_last!r}")
         _require_choices(self, Serving)
+        if self.score_last and not self.averages:
+            raise InputError(f"score_last has no effect with serve = {self.serve!r}: leave it out")
 
     @property
     def keeps_best(self) -> bool:
@@ -261,6 +266,11 @@ class Settings(Recipe):
         if self.known_constants is not None:
             return self.known_constants.kind
         return self.planning.constants or ("measured" if self.planning.target is None else "paper")
+
+    def kind_for(self, *, of_the_paper: bool) -> str:
+        """`kind_of_constants`, but a strategy of the paper has the paper's unless measured ones are given."""
+        given = self.known_constants is not None or self.planning.constants is not None
+        return "paper" if of_the_paper and not given else self.kind_of_constants
 
     def _check_kinds(self) -> None:
         kinds = {

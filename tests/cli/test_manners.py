@@ -14,7 +14,7 @@ from tests.cli.conftest import Hasfl
 from tests.lanes import quick_then_slow
 from tests.runner.scenarios import files, rounds, write
 
-HERE = ("plan", "profile", "data", "train", "compare", "runs", "show", "export")
+HERE = ("plan", "profile", "data", "train", "compare", "runs", "show", "export", "report", "doctor")
 COMMANDS = (*HERE, "keys", "serve", "submit", "status", "clock")
 QUICK = {"training.strategy": '"sfl"'}
 

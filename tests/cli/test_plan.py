@@ -256,7 +256,8 @@ def test_verbs_and_options_are_few(hasfl: Hasfl) -> None:
     from hasfl.cli.main import app
 
     verbs = dict(get_command(app).commands)  # type: ignore[attr-defined]
-    here = {"plan", "profile", "data", "train", "compare", "runs", "show", "export"}
+    here = {"plan", "profile", "data", "train", "compare", "runs", "show", "export", "report", "doctor"}
+    here |= {"reproduce"}
     assert set(verbs) == here | {"keys", "serve", "submit", "status", "clock"}  # these are for real machines
     parties = dict(verbs.pop("serve").commands)
     assert set(parties) == {"fed", "edge", "device", "local"}
@@ -355,8 +356,12 @@ def test_constants_measured_in_training(hasfl: Hasfl, tmp_path: Path) -> None:
     assert printed["rounds"] == pytest.approx(500 * (1 + 20 * inverse * private))
     shown = hasfl("plan", path, "--batch", 10, "--cut", 2).out
     assert "rounds 1,600 = 500 with infinitely large batches + 200.0% for noise + 20.0% for private" in shown
-    refused = hasfl("plan", path, "--solver", "bcd")
-    assert (refused.code, "expected the paper's constants" in refused.err) == (2, True)
+    papers = json.loads(hasfl("plan", path, "--solver", "bcd", "--json").out)
+    assert (papers["status"], papers["lower_bound"], "C1" in papers["margins"]) == ("settled", None, False)
+    assert papers["path"][0] > papers["objective"] >= printed["lower_bound"]
+    private = 1 + 0.05 * max(papers["cuts"])
+    inverse = np.mean([1 / b for b in papers["batch_sizes"]])
+    assert papers["rounds"] == pytest.approx(500 * (1 + 20 * inverse * private))
 
 
 @pytest.mark.parametrize("changes", [{}, {"constants": MEASURED, "target": ...}], ids=["paper", "measured"])

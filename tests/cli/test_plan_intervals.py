@@ -184,10 +184,17 @@ def test_algorithm_2_has_a_plan_for_each_interval_and_proves_nothing(hasfl: Hasf
     assert found["objective"] == min(each["objective"] for each in tried.values())
 
 
+def test_algorithm_2_chooses_the_interval_with_measured_constants_too(hasfl: Hasfl, tmp_path: Path) -> None:
+    path = problem(tmp_path, "measured")
+    found, exact = (printed(hasfl, path, "--interval", "5,8", *more) for more in (("--solver", "bcd"), ()))
+    assert found["other_intervals_save_at_most"] is None
+    least = {each["interval"]: each["lower_bound"] for each in exact["intervals"]}
+    assert all(each["objective"] >= least[each["interval"]] for each in found["intervals"])
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--solver", "bcd"), "expected the paper's constants (smoothness, initial_gap"),
         (("--solver", "bcd", "--batch", 8), "solver bcd finds batch sizes and cuts together"),
         (("--solver", "best"), "solver must be exact or bcd, got 'best'"),
     ],

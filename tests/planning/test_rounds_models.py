@@ -211,7 +211,7 @@ def test_laws_of_the_optimum() -> None:
     assert checked >= 30
 
 
-def test_the_papers_solver_wants_the_papers_constants() -> None:
+def test_each_law_wants_its_own_constants() -> None:
     with pytest.raises(InputError, match="expected the paper's constants"):
         alternate(tiny(1))
     with pytest.raises(InputError, match="expected constants measured in training"):

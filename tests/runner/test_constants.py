@@ -6,11 +6,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hasfl.cli.training_view import TrainingView
 from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.errors import InputError
+from hasfl.planning.paper.touching import algorithm_2
 from hasfl.readings import sources
 from hasfl.record import RoundRecord
 from hasfl.settings import Settings
@@ -49,6 +51,7 @@ def run(
             for changes, kind in (
                 ({"training.constants": '"measured"', "training.strategy": '"habs+cut=2"'}, "measured"),
                 ({"training.strategy": '"hasfl-bcd"'}, "paper"),
+                ({"training.strategy": '"hasfl-bcd"', "training.constants": '"measured"'}, "measured"),
                 ({"training.target": "1000.0"}, "paper"),
                 ({"training.strategy": '"rbs+rhams"'}, "none"),
             )
@@ -190,7 +193,22 @@ CONSTANTS = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=[1.0], m
     ids=str,
 )
 def test_which_constants_are_meant(given: dict[str, Any], kind: str) -> None:
-    assert Settings(**grouped(given)).kind_of_constants == kind
+    settings = Settings(**grouped(given))
+    assert settings.kind_of_constants == settings.kind_for(of_the_paper=False) == kind
+    assert settings.kind_for(of_the_paper=True) == (kind if given else "paper")
+
+
+def test_algorithm_2_plans_with_measured_constants_if_they_are_asked_for() -> None:
+    """The first plan rests on the guess, and the plan after a reading on what was read."""
+    fleet = unequal_fleet()
+    training = simulation("hasfl-bcd", fleet, rounds=9, constants="measured").training
+    guessed = training.observer.problem(1, np.arange(len(fleet)))
+    records = list(training.rounds())
+    assert isinstance(guessed.constants, MeasuredConstants)
+    assert records[0].plan == algorithm_2(guessed).plan
+    read = [record.constants for record in records if record.constants]
+    assert len(read) == 3
+    assert all("noise" in constants for constants in read)
 
 
 @pytest.mark.parametrize(

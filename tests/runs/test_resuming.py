@@ -149,6 +149,7 @@ OTHERWISE: dict[str, tuple[str, str]] = {
     "model": ('model.norm = "group"', "model.norm was left out, now 'group'"),
     "devices": ("fleet.devices = 3", "fleet.devices was 20, now 3"),
     "engine": ('training.engine = "reference"', "training.engine was 'simulated', now 'reference'"),
+    "constants": ('training.constants = "paper"', "training.constants was 'measured', now 'paper'"),
     "what is held out": ("stop.rounds = 9", "data.held_out was 0.1, now 0.0"),
 }
 
@@ -192,6 +193,12 @@ def test_the_same_scenario_written_otherwise_is_no_difference() -> None:
     other = parsed('[[device]]\nflops = 2e9\nname = "a"\nup_rate = "1 MB/s"\ndown_rate = "1 Mbps"\n')
     assert differences(first, again) == []
     assert differences(first, other) == ["device[0].flops was 1000000000.0, now 2000000000.0"]
+    papers, same, others = (
+        parsed(f'[training]\nstrategy = "hasfl-bcd"\n{constants}')
+        for constants in ("", 'constants = "paper"', 'constants = "measured"')
+    )
+    assert differences(papers, same) == []
+    assert differences(papers, others) == ["training.constants was 'paper', now 'measured'"]
     one, two = (parsed(f'constants.from = "{run}"') for run in ("one", "two"))
     assert differences(one, two) == ["constants.from was 'one', now 'two'"]
 

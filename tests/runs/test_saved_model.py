@@ -136,9 +136,8 @@ def test_what_cannot_be_exported_says_why(
     run = train(hasfl, tmp_path, model__name=f'"{own}:stubborn"')
     before = files(tmp_path)
     state = "state-dict"
-    assert "--to must be one of state-dict, onnx, torch-export, got 'gif'" in sentence(
-        hasfl("export", run, "--to", "gif")
-    )
+    known = "state-dict, onnx, torch-export, tensorboard, mlflow, trace"
+    assert f"--to must be one of {known}, got 'gif'" in sentence(hasfl("export", run, "--to", "gif"))
     nowhere = sentence(hasfl("export", tmp_path / "runs" / "typo", "--to", state))
     assert "must be the folder of a run, but is not there" in nowhere
     assert "torch cannot export Stubborn for all batch sizes" in sentence(

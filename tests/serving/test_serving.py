@@ -11,6 +11,7 @@ from torch import nn
 
 from hasfl.data import Dataset
 from hasfl.engines.local import LocalEngine
+from hasfl.errors import InputError
 from hasfl.goal import Goal
 from hasfl.networks import LayeredModel
 from hasfl.record import RoundRecord
@@ -217,6 +218,32 @@ def test_plans_losses_and_weights_do_not_depend_on_the_served_model(engine: str)
         records.append(one)
     assert sum(record.constants is not None for record in records) >= 2, "nothing was read"
     assert len({record.plan for record in records}) > 3, "plans never changed"
+
+
+@pytest.mark.parametrize("engine", ["simulated", "reference"])
+def test_the_last_model_is_scored_as_where_it_is_served(engine: str) -> None:
+    """… and scoring it changes nothing else. Data with held-out samples and without."""
+    for held_out in (0.0, 0.2):
+        options: dict[str, Any] = {
+            "model": noisy_model(), "rounds": 14, "engine": engine, "evaluate_every": 4, "held_out": held_out,
+        }  # fmt: skip
+        scored, plain, last = (
+            list(simulation("rbs+rms", **options, **serving))
+            for serving in ({"score_last": True}, {}, {"serve": "last"})
+        )
+        assert [each.last_accuracy for each in scored] == [each.accuracy for each in last]
+        assert any(each.last_accuracy != each.accuracy for each in scored), "the mean is another model"
+        for one, other in zip(scored, plain, strict=True):
+            assert "last_accuracy" not in other.as_json()
+            assert replace(one, last_accuracy=None).as_json() == other.as_json()
+            assert RoundRecord.from_json(one.as_json()).last_accuracy == one.last_accuracy
+
+
+def test_scoring_the_last_model_is_refused_where_it_is_served() -> None:
+    with pytest.raises(InputError, match="score_last has no effect with serve = 'last': leave it out"):
+        Serving(serve="last", score_last=True)
+    with pytest.raises(InputError, match="score_last must be true or false, got 'yes'"):
+        Serving(score_last="yes")
 
 
 def learnable(permuted: bool) -> Dataset:

@@ -12,6 +12,7 @@ from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_plan
 from hasfl.planning.paper.alternate import alternate
+from hasfl.planning.paper.touching import algorithm_2
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.planning.verify import faults
 from hasfl.strategies.batch_rules import GAP, FixedBatch, habs, largest_batches, random_batches
@@ -20,6 +21,7 @@ from hasfl.strategies.cut_rules import fixed_cut, hams, random_cuts, resource_aw
 from hasfl.strategies.situation import Situation
 from hasfl.theory.objective import evaluate, margins
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT
+from tests.planning.random_problems import measured
 from tests.strategies.situations import hopeless, only, pair, random_situation, roomy, situation
 
 SEEDS = st.integers(0, 10_000)
@@ -120,6 +122,8 @@ def test_together_is_the_planner_of_that_name() -> None:
     now = random_situation(7)
     assert strategy("hasfl").plan(now) == best_plan(now.problem).plan
     assert strategy("hasfl-bcd").plan(now) == alternate(now.problem).plan
+    now = situation(measured(roomy(7), 7))
+    assert strategy("hasfl-bcd").plan(now) == algorithm_2(now.problem).plan
 
 
 def test_pairs_ask_the_independent_rule_first() -> None:

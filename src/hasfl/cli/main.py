@@ -16,7 +16,11 @@ from hasfl.cli.deployment.local import local
 from hasfl.cli.deployment.serve import serve
 from hasfl.cli.deployment.submit import status, submit
 from hasfl.cli.plans.command import plan
-from hasfl.cli.runs import export, runs, show
+from hasfl.cli.records.doctor import doctor
+from hasfl.cli.records.export import export
+from hasfl.cli.records.runs import runs, show
+from hasfl.cli.report import report
+from hasfl.cli.reproduce import reproduce
 from hasfl.cli.training import AsJson, compare, data, train
 from hasfl.errors import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, HasflError, InputError
 
@@ -40,7 +44,7 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters still gets the table
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="hasfl")
         sys.stdout.flush()
         if code == EXIT_INTERRUPTED:  # what the parser makes of Ctrl-C
             _fail("interrupted", EXIT_INTERRUPTED)
@@ -122,7 +126,10 @@ def profile(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what each layer of a model costs for one sample."""
+    """Show what each layer of a model costs for one sample.
+
+    Example: hasfl profile resnet18 --classes 10
+    """
     from hasfl.documents.document import checked
     from hasfl.documents.profile_file import ProfileFile
     from hasfl.documents.scenario import ModelSection
@@ -136,7 +143,7 @@ def profile(
     if as_json:
         typer.echo(table.model_dump_json())
     else:
-        from hasfl.cli.profile_view import show_profile
+        from hasfl.cli.plans.profile_view import show_profile
 
         show_profile(table)
 
@@ -149,7 +156,22 @@ def _shape(text: str | None) -> list[int] | None:
     return [int(size) for size in text.split("x")]
 
 
-for verb in (plan, data, train, compare, runs, show, clock, export, keys, submit, status):
+for verb in (
+    plan,
+    data,
+    train,
+    compare,
+    reproduce,
+    runs,
+    show,
+    report,
+    clock,
+    export,
+    doctor,
+    keys,
+    submit,
+    status,
+):
     app.command()(verb)
 serve.command()(local)
 app.add_typer(serve, name="serve")

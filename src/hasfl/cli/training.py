@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hasfl.cli.records.completion import strategy_names
 from hasfl.errors import InputError, naming
 
 if TYPE_CHECKING:
@@ -26,6 +27,15 @@ Device = Annotated[
         help="The processor that trains, as cpu, cuda or cuda:1, instead of the scenario's training.device."
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        help="Train several runs at the same time: local:N in N processes of this machine, slurm as jobs of "
+        "a cluster, with options as slurm:partition=gpu,time=60,gpus=1. Default: one after the other.",
+        metavar="PLACE",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 # A comma is inside a name if an option such as cut=2 follows, but not a pair such as b=4+cut=2.
 BETWEEN_NAMES = r";|,(?!\s*(?:b|cut)=[^+,;]*(?:[,;]|$))"
@@ -35,7 +45,10 @@ PAPER = "hasfl,rbs+hams,habs+rms,rbs+rms,rbs+rhams"
 def train(
     scenario: ScenarioFile,
     strategy: Annotated[
-        str | None, typer.Option(help="A strategy instead of the scenario's training.strategy.")
+        str | None,
+        typer.Option(
+            help="A strategy instead of the scenario's training.strategy.", autocompletion=strategy_names
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="A seed instead of the scenario's seed.")] = None,
     run: Annotated[
@@ -66,6 +79,8 @@ def train(
     """Train a model over a fleet in virtual time.
 
     A run is a folder with the scenario, a record of every round, a checkpoint, the model and the result.
+
+    Example: hasfl train scenario.toml --strategy hasfl
     """
     wait_politely()
     from hasfl.cli.training_view import TrainingView, show_outcome
@@ -126,7 +141,8 @@ def compare(
         str,
         typer.Option(
             help="Names of strategies, with commas or semicolons between them, as hasfl,sfl:b=16,cut=2,fl. "
-            "A comma before b= or cut= belongs to the name."
+            "A comma before b= or cut= belongs to the name.",
+            autocompletion=strategy_names,
         ),
     ] = PAPER,
     seeds: Annotated[str | None, typer.Option(help="Seeds, as 0,1,2. Default: the scenario's seed.")] = None,
@@ -139,12 +155,15 @@ def compare(
         ),
     ] = None,
     device: Device = None,
+    on: On = None,
     as_json: AsJson = False,
 ) -> None:
     """Train several strategies and compare accuracies and times.
 
     If the scenario has a stop.accuracy, the times to this accuracy are compared. Otherwise the converged
     accuracies and times are compared. Finished runs are used again, and stopped runs are resumed.
+
+    Example: hasfl compare scenario.toml --strategies hasfl,sfl,fl
     """
     wait_politely()
     from hasfl.cli.training_view import TrainingView
@@ -157,11 +176,11 @@ def compare(
     if picture is not None:
         require_drawable(drawn)
     asked = read_scenario(scenario)
-    names, chosen = _names(strategies), [asked.seed] if seeds is None else _seeds(seeds)
+    names, chosen = _names(strategies), [asked.seed] if seeds is None else seeds_of(seeds)
     with TrainingView(runs=len(names) * len(chosen)) as view:
         from hasfl.runs.comparison import compare as contests_of  # brings torch
 
-        contests = contests_of(scenario, out, names, chosen, view, device=device)
+        contests = contests_of(scenario, out, names, chosen, view, device=device, on=on)
     if asked.stop.accuracy is None:
         _tell_convergence(contests, drawn, as_json=as_json)
     else:
@@ -288,7 +307,8 @@ def _names(text: str) -> Sequence[str]:
     return names
 
 
-def _seeds(text: str) -> list[int]:
+def seeds_of(text: str) -> list[int]:
+    """Seeds with commas between."""
     parts = text.split(",")
     if not all(part.strip().isdecimal() and len(part) <= 9 for part in parts):
         raise InputError(f"--seeds must be whole numbers with commas between, as 0,1,2; got {text!r}")

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from hasfl.cli.elsewhere_view import PLAIN_SECONDS, ElsewhereView
 from hasfl.cli.plans.outlook import ALL, VERY_ROOMY, Announcements, Outlook
 from hasfl.cli.plans.story import Course, PlanStory
 from hasfl.cli.tables import titled
@@ -24,12 +25,12 @@ from hasfl.units import BITS_PER_BYTE, format_seconds, format_size
 
 if TYPE_CHECKING:
     from hasfl.runs.dry_run import Forecast
+    from hasfl.runs.places.watching import News
     from hasfl.runs.request import RunRequest
     from hasfl.runs.run import Prepared
 
 WIDE = 100  # columns of a terminal that has room for a bar, and for which of several runs it is
 LEFT = "left"  # the last word of a live line that ends in the time left
-PLAIN_SECONDS = 60.0  # of wall time between two lines where the output is no terminal; chosen by hand
 
 
 class TimeLeft(TimeRemainingColumn):
@@ -72,6 +73,7 @@ class TrainingView:
         self.too_short = False  # whether it was told that a training is too short for a forecast
         self.story: PlanStory | None = None  # of the training that runs
         self.told = time.monotonic()  # when a line was last printed
+        self.elsewhere: ElsewhereView | None = None  # of runs in other processes
 
     def __enter__(self) -> "TrainingView":
         self.progress.start()
@@ -172,6 +174,13 @@ class TrainingView:
         if forecasts and not self.announcements.forecasts and not self.too_short:
             self.too_short = True
             self._say(f"{self.label}{_too_short(self.judged)}")
+
+    def news(self, news: "News") -> None:
+        """Something has changed for a run in another process."""
+        if self.elsewhere is None:
+            self.progress.remove_task(self.task)
+            self.elsewhere = ElsewhereView(self.progress, self._say, self.runs)
+        self.elsewhere.show(news)
 
     def _called(self, request: "RunRequest") -> str:
         return f"{self._of_all()}{request.strategy}, seed {request.seed}"

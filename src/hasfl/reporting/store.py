@@ -208,6 +208,10 @@ class RunFolder:
         """The settings that the command line chose when the run was begun or last continued."""
         return _read_json(self.path / SETTINGS)
 
+    def environment(self) -> dict[str, Any]:
+        """The commit, the versions and the hardware that the run was begun with."""
+        return _read_json(self.path / ENVIRONMENT)
+
 
 def _read(path: Path) -> str:
     try:

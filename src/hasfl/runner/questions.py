@@ -207,7 +207,7 @@ def solve(
     if solver == "bcd":
         if batch_sizes is not None or cuts is not None:
             raise InputError("solver bcd finds batch sizes and cuts together: give both or neither of them")
-        return _alternate(problem, time_limit)
+        return _algorithm_2(problem, time_limit)
     if batch_sizes is not None:
         return best_cuts(problem, batch_sizes, gap=gap, time_limit=time_limit, start=start)
     if cuts is not None:
@@ -215,7 +215,7 @@ def solve(
     return best_plan(problem, gap=gap, time_limit=time_limit, start=start)
 
 
-def _alternate(problem: Problem, time_limit: float) -> PlanReport:
-    from hasfl.planning.paper.alternate import alternate  # brings SciPy, which takes half a second to import
+def _algorithm_2(problem: Problem, time_limit: float) -> PlanReport:
+    from hasfl.planning.paper.touching import algorithm_2  # brings SciPy: half a second to import
 
-    return alternate(problem, time_limit=time_limit)
+    return algorithm_2(problem, time_limit=time_limit)

@@ -271,5 +271,5 @@ def _require_a_guess(path: Path, scenario: Scenario, folder: Path, rounds: int) 
         )
     if not rounds:
         raise InputError(f"{path} has no rounds yet: train longer")
-    if chosen.of_the_paper or scenario.settings().kind_of_constants == "paper":
+    if scenario.settings().kind_for(of_the_paper=chosen.of_the_paper) == "paper":
         raise InputError(f"{path} estimated no constants in its {rounds} rounds: train longer")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hasfl.documents.scenario import Scenario
-from hasfl.errors import InputError, Interrupted
+from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
@@ -13,9 +13,10 @@ from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.model_costs import costs_of
 from hasfl.runner.scenarios import world_of
+from hasfl.runs.places.places import nothing_more, place_of
+from hasfl.runs.places.watching import PlaceWatcher
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import require_same
-from hasfl.runs.run import Watcher, carry_out
 from hasfl.strategies.catalogue import strategy
 from hasfl.theory.latency import SplitTrainingLatency
 from hasfl.theory.paradigms import Paradigm
@@ -71,11 +72,16 @@ def compare(
     runs: Path,
     strategies: Sequence[str],
     seeds: Sequence[int],
-    watcher: Watcher,
+    watcher: PlaceWatcher,
     *,
     device: str | None = None,
+    on: str | None = None,
 ) -> list[Contest]:
-    """Train every strategy with every seed. Finished runs are used again, stopped ones are resumed."""
+    """Train every strategy with every seed. Finished runs are used again, stopped ones are resumed.
+
+    `on` names the place that trains, as the option --on does; see `place_of`.
+    """
+    place = place_of(on)
     requests = [
         RunRequest.of(scenario_file, runs, strategy_name=name, seed=seed, device=device)
         for seed in seeds
@@ -88,11 +94,7 @@ def compare(
         if request.path.exists():
             with RunFolder.open(request.path) as folder:
                 require_same(folder, request)
-    try:
-        for request in requests:
-            carry_out(request, watcher, resume=True)
-    except Interrupted as stop:
-        raise type(stop)("interrupted; the same command continues from there") from None
+    place.carry_out(requests, nothing_more, watcher)
     return [_contest(seed, [request for request in requests if request.seed == seed]) for seed in seeds]
 
 

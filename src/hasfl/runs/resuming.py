@@ -15,6 +15,7 @@ from hasfl.record import RoundRecord
 from hasfl.reporting.store import CHECKPOINT, RunFolder
 from hasfl.runner.stored_runs import stored_scenario
 from hasfl.runs.request import RunRequest
+from hasfl.strategies.catalogue import is_of_the_paper
 from hasfl.training.checkpoint import restore
 from hasfl.training.loop import Training
 
@@ -57,7 +58,7 @@ def resolved(scenario: Scenario) -> Mapping[str, Any]:
         "data.held_out": settings.held_out_share,
         "training.evaluate_every": None if every == training.interval else every,
         "training.calibrate": settings.serving.calibrates,
-        "training.constants": settings.kind_of_constants,
+        "training.constants": settings.kind_for(of_the_paper=is_of_the_paper(training.strategy)),
     }
     if training.schedule == "cosine":
         values["training.schedule_rounds"] = settings.rates.length

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from hasfl.errors import HasflError, InputError, MissingExtra, ModelError
 from hasfl.reporting.replacing import replace_file
-from hasfl.reporting.store import MODEL, OWN_FILES, RESULT, RunFolder
+from hasfl.reporting.store import MODEL, RESULT, RunFolder
 from hasfl.runner.scenarios import module_of
-from hasfl.runner.stored_runs import is_run, scenario_folder, stored_scenario
+from hasfl.runner.stored_runs import scenario_folder, stored_scenario
+from hasfl.runs.exports import RECORD_FORMATS
+from hasfl.runs.exports.targets import refuse_files_of_runs
 
 ONNX_PACKAGES = ("onnx", "onnxscript")  # which torch needs to write the format
 MODEL_INPUT = "model_input"  # the key of a result that says which samples the model takes
@@ -31,27 +33,17 @@ def export_model(run: Path, form: str, file: Path | None = None) -> Path:
     The written model takes batches of any size. `file` is by default a file in the run's folder.
     """
     if form not in FORMATS:
-        raise InputError(f"--to must be one of {', '.join(FORMATS)}, got {form!r}")
+        raise InputError(f"--to must be one of {', '.join((*FORMATS, *RECORD_FORMATS))}, got {form!r}")
     suffix, write = FORMATS[form]
     folder = RunFolder.open(run)
     missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if form == "onnx" and missing:
         raise MissingExtra(f"writing ONNX needs {' and '.join(missing)}: pip install 'hasfl[export]'")
     target = file or run / f"model{suffix}"
-    _refuse_files_of_runs(target)
+    refuse_files_of_runs(target)
     weights = saved_weights(folder)
     replace_file(target, lambda path: write(folder, weights, path), advice="the run itself is unchanged")
     return target
-
-
-def _refuse_files_of_runs(target: Path) -> None:
-    """Refuse to write over a file that a run needs, be it this run or another one."""
-    place = target.resolve()
-    if place.name in OWN_FILES and is_run(place.parent):
-        raise InputError(
-            f"--out must be a file of its own, but {target} is the {place.name} of the run {place.parent}: "
-            "choose another name"
-        )
 
 
 def saved_weights(run: RunFolder) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import GAP as FIRST_GAP
 from hasfl.planning.exact.planner import best_plan
-from hasfl.planning.paper.alternate import alternate
+from hasfl.planning.paper.touching import algorithm_2
 from hasfl.strategies.batch_rules import GAP, FixedBatch, habs, random_batches
 from hasfl.strategies.cut_rules import (
     fixed_cut,
@@ -43,7 +43,7 @@ def _hasfl(situation: Situation) -> Plan:
 
 
 def _algorithm_2(situation: Situation) -> Plan:
-    return alternate(situation.problem).plan
+    return algorithm_2(situation.problem).plan
 
 
 STRATEGIES: dict[str, Pair] = {
@@ -92,6 +92,12 @@ def strategy(chosen: str | Strategy | Callable[[Situation], Plan], folder: Path 
     if _is_rule(batch, BATCH_RULES, "b") and _is_rule(cut, CUT_RULES, "cut"):
         return _pair(batch, cut)
     raise InputError(f"strategy {chosen!r} is not known: {_what_is_known(name)}")
+
+
+def is_of_the_paper(name: str) -> bool:
+    """Whether a strategy of this name has the paper's constants unless measured ones are given."""
+    row = STRATEGIES.get(name.strip().lower())
+    return row is not None and row.of_the_paper
 
 
 def _own(own: object, name: str, folder: Path | None = None) -> Strategy:

@@ -31,7 +31,7 @@ class Strategy(Protocol):
 
     @property
     def of_the_paper(self) -> bool:
-        """Whether it plans with the constants of the paper's bound alone."""
+        """Whether it plans with the constants of the paper's bound unless measured ones are given."""
 
     @property
     def uses_constants(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import typer
 
-from hasfl.cli.runs import Run
+from hasfl.cli.records.runs import Run
 from hasfl.cli.training import AsJson
 from hasfl.errors import InputError
 from hasfl.record import EDGE, MeasuredRound, RoundRecord

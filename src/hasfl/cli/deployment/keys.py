@@ -1,10 +1,12 @@
 """The command `keys`."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hasfl.cli.training import AsJson
 from hasfl.errors import InputError
 
 
@@ -28,6 +30,7 @@ def keys(
     add: Annotated[
         bool, typer.Option("--add", help="Admit more devices to a deployment whose keys are in DIR.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make the keys and certificates of a deployment, in one folder for each party.
 
@@ -53,19 +56,29 @@ def keys(
         if fed is None or edge is None:
             raise InputError("--fed and --edge must be the addresses of the two servers")
         make_keys(folder, devices=new, fed=fed.split(","), edge=edge.split(","), days=days)
-    _tell(folder, new, first=len(earlier))
+    owners = _owners(folder, new, first=len(earlier))
+    if as_json:
+        folders = [{"folder": str(path), "owner": owner} for path, owner in owners]
+        typer.echo(json.dumps({"folders": folders}))
+    else:
+        _tell(owners, added=add)
 
 
-def _tell(folder: Path, names: list[str], *, first: int) -> None:
-    """Say which folder is for whom."""
+def _owners(folder: Path, names: list[str], *, first: int) -> list[tuple[Path, str]]:
+    """Which new folder is for whom."""
     rows = [(folder / "devices" / name, f"to device {first + i}") for i, name in enumerate(names)]
     if first == 0:
         servers = [(folder / "fed", "to the fed server"), (folder / "edge", "to the edge server")]
         rows = [(folder / "ca", "stays with you: its key admits devices"), *servers, *rows]
+    return rows
+
+
+def _tell(rows: list[tuple[Path, str]], *, added: bool) -> None:
+    """Say which folder is for whom."""
     width = max(len(str(path)) for path, _ in rows)
     for path, owner in rows:
         typer.echo(f"{path!s:{width}}  {owner}")
-    if first:
+    if added:
         typer.echo(
             "Give the new files of fed/nodes to the fed server too; they are the devices' public keys."
         )

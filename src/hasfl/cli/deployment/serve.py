@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hasfl.deployment.hosting.addresses import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDRESS
 from hasfl.errors import InputError, Interrupted, Terminated, naming
 from hasfl.units import Dimension, parse_quantity
 
@@ -33,7 +34,7 @@ Config = Annotated[
     typer.Option(help="A TOML file with these options, as keys = … Options given here win.", metavar="FILE"),
 ]
 SuperLink = Annotated[
-    str | None, typer.Option(help="Flower's address at the fed server. Default: 127.0.0.1:8000.")
+    str | None, typer.Option(help=f"Flower's address at the fed server. Default: {SUPERLINK_ADDRESS}.")
 ]
 Trust = Annotated[
     str | None,
@@ -51,7 +52,7 @@ def fed(
     state: State = None,
     superlink: SuperLink = None,
     listen: Annotated[
-        str | None, typer.Option(help="Where the edge server and devices connect. Default: 127.0.0.1:9201.")
+        str | None, typer.Option(help=f"Where the edge server and devices connect. Default: {FED_ADDRESS}.")
     ] = None,
     announce: Announce = None,
     config: Config = None,
@@ -70,8 +71,8 @@ def fed(
     settings = FedSettings(
         keys=options.folder("keys"),
         state=options.folder("state", ".hasfl/fed"),
-        superlink=options.text("superlink", "127.0.0.1:8000"),
-        listen=options.text("listen", "127.0.0.1:9201"),
+        superlink=options.text("superlink", SUPERLINK_ADDRESS),
+        listen=options.text("listen", FED_ADDRESS),
         announce=options.text("announce"),
     )
     with until_told_to_end(), fed_host(settings, typer.echo) as running:
@@ -94,7 +95,7 @@ def edge(
     state: State = None,
     superlink: SuperLink = None,
     listen: Annotated[
-        str | None, typer.Option(help="Where devices connect. Default: 127.0.0.1:9200.")
+        str | None, typer.Option(help=f"Where devices connect. Default: {EDGE_ADDRESS}.")
     ] = None,
     announce: Announce = None,
     test: Annotated[
@@ -122,7 +123,7 @@ def edge(
         threads=threads,
         trust=trust,
     )
-    listens = options.text("listen", "127.0.0.1:9200")
+    listens = options.text("listen", EDGE_ADDRESS)
     settings = WorkerSettings(
         keys=str(options.folder("keys")),
         state=str(options.folder("state", ".hasfl/edge")),
@@ -132,7 +133,7 @@ def edge(
         threads=options.count("threads"),
         trust=options.names("trust"),
     )
-    _serve_node(settings, options.text("superlink", "127.0.0.1:8000"), f"the edge server waits at {listens}")
+    _serve_node(settings, options.text("superlink", SUPERLINK_ADDRESS), f"the edge server waits at {listens}")
 
 
 @serve.command()
@@ -176,7 +177,7 @@ def device(
         threads=options.count("threads"),
         trust=options.names("trust"),
     )
-    _serve_node(settings, options.text("superlink", "127.0.0.1:8000"), f"the device serves {samples}")
+    _serve_node(settings, options.text("superlink", SUPERLINK_ADDRESS), f"the device serves {samples}")
 
 
 def _serve_node(settings: Any, superlink: str, sentence: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hasfl.cli.records.completion import strategy_names
 from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, say_nothing_to_resume
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ SuperLink = Annotated[
     typer.Option(help="Flower's address at the fed server. Default: where it serves.", metavar="HOST:PORT"),
 ]
 StrategyName = Annotated[
-    str | None, typer.Option(help="A strategy instead of the scenario's training.strategy.")
+    str | None,
+    typer.Option(
+        help="A strategy instead of the scenario's training.strategy.", autocompletion=strategy_names
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="A seed instead of the scenario's seed.")]
 RunName = Annotated[

@@ -88,6 +88,8 @@ def plan(
     The output also says how long training takes, if the scenario has [constants] or --from names a run. With
     --batch, only the cuts are chosen. With --cut, only the batch sizes are chosen. With both, nothing is
     chosen, and the plan is only evaluated. With --interval best, the interval is chosen too.
+
+    Example: hasfl plan scenario.toml --why
     """
     from hasfl.runner.questions import read_question, solve
 

@@ -5,6 +5,15 @@ import socket
 
 from hasfl.errors import InputError
 
+# Where programs listen unless told otherwise.
+SUPERLINK_ADDRESS, FED_ADDRESS, EDGE_ADDRESS = "127.0.0.1:8000", "127.0.0.1:9201", "127.0.0.1:9200"
+# Who listens there, and the option of `hasfl serve` that changes it.
+DEFAULT_ADDRESSES = {
+    "Flower's SuperLink": ("--superlink", SUPERLINK_ADDRESS),
+    "the fed server": ("--listen", FED_ADDRESS),
+    "the edge server": ("--listen", EDGE_ADDRESS),
+}
+
 
 def split_address(address: str) -> tuple[str, int]:
     """The host and the port of host:port; an IPv6 address stands in brackets."""

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from hasfl.deployment.channels import EDGE, FED
 from hasfl.deployment.flower.processes import fed_programs, node_programs
-from hasfl.deployment.hosting.addresses import free_port, require_free, require_private, split_address
+from hasfl.deployment.hosting.addresses import (
+    FED_ADDRESS,
+    SUPERLINK_ADDRESS,
+    free_port,
+    require_free,
+    require_private,
+    split_address,
+)
 from hasfl.deployment.hosting.orders import FedHost, write_host
 from hasfl.deployment.hosting.places import Place
 from hasfl.deployment.hosting.supervision import Program, Started, Supervisor, start_program
@@ -31,8 +38,8 @@ class FedSettings:
 
     keys: Path
     state: Path
-    superlink: str = "127.0.0.1:8000"  # of Flower; loopback or private
-    listen: str = "127.0.0.1:9201"  # where the edge server and devices connect during a run
+    superlink: str = SUPERLINK_ADDRESS  # of Flower; loopback or private
+    listen: str = FED_ADDRESS  # where the edge server and devices connect during a run
     announce: str = ""  # what they are told to connect to, if it is not the same
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hasfl.deployment.hosting.addresses import SUPERLINK_ADDRESS
 from hasfl.errors import InputError, StorageError
 
 HOST_FILE = "fed.json"
@@ -26,7 +27,7 @@ class FedHost:
     keys: str  # the folder of the fed server's keys
     listen: str  # host:port where devices and the edge server connect
     announce: str  # host:port that they are told
-    superlink: str = "127.0.0.1:8000"  # host:port of Flower
+    superlink: str = SUPERLINK_ADDRESS  # host:port of Flower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

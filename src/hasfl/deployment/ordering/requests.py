@@ -29,7 +29,11 @@ def require_splitting(chosen: Any, folder: Path) -> None:
 def check_request(request: RunRequest, *, resume: bool) -> None:
     """Refuse a request that the fed server would refuse too, but later."""
     require_splitting(request.strategy, request.folder)
-    request.scenario()
+    if request.scenario().training.score_last:
+        raise InputError(
+            "training.score_last is for simulations: in a deployment, parties judge only the served model; leave it "
+            "out"
+        )
     if not resume:
         require_free(request.path)
     elif request.path.exists():

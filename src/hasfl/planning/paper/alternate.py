@@ -20,6 +20,7 @@ from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
 from hasfl.theory.bound import Corollary1
 from hasfl.theory.objective import evaluate
+from hasfl.theory.rounds import RoundsLaw
 
 TOLERANCE = 1e-6  # the ε of Algorithm 2, relative to Θ′; the paper gives no number, chosen by hand
 MAX_ITERATIONS = 30  # iterations of Algorithm 2; chosen by hand, the tests settle in fewer
@@ -38,10 +39,7 @@ def alternate(
     """
     began = time.monotonic()
     tables, law = CostTables.of(problem), Corollary1.of(problem)
-    plan = start or first_plan(problem, tables, law)
-    problem.require_fits(plan)
-    if not _satisfies_constraints(plan, tables, law):
-        plan = first_plan(problem, tables, law)
+    plan = feasible_start(problem, tables, law, start)
     path, residual, status = [_value(tables, law, plan)], 0.0, "limit"
     while status == "limit" and len(path) <= MAX_ITERATIONS:
         batch_sizes, residual = _next_batches(tables, law, plan, exhaustive=exhaustive)
@@ -63,7 +61,16 @@ def alternate(
     )
 
 
-def _satisfies_constraints(plan: Plan, tables: CostTables, law: Corollary1) -> bool:
+def feasible_start(problem: Problem, tables: CostTables, law: RoundsLaw, start: Plan | None) -> Plan:
+    """`start`, or `first_plan` if there is no start or if it violates a constraint."""
+    if start is not None:
+        problem.require_fits(start)
+        if _satisfies_constraints(start, tables, law):
+            return start
+    return first_plan(problem, tables, law)
+
+
+def _satisfies_constraints(plan: Plan, tables: CostTables, law: RoundsLaw) -> bool:
     """True if a plan satisfies C1, C4 and the limits of the batch sizes."""
     largest = tables.largest_batch[np.arange(len(plan)), plan.cut_index]
     smallest = tables.smallest_batch_upto[plan.deepest_cut - 1]
@@ -71,7 +78,7 @@ def _satisfies_constraints(plan: Plan, tables: CostTables, law: Corollary1) -> b
     return bool(fits) and math.isfinite(_value(tables, law, plan))
 
 
-def first_plan(problem: Problem, tables: CostTables, law: Corollary1) -> Plan:
+def first_plan(problem: Problem, tables: CostTables, law: RoundsLaw) -> Plan:
     """A plan that reaches the target: one cut for all devices, and one batch size as far as memory allows.
 
     A plan that cuts after the first layer has the least drift and the most memory for samples. So if that
@@ -104,7 +111,7 @@ def _next_cuts(tables: CostTables, law: Corollary1, plan: Plan, deadline: float)
     return CutProgram(tables, law, b, deadline).solve(ratio).argmin
 
 
-def _value(tables: CostTables, law: Corollary1, plan: Plan) -> float:
+def _value(tables: CostTables, law: RoundsLaw, plan: Plan) -> float:
     """Θ′, Eq. (45), with the smallest T₁ to T₆ that R1 to R8 allow; Θ′ then equals Θ."""
     b = plan.batch_sizes.astype(float)
     return float(law.rounds(b, plan.deepest_cut) * tables.round_seconds(b, plan.cuts))

@@ -131,14 +131,14 @@ def _observer(
 
 
 def _source(chosen: Strategy, world: ObservedWorld, profile: Profile, settings: Settings) -> ConstantsSource:
-    """Where the constants come from. Algorithm 2 needs the paper's."""
+    """Where the constants come from."""
     if settings.known_constants is not None:
         return FixedConstants(settings.known_constants)
     if not chosen.uses_constants:
         kind = BoundConstants if settings.kind_of_constants == "paper" else MeasuredConstants
         return FixedConstants(kind.unknown(len(profile)))
     stay = settings.planning.plans == "stay"
-    if chosen.of_the_paper or settings.kind_of_constants == "paper":
+    if settings.kind_for(of_the_paper=chosen.of_the_paper) == "paper":
         return EstimatedConstants(settings.interval, stay)
     tracked = TrackedConstants.guessed(profile, usual_participants(world, chosen.paradigm), settings.interval)
     return replace(tracked, stay=stay)

@@ -1,4 +1,4 @@
-"""Commands about runs that are kept in folders: `runs`, `show` and `export`."""
+"""Commands about runs that are kept in folders: `runs` and `show`."""
 
 import json
 from dataclasses import asdict
@@ -7,34 +7,15 @@ from typing import Annotated
 
 import typer
 
+from hasfl.cli.records.completion import run_names
 from hasfl.cli.training import AsJson
 
 Run = Annotated[
-    Path, typer.Argument(help="The folder of a run, or the name of a run in runs.", metavar="RUN")
+    Path,
+    typer.Argument(
+        help="The folder of a run, or the name of a run in runs.", metavar="RUN", autocompletion=run_names
+    ),
 ]
-
-
-def export(
-    run: Run,
-    to: Annotated[
-        str,
-        typer.Option(
-            help="state-dict for torch.load, onnx, or torch-export for torch.export.load.", metavar="FORMAT"
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="The file to write. Default: model.pt, .onnx or .pt2 in RUN.")
-    ] = None,
-) -> None:
-    """Write the trained model of a finished run in another format.
-
-    The exported model takes batches of any size. model.safetensors in RUN holds the weights under the names
-    of the model's own state_dict, so a model of your own needs no export to load them.
-    """
-    from hasfl.runner.stored_runs import find_run
-    from hasfl.runs.saved_model import export_model
-
-    typer.echo(f"wrote {export_model(find_run(run), to, out)}")
 
 
 def runs(
@@ -47,8 +28,10 @@ def runs(
 
     A run is running, stopped, finished or broken. A stopped run goes on with `hasfl train --resume`, or on
     machines with `hasfl submit --resume`.
+
+    Example: hasfl runs runs
     """
-    from hasfl.cli.runs_view import show_runs
+    from hasfl.cli.records.runs_view import show_runs
     from hasfl.runner.stored_runs import runs_in
     from hasfl.runs.overview import summary
 
@@ -66,8 +49,10 @@ def show(
     """Show one run: what it is, how it ended, its files.
 
     Its last plan is shown by kind of device, and the commands that resume or export it are printed.
+
+    Example: hasfl show runs/scenario-hasfl-seed0
     """
-    from hasfl.cli.runs_view import commands, show_run
+    from hasfl.cli.records.runs_view import commands, show_run
     from hasfl.runner.stored_runs import find_run
     from hasfl.runs.overview import details
 

@@ -1,0 +1,89 @@
+"""The command `reproduce`."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hasfl.cli.training import AsJson, Device, On, seeds_of, wait_politely
+
+if TYPE_CHECKING:
+    from hasfl.experiments.experiment import Experiment
+
+OUT = {
+    False: Path("runs/reproduced"),
+    True: Path("runs/reproduced-quick"),
+}  # by whether it is the small version
+
+
+def reproduce(
+    figures: Annotated[
+        list[str],
+        typer.Argument(help="all, or figures by name, as fig05 fig10.", metavar="FIGURE..."),
+    ],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Train a small model on digits instead, in minutes on two cores.")
+    ] = False,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds, as 0,1,2, instead of those of the experiments.")
+    ] = None,
+    device: Device = None,
+    on: On = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder for results, figures and claims.md. Default: runs/reproduced, or "
+            "runs/reproduced-quick."
+        ),
+    ] = None,
+    only_draw: Annotated[
+        bool, typer.Option("--only-draw", help="Do not train. Draw what the results in --out allow.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train what a figure of the paper compares, draw the figure, and judge the paper's claims.
+
+    A finished training leaves a small file of results, and is not trained again. After an interruption, the
+    same command goes on. The files in the folder experiments say what is trained.
+
+    Example: hasfl reproduce fig05 --quick
+    """
+    wait_politely()
+    from hasfl.experiments.files import experiments_folder, read_experiments
+    from hasfl.reporting.canvas import require_matplotlib
+
+    require_matplotlib()
+    folder, place = experiments_folder(), out or OUT[quick]
+    asked = read_experiments(figures, folder, quick=quick, seeds=None if seeds is None else seeds_of(seeds))
+    if not only_draw:
+        _train(asked, place, device, on)
+    drawn = _draw(asked, folder, place)
+    if as_json:
+        typer.echo(json.dumps({"out": str(place), "files": [str(path) for path in drawn]}))
+    else:
+        typer.echo("\n".join(f"wrote {path}" for path in drawn))
+
+
+def _train(experiments: "Sequence[Experiment]", out: Path, device: str | None, on: str | None) -> None:
+    """Train what has no result yet."""
+    from hasfl.cli.training_view import TrainingView
+    from hasfl.experiments.training import cases_of, train_all, untrained
+
+    cases = cases_of(experiments)
+    left = untrained(cases, out)
+    typer.echo(f"{len(cases)} trainings, {len(cases) - len(left)} of them are done", err=True)
+    with TrainingView(runs=len(left)) as view:
+        train_all(left, out, view, device=device, on=on)
+
+
+def _draw(experiments: "Sequence[Experiment]", folder: Path, out: Path) -> list[Path]:
+    """Draw the figures, and write the page of claims about everything that has been trained in the folder."""
+    from hasfl.experiments.pages import write_claims, write_figure
+    from hasfl.experiments.results import Results
+    from hasfl.experiments.training import TRAININGS
+
+    results = Results(out / TRAININGS)
+    pictures = [path for each in experiments for path in write_figure(each, results, out)]
+    return [*pictures, write_claims(folder, results, out, quick=experiments[0].quick)]

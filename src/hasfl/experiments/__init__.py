@@ -1,0 +1,1 @@
+"""The paper's evaluation, measured again: what is trained for a figure, what is kept, drawn and claimed."""

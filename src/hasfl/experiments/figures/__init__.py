@@ -1,0 +1,38 @@
+"""Draws the figure of an experiment from the results that there are; a file for each kind of figure."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hasfl.experiments.experiment import Drawing, Experiment
+from hasfl.experiments.figures.against import draw_against
+from hasfl.experiments.figures.bars import draw_bars
+from hasfl.experiments.figures.batches import draw_batches
+from hasfl.experiments.figures.converged import draw_converged
+from hasfl.experiments.figures.curves import draw_curves
+from hasfl.experiments.figures.cuts import draw_cuts
+from hasfl.experiments.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS: dict[Drawing, Callable[[Experiment, Results], "Figure"]] = {
+    "batch-and-latency": draw_batches,
+    "cut-and-overhead": draw_cuts,
+    "curves": draw_curves,
+    "ablation": draw_curves,
+    "converged": draw_converged,
+    "time-against": draw_against,
+    "bars": draw_bars,
+}
+
+
+LAYOUTS = 2  # the second layout of matplotlib knows how large the texts became in the first
+
+
+def draw(experiment: Experiment, results: Results) -> "Figure":
+    """The figure of an experiment. What has no result yet is left out, and the figure says so."""
+    figure = KINDS[experiment.draws](experiment, results)
+    for _ in range(LAYOUTS):
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # so that SVG and PNG have the same layout
+    return figure

@@ -1,0 +1,124 @@
+"""How a strategy looks: one name, colour, dash and marker for it in all figures.
+
+HASFL is the strongest line. The paper's four benchmarks have the other colours of Okabe and Ito. What the
+paper does not compare with is grey. Fixed plans have a sequential palette: the darker, the larger the batch
+or the deeper the cut.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hasfl.reporting.canvas import COLOURS, GREY, LINE_WIDTH
+
+STRONG, THIN = 2.2, 1.0  # points: the width of ours, and of what the paper does not have in a figure
+MARK, STRONG_MARK = 4.0, 5.0  # points
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, _ = COLOURS
+FIXED = re.compile(r"(b|cut)=(\d+)")
+# Palettes of matplotlib for fixed batch sizes and cuts: the shares at which each begins and ends, because
+# paler colours vanish on white and the darkest are all black, and the number that has the last colour.
+PALETTES = {"b": ("inferno_r", (0.05, 0.85), 64), "cut": ("YlGn", (0.35, 1.0), 16)}
+FIXED_MARKS = ("o", "s", "^", "D", "v", "P", "X")
+OUR_RULES = ("habs", "hams")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The look of one strategy."""
+
+    name: str  # for people
+    colour: str
+    dashes: str | tuple[float, tuple[float, ...]] = "-"
+    marker: str = "o"
+    width: float = LINE_WIDTH
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Arguments of matplotlib for the strategy's line."""
+        return {"color": self.colour, "linestyle": self.dashes, "linewidth": self.width}
+
+    def mark(self, *, filled: bool = True) -> dict[str, Any]:
+        """Arguments of matplotlib for the strategy's mark. One that is not filled is white inside."""
+        return {
+            "marker": self.marker,
+            "linestyle": "",
+            "markersize": STRONG_MARK if self.width == STRONG else MARK,
+            "markerfacecolor": self.colour if filled else "white",
+            "markeredgecolor": self.colour,
+            "markeredgewidth": 1.0,
+        }
+
+
+KNOWN = {
+    "hasfl": Look(name="HASFL", colour=BLUE, width=STRONG),
+    "rbs+hams": Look(name="RBS+HAMS", colour=VERMILLION, dashes=(0, (5, 1.5)), marker="s"),
+    "habs+rms": Look(name="HABS+RMS", colour=GREEN, dashes=(0, (6, 1.5, 1.5, 1.5)), marker="^"),
+    "rbs+rms": Look(name="RBS+RMS", colour=PURPLE, dashes=(0, (1.5, 1)), marker="D"),
+    "rbs+rhams": Look(name="RBS+RHAMS", colour=ORANGE, dashes=(0, (3, 1, 1, 1, 1, 1)), marker="v"),
+    "hasfl-bcd": Look(name="HASFL-BCD", colour=SKY, dashes=(0, (4, 1)), marker="P", width=THIN),
+    "fl": Look(name="FL", colour="#333333", marker="X", width=THIN),
+    "sfl": Look(name="SFL", colour="#666666", dashes=(0, (5, 1.5)), marker="<", width=THIN),
+    "sl": Look(name="SL", colour="#808080", dashes=(0, (1.5, 1)), marker=">", width=THIN),
+    "cl": Look(name="CL", colour="#999999", dashes=(0, (6, 1.5, 1.5, 1.5)), marker="*", width=THIN),
+}
+
+
+def look(strategy: str, among: Sequence[str] = ()) -> Look:
+    """The look of a strategy in a figure that has `among` it these strategies.
+
+    The others decide one thing only: whether fixed plans are coloured by their batch size, or by their cut
+    where all have the same batch size.
+    """
+    if strategy in KNOWN:
+        return KNOWN[strategy]
+    fixed = fixed_numbers(strategy)
+    head, colon, _ = strategy.partition(":")
+    if colon and head in KNOWN:
+        known = KNOWN[head]
+        return Look(
+            name=f"{known.name}, {_in_words(fixed)}",
+            colour=known.colour,
+            dashes=known.dashes,
+            marker=known.marker,
+            width=THIN,
+        )
+    batch, _, cut = strategy.partition("+")
+    if any(rule in OUR_RULES for rule in (batch, cut)):  # half of HASFL, beside a fixed half
+        marker = "D" if batch == "habs" else "s"
+        return Look(name=_name(batch, cut), colour=BLUE, marker=marker, width=STRONG)
+    if len(fixed) == len(PALETTES):
+        return _fixed_look(strategy, among)
+    return Look(name=_name(batch, cut) if fixed else strategy, colour=GREY, marker=".", width=THIN)
+
+
+def fixed_numbers(strategy: str) -> dict[str, int]:
+    """The batch size "b" and the cut "cut" that a strategy fixes by its name."""
+    return {option: int(number) for option, number in FIXED.findall(strategy)}
+
+
+def _fixed_look(strategy: str, among: Sequence[str]) -> Look:
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    plans = [numbers for each in among if len(numbers := fixed_numbers(each)) == len(PALETTES)]
+    by = "cut" if plans and len({plan["b"] for plan in plans}) == 1 < len(plans) else "b"
+    palette, (palest, darkest), most = PALETTES[by]
+    number = fixed_numbers(strategy)[by]
+    share = min(1.0, math.log2(number) / math.log2(most) if by == "b" else number / most)
+    colour = to_hex(colormaps[palette](palest + (darkest - palest) * share))
+    rank = round(math.log2(number)) if by == "b" else number
+    marker = FIXED_MARKS[rank % len(FIXED_MARKS)]
+    return Look(name=_name(*strategy.split("+")), colour=colour, marker=marker)
+
+
+def _name(batch: str, cut: str) -> str:
+    return (
+        f"{_in_words(fixed_numbers(batch)) or batch.upper()}, {_in_words(fixed_numbers(cut)) or cut.upper()}"
+    )
+
+
+def _in_words(fixed: dict[str, int]) -> str:
+    words = {"b": "b = {}", "cut": "cut {}"}
+    return ", ".join(words[option].format(number) for option, number in fixed.items())

@@ -1,0 +1,1 @@
+"""Pages for people: one HTML file each, which opens from a disk and needs no network."""

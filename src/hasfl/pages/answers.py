@@ -1,0 +1,147 @@
+"""The answers of a report in words, one for each of its questions; `verdict.py` has the first."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.pages import course
+from hasfl.units import format_seconds, format_share, format_size
+
+if TYPE_CHECKING:
+    from hasfl.pages.report import Labels, PlanQuality, RunReport
+
+NAMED = 2  # steps that a sentence names
+WORTH_SAYING = 5e-4  # share of the time: less is written as 0.0 %
+STEPS = {
+    "device_forward": "forward passes on devices (a1)",
+    "activation_upload": "activations to the edge server (a2)",
+    "server_forward": "forward passes on the edge server (a3)",
+    "server_backward": "backward passes on the edge server (a3)",
+    "gradient_download": "gradients to devices (a4)",
+    "device_backward": "backward passes on devices (a5)",
+    "submodel_upload": "sub-models to the fed server (b1)",
+    "submodel_download": "sub-models from the fed server (b3)",
+    "data_upload": "samples to the edge server",
+    "reading": "readings of the constants",
+    "evaluation": "judging the model",
+}
+
+
+def time(runs: Sequence["RunReport"]) -> str:
+    """The largest steps of the first run, and the largest one of every other strategy."""
+    if not runs[0].records:
+        return "There are no rounds yet."
+    first, *others = runs
+    total = course.seconds_by_step(first.records)
+    whole = format_seconds(sum(total.values()))
+    largest = " and ".join(f"{share} on {words}" for share, words in _largest(total, NAMED))
+    sentence = f"{first.strategy} spent {largest}, of {whole} of virtual time."
+    rest = [
+        f"{run.strategy}, {share} on {words}"
+        for run in others
+        if run.records
+        for share, words in _largest(course.seconds_by_step(run.records), 1)
+    ]
+    return sentence + (f" The largest part of the others: {'; '.join(rest)}." if rest else "")
+
+
+def _largest(total: Mapping[str, float], count: int) -> list[tuple[str, str]]:
+    whole = sum(total.values()) or 1.0
+    ordered = sorted(total.items(), key=lambda item: -item[1])[:count]
+    return [
+        (format_share(seconds / whole), STEPS.get(step, step)) for step, seconds in ordered if seconds > 0
+    ]
+
+
+def plans(runs: Sequence["RunReport"]) -> str:
+    """How often the plan of each strategy changed, and the last plan of the first one."""
+    if not runs[0].records:
+        return "There is no plan yet."
+    counts = [
+        (run.strategy, len(course.changes(run.records)), len(run.records)) for run in runs if run.records
+    ]
+    told = "; ".join(f"{name} {_plans(number)} in {rounds:,} rounds" for name, number, rounds in counts)
+    last = runs[0].records[-1].plan
+    batches, cuts = _span("batch size", "batch sizes", last.batch_sizes), _span("cut", "cuts", last.cuts)
+    return f"{told}.\nIn its last plan, {runs[0].strategy} gives devices {batches} and {cuts}."
+
+
+def _plans(number: int) -> str:
+    return "kept one plan" if number == 1 else f"used {number:,} plans"
+
+
+def _span(one: str, many: str, values: IntN) -> str:
+    low, high = int(np.min(values)), int(np.max(values))
+    return f"the {one} {low}" if low == high else f"{many} from {low} to {high}"
+
+
+def quality(runs: Sequence["RunReport"]) -> str:
+    """How much a better plan could save, for every strategy; and the best upgrade."""
+    judged = [(run.strategy, run.quality) for run in runs if not isinstance(run.quality, str)]
+    if not judged:
+        return str(runs[0].quality)
+    sentences = [f"{name}: {_saving(found)}" for name, found in judged]
+    for _, found in judged:
+        if found.upgrades:
+            sentences.append(_best_upgrade(found.upgrades[0], found.best))
+    return "\n".join(sentences)
+
+
+def _best_upgrade(upgrade: Mapping[str, Any], best: float) -> str:
+    saved = float(upgrade["saved"]) / best
+    if saved < WORTH_SAYING:
+        return "10 % more of any one resource would save less than 0.1 % of the time."
+    return f"10 % more {upgrade['resource']} would save most: {format_share(saved)} of the time."
+
+
+def _saving(found: "PlanQuality") -> str:
+    saved = 1 - found.best / found.objective
+    if saved < WORTH_SAYING:
+        return f"no better plan was found, and none saves more than {format_share(found.gap)} of the time."
+    return (
+        f"another plan would save {format_share(saved)} of the training time; none saves more than "
+        f"{format_share(found.gap)}."
+    )
+
+
+def traffic(runs: Sequence["RunReport"]) -> str:
+    """How much each strategy sent, and the largest arrows of the first."""
+    sent = [
+        (run.strategy, course.bits_by_arrow(run.records), len(run.records)) for run in runs if run.records
+    ]
+    if not sent or not any(sum(bits.values()) for _, bits, _ in sent):
+        return "Nothing has been sent yet."
+    totals = [
+        f"{name} sent {format_size(sum(bits.values()))} ({format_size(sum(bits.values()) / rounds)} a round)"
+        for name, bits, rounds in sent
+    ]
+    return f"{'; '.join(totals)}."
+
+
+def labels(found: "Labels | str") -> str:
+    """How unequal the devices' samples are."""
+    if isinstance(found, str):
+        return found
+    samples = found.counts.sum(axis=1)
+    held = f"{_samples(samples)} of {found.data} each"
+    if not len(found.classes):
+        return f"{len(found.devices):,} devices hold {held}. Samples do not have one class each."
+    classes = (found.counts > 0).sum(axis=1)
+    every = int(classes.min()) == len(found.classes)
+    kinds = "all" if every else f"{int(classes.min()):,} to {int(classes.max()):,} of the"
+    return f"{len(found.devices):,} devices hold {held}, from {kinds} {len(found.classes):,} classes."
+
+
+def _samples(values: IntN) -> str:
+    low, high = int(values.min()), int(values.max())
+    return f"{low:,} {'sample' if low == 1 else 'samples'}" if low == high else f"{low:,} to {high:,} samples"
+
+
+def again(runs: Sequence["RunReport"]) -> str:
+    """The command that trains the first run again."""
+    versions = {str(run.environment.get("hasfl", "unknown")) for run in runs}
+    what = "This command trains the run" if len(runs) == 1 else "These commands train the runs"
+    made = "It was" if len(runs) == 1 else "They were"
+    return f"{what} again. {made} made with hasfl {' and '.join(sorted(versions))}."

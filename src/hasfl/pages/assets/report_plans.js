@@ -1,0 +1,89 @@
+"use strict";
+/* The report: what the planner decided, and how good that was. */
+(() => {
+  const {el, data} = page;
+
+  /* 3. Plans over time, the last plan, notes and readings. */
+  function plansOverTime(run, measure) {
+    const {plans} = run, values = plans[measure], most = Math.max(1, ...values.flat());
+    const until = (k) => (k + 1 < plans.round.length ? plans.round[k + 1] : run.rounds + 1);
+    const cells = plans.names.map((_, i) => {
+      const found = [];
+      values.forEach((row, k) => {
+        const before = found.at(-1);
+        if (before && before.value === row[i]) before.to = until(k);
+        else found.push({from: plans.round[k], to: until(k), value: row[i], text: row[i] ? String(row[i]) : ""});
+      });
+      return found;
+    });
+    const sides = plans.flops ? [plans.flops.map((each) => page.quantity(each, "FLOPS")), plans.up_rate.map((each) => page.quantity(each, "bps"))] : [];
+    const what = measure === "batch" ? "batch size" : "cut";
+    return el("figure", {}, curves.heat({rows: plans.names, cells: (r) => cells[r], first: 1, last: run.rounds + 1, most, sides,
+      label: `The ${what} of every device over the rounds`,
+      tips: (r, cell) => `${plans.names[r]}${sides.length ? ` (${sides.map((side) => side[r]).join(", ")})` : ""}\nrounds ${page.count(cell.from)} to ${page.count(cell.to - 1)}: ${cell.value ? `${what} ${cell.value}` : "takes no part"}`}),
+    el("figcaption", {}, [`Rounds go from left to right. A darker cell is a larger ${what}; the largest is ${most}.`,
+      sides.length ? "Beside the names: compute and uplink in the last round." : "",
+      plans.in_all > plans.round.length ? `Shown are ${plans.round.length} of ${page.count(plans.in_all)} plans, evenly spaced.` : "",
+      plans.devices > plans.names.length ? `Shown are ${plans.names.length} of ${page.count(plans.devices)} devices, evenly spaced.` : ""].filter(Boolean).join(" ")));
+  }
+
+  function lines(run) {
+    const {notes, readings} = run, names = Object.keys(readings.columns);
+    const some = (found, what) => (found.in_all > found.round.length ? `, ${found.round.length} of ${page.count(found.in_all)} ${what}` : "");
+    const said = notes.round.length ? el("details", {open: notes.round.length <= 12}, el("summary", {}, `Why plans changed or stayed${some(notes, "notes")}`),
+      page.table([{name: "round"}, {name: "note", words: true}], notes.round.map((round, k) => [page.count(round), notes.text[k]]))) : el("p", {class: "note"}, "The records of this run have no notes on its plans.");
+    const number = (value) => (value === null ? "–" : page.digits(value));
+    const read = readings.round.length ? el("details", {open: readings.round.length <= 6}, el("summary", {}, `Constants as they were read${some(readings, "readings")}`),
+      page.table([{name: "round"}, ...names.map((name) => ({name: name.replaceAll("_", " ")}))], readings.round.map((round, k) => [page.count(round), ...names.map((name) => number(readings.columns[name][k]))])),
+      el("p", {class: "note"}, "Constants that have one value for each layer are added up over the layers.")) : el("p", {class: "note"}, "This run has read no constants.");
+    return [said, read];
+  }
+
+  function plans() {
+    const place = el("div", {}), below = el("div", {});
+    let measure = "batch";
+    const changing = () => report.chosen().plans.in_all > 1;
+    const draw = () => place.replaceChildren(changing() ? plansOverTime(report.chosen(), measure) : el("p", {}, "The plan never changed."));
+    const measures = page.choice("Show", ["batch size", "cut"], (name) => {
+      measure = name === "cut" ? "cut" : "batch";
+      draw();
+    });
+    page.body("plans").append(el("div", {class: "controls"}, report.box(), measures), place, below);
+    report.watch(() => {
+      const run = report.chosen();
+      measures.hidden = !changing();
+      if (!run.plans.round.length) { place.replaceChildren(el("p", {}, "This run has no plans yet.")); below.replaceChildren(); return; }
+      draw();
+      below.replaceChildren(...(run.last_plan ? [el("h3", {}, `The plan of round ${page.count(run.rounds)}`), charts.planTable(run.last_plan)] : []), ...lines(run));
+    });
+  }
+
+  /* 4. Objective, bound, gap, upgrades. */
+  const PARTS = {T3: "the time until the edge server has all activations (T₃)", T4: "the time after the edge server (T₄)",
+    T5: "the upload of sub-models (T₅)", T6: "the download of sub-models (T₆)"};
+  function quality() {
+    const host = page.body("quality");
+    const firsts = data.strategies.map((name) => data.runs.find((run) => run.strategy === name)), judged = firsts.filter((run) => typeof run.quality !== "string");
+    if (judged.length) {
+      const amount = ({rounds_known: known}, value) => (known ? page.seconds(value) : page.share(value));
+      host.append(page.table(["strategy", "time with this plan", "best plan found", "no plan takes less than", "could be saved at most"].map((name) => ({name})),
+        judged.map((run) => [run.strategy, ...["objective", "best", "lower_bound"].map((field) => amount(run.quality, run.quality[field])), page.share(run.quality.gap)])));
+      for (const run of judged) {
+        const found = run.quality, who = Object.entries(found.pace_setters).map(([part, name]) => `${name} sets ${PARTS[part]}`);
+        host.append(el("p", {class: "note"}, `${run.strategy}: by the constants ${found.constants}. ${who.join("; ")}.${found.rounds_known ? "" : " How many rounds training takes is not known, so times are shares of this plan's time."}`));
+        if (found.faults.length) host.append(el("p", {class: "bad"}, `A check of the best plan found faults: ${found.faults.join("; ")}.`));
+        if (found.resources) host.append(upgrades(found, amount));
+      }
+    }
+    for (const run of firsts) if (typeof run.quality === "string" && firsts.length > 1) host.append(el("p", {class: "note"}, `${run.strategy}: ${run.quality}`));
+  }
+  function upgrades(found, amount) {
+    const tried = found.tried < found.resources ? ` The time was enough to try ${found.tried} of ${found.resources} resources.` : ` All ${found.resources} resources were tried.`;
+    if (!found.upgrades.length) return el("p", {class: "note"}, `10 % more of any one resource would save too little to tell.${tried}`);
+    return el("div", {}, el("h3", {}, "The most valuable upgrades"), page.table([{name: "10 % more", words: true}, {name: "would save"}, {name: "give or take"}],
+      found.upgrades.map((each) => [each.resource, amount(found, each.saved), amount(found, each.error)])), el("p", {class: "note"}, `${tried.trim()} After each upgrade, the best plan is found anew.`));
+  }
+
+  plans();
+  quality();
+})();

@@ -1,0 +1,148 @@
+"""What the records of a run say about its course: accuracies, seconds, bits, plans, readings and notes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.pages.rounds import column, rounded
+from hasfl.pages.thinning import MOST_LINES, MOST_PLANS, MOST_POINTS, evenly
+from hasfl.plan import Plan
+from hasfl.record import RoundRecord
+
+Records = Sequence[RoundRecord]
+BESIDE = {"data": "data_upload", "reading": "reading", "evaluation": "evaluation"}  # first word of a step
+MEASURES: Mapping[str, Callable[[RoundRecord], float | None]] = {
+    "test": lambda record: record.accuracy,
+    "held_out": lambda record: record.held_out_accuracy,
+    "loss": lambda record: record.loss,
+}
+
+
+def curves(records: Records) -> dict[str, Any]:
+    """Accuracy on the test set, accuracy on held-out samples, and the training loss, as columns.
+
+    What was never measured is left out. Runs on machines have the wall clock beside the virtual one.
+    """
+    drawn = {}
+    for name, measure in MEASURES.items():
+        seen = [record for record in records if measure(record) is not None]
+        points = [seen[i] for i in evenly(len(seen), MOST_POINTS)]
+        if points:
+            drawn[name] = {
+                "round": [record.round for record in points],
+                "seconds": column([record.clock for record in points]),
+                **_wall_clock(points),
+                "value": [rounded(measure(record) or 0.0) for record in points],
+            }
+    return drawn
+
+
+def _wall_clock(records: Records) -> dict[str, Any]:
+    measured = [record.measured for record in records]
+    clocks = [each.clock for each in measured if each is not None]
+    return {"wall": column(clocks)} if len(clocks) == len(records) else {}
+
+
+def seconds_by_step(records: Records) -> dict[str, float]:
+    """The virtual seconds of a run by step; what was done beside training counts as one step each."""
+    total: dict[str, float] = {}
+    for record in records:
+        for step, seconds in record.phases.items():
+            name = BESIDE.get(step.partition("_")[0], step)
+            total[name] = total.get(name, 0.0) + seconds
+    return total
+
+
+def beside_training(record: RoundRecord) -> dict[str, float]:
+    """The seconds of a round that are no step of training."""
+    return {name: total for name, total in seconds_by_step([record]).items() if name in BESIDE.values()}
+
+
+def bits_by_arrow(records: Records) -> dict[str, float]:
+    """The bits that a run sent, by arrow."""
+    total: dict[str, float] = {}
+    for record in records:
+        for arrow, bits in record.bits.items():
+            total[arrow] = total.get(arrow, 0.0) + bits
+    return total
+
+
+def changes(records: Records) -> list[int]:
+    """The indices of the records that have another plan or other devices than the record before."""
+    return [
+        k
+        for k, record in enumerate(records)
+        if k == 0
+        or record.plan != records[k - 1].plan
+        or not np.array_equal(record.devices, records[k - 1].devices)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlansOverTime:
+    """The plans of a run, where they change; at most `MOST_PLANS` of them, evenly spaced."""
+
+    rounds: tuple[int, ...]  # in which each plan begins
+    plans: tuple[Plan, ...]
+    devices: tuple[IntN, ...]  # of each plan
+    in_all: int  # plans of the run
+
+    @classmethod
+    def of(cls, records: Records) -> Self:
+        """The plans of a run from its records."""
+        new = changes(records)
+        kept = [records[new[i]] for i in evenly(len(new), MOST_PLANS)]
+        return cls(
+            rounds=tuple(record.round for record in kept),
+            plans=tuple(record.plan for record in kept),
+            devices=tuple(record.devices for record in kept),
+            in_all=len(new),
+        )
+
+    def as_json(self, shown: IntN) -> dict[str, Any]:
+        """For each plan a batch size and a cut for each of the `shown` devices; 0 where one takes no part."""
+        return {
+            "round": list(self.rounds),
+            "batch": [self._of(plan.batch_sizes, k, shown) for k, plan in enumerate(self.plans)],
+            "cut": [self._of(plan.cuts, k, shown) for k, plan in enumerate(self.plans)],
+            "in_all": self.in_all,
+        }
+
+    def _of(self, values: IntN, k: int, shown: IntN) -> list[int]:
+        places = {int(device): int(value) for device, value in zip(self.devices[k], values, strict=True)}
+        return [places.get(int(device), 0) for device in shown]
+
+
+def readings(records: Records) -> dict[str, Any]:
+    """The constants as they were read: a column for each number, and the sum over layers for each list."""
+    read = [(record.round, record.constants) for record in records if record.constants is not None]
+    kept = [read[i] for i in evenly(len(read), MOST_LINES)]
+    names = dict.fromkeys(name for _, entry in kept for name, value in entry.items() if _is_number(value))
+    return {
+        "round": [round for round, _ in kept],
+        "columns": {name: [_number(entry.get(name)) for _, entry in kept] for name in names},
+        "in_all": len(read),
+    }
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(isinstance(each, int | float) for each in value)
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> float | None:
+    if value is None or not _is_number(value):
+        return None
+    number = float(sum(value)) if isinstance(value, list | tuple) else float(value)
+    return rounded(number) if np.isfinite(number) else None
+
+
+def notes(records: Records) -> dict[str, Any]:
+    """What the records say in words about plans, each with its round."""
+    said = [(record.round, note) for record in records for note in record.notes]
+    kept = [said[i] for i in evenly(len(said), MOST_LINES)]
+    return {"round": [round for round, _ in kept], "text": [text for _, text in kept], "in_all": len(said)}

@@ -1,0 +1,110 @@
+"""The shell of every page: one HTML file with its styles, scripts and data inside (docs/decisions/0021).
+
+Names of runs and devices, notes and scenarios are other people's text. Three things keep it from acting:
+
+1. Text in the page is escaped here. The scripts make nodes and never HTML.
+2. The data are JSON in which `<`, `>` and `&` are written as escapes, so no text can end its element.
+3. The page's policy allows no network, and only the scripts and styles whose hashes it names.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+ASSETS = files("hasfl.pages") / "assets"
+SHARED = ("page.js", "charts.js")  # scripts that every page has, before its own
+ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One question and its answer in words; the page's scripts draw below them."""
+
+    id: str  # the scripts find the place to draw in with `page.body(id)`
+    title: str
+    answer: str = ""  # one or a few sentences; empty if there is nothing to say yet
+
+
+def page(
+    title: str,
+    sections: Sequence[Section],
+    data: Mapping[str, Any],
+    scripts: Sequence[str],
+    *,
+    subtitle: str = "",
+) -> str:
+    """A whole page. `scripts` are names of files in `assets`; they read the data with `page.data`."""
+    style = asset("page.css")
+    codes = [asset(name) for name in (*SHARED, *scripts)]
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, codes)}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="referrer" content="no-referrer">',
+            f"<title>{escape(title)}</title>",
+            f"<style>{style}</style>",
+            "</head>",
+            "<body>",
+            '<a class="skip" href="#content">Skip to the content</a>',
+            f'<header><div><h1>{escape(title)}</h1><p class="note">{escape(subtitle)}</p></div>',
+            '<div id="tools"></div></header>',
+            f'<nav aria-label="Questions"><ol>{"".join(map(_link, sections))}</ol></nav>',
+            "<noscript><p>The charts need JavaScript. The answers in words do not.</p></noscript>",
+            f'<main id="content">{"".join(map(_section, sections))}</main>',
+            f'<script id="data" type="application/json">{as_script_data(data)}</script>',
+            *(f"<script>{code}</script>" for code in codes),
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def asset(name: str) -> str:
+    """The text of a file that every page of its kind holds."""
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def as_script_data(data: Mapping[str, Any]) -> str:
+    """Data as JSON that may stand inside an element `script`; refuses numbers that JSON does not have."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return "".join(ESCAPES.get(letter, letter) for letter in text) if _has_escapes(text) else text
+
+
+def _has_escapes(text: str) -> bool:
+    return any(letter in text for letter in ESCAPES)
+
+
+def _policy(style: str, codes: Sequence[str]) -> str:
+    """What the page may do: run exactly its own scripts and styles, and nothing over the network."""
+    hashes = " ".join(map(_hash, codes))
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src {_hash(style)}; base-uri 'none'; "
+        "form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _link(section: Section) -> str:
+    return f'<li><a href="#{escape(section.id)}">{escape(section.title)}</a></li>'
+
+
+def _section(section: Section) -> str:
+    return (
+        f'<section id="{escape(section.id)}" aria-labelledby="{escape(section.id)}-title">'
+        f'<h2 id="{escape(section.id)}-title">{escape(section.title)}</h2>'
+        f'<p class="answer">{escape(section.answer)}</p><div class="body"></div></section>'
+    )

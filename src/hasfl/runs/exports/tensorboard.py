@@ -1,0 +1,93 @@
+"""Writes the rounds of a run into an event file of TensorBoard.
+
+A step is a round. The time of an event is the beginning of the run plus its virtual time, so TensorBoard's
+axis "Relative" shows virtual time.
+
+Of tensorboardX, only the messages and the check sums are used, and the file is written here. The package's
+own writer has a queue and a thread, in which a full disk would become a wait without end.
+"""
+
+import contextlib
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hasfl.errors import MissingExtra
+from hasfl.record import RoundRecord
+from hasfl.reporting.replacing import writing
+from hasfl.reporting.store import RunFolder
+from hasfl.runs.exports.following import State
+from hasfl.runs.exports.values import begun_at, identity_of, result_of, values_of
+
+FOLDER = "tensorboard"  # in the run's folder
+VERSION = "brain.Event:2"  # of the format, which the first event says
+ADVICE = "the run itself is unchanged"
+
+
+class EventFile:
+    """An event file in a folder. It replaces the one that an earlier export of this run wrote there."""
+
+    written = 0  # every export begins with the first round
+
+    def __init__(self, run: RunFolder, folder: Path) -> None:
+        _require_package()
+        self.folder, self._run, self._begun, self._clock = folder, run, begun_at(run), 0.0
+        scenario = run.scenario_text()
+        with writing(folder, ADVICE):
+            folder.mkdir(parents=True, exist_ok=True)
+            own = f"{identity_of(run)[:8]}.hasfl"  # the end of the names of all event files of this run
+            for earlier in folder.glob(f"events.out.tfevents.*.{own}"):
+                earlier.unlink()
+            self._file = (folder / f"events.out.tfevents.{int(time.time())}.{own}").open("wb")
+            self._write(file_version=VERSION)
+            self._write(summary=_summary({}, {"scenario": f"```toml\n{scenario}\n```"}))
+
+    def write(self, records: Sequence[RoundRecord]) -> None:
+        """One event for each round."""
+        with writing(self.folder, ADVICE):
+            for record in records:
+                notes = {"notes": "\n\n".join(record.notes)} if record.notes else {}
+                self._clock = record.clock
+                self._write(step=record.round, summary=_summary(values_of(record), notes))
+            self._file.flush()
+
+    def close(self, state: State) -> None:
+        """Write the result of a finished run."""
+        with writing(self.folder, ADVICE):
+            if state == "finished":
+                found = result_of(self._run)
+                self._write(step=int(found.get("result/rounds", 0)), summary=_summary(found, {}))
+            self._file.close()
+
+    def abandon(self) -> None:
+        """Close the file with what it has."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def _write(self, **fields: Any) -> None:
+        """Append an event: its length and its bytes, each with a check sum."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.record_writer import masked_crc32c
+
+        event = Event(wall_time=self._begun + self._clock, **fields).SerializeToString()
+        for part in (struct.pack("<Q", len(event)), event):
+            self._file.write(part + struct.pack("<I", masked_crc32c(part)))
+
+
+def _summary(numbers: Mapping[str, float], texts: Mapping[str, str]) -> Any:
+    from tensorboardX.proto.summary_pb2 import Summary
+    from tensorboardX.summary import text
+
+    values = [Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
+    return Summary(value=values + [value for name in texts for value in text(name, texts[name]).value])
+
+
+def _require_package() -> None:
+    try:
+        import tensorboardX  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingExtra(
+            "writing for TensorBoard needs tensorboardX: pip install 'hasfl[tensorboard]'"
+        ) from None

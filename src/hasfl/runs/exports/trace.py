@@ -1,0 +1,187 @@
+"""Writes the rounds of a run as Chrome trace events (JSON), which Perfetto and chrome://tracing open.
+
+A process is a kind of party, and a thread is a party. Times are virtual. A run on machines has every process
+twice: as predicted, in virtual time, and as measured, in wall time.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from hasfl.errors import InputError
+from hasfl.record import EDGE, RoundRecord
+from hasfl.reporting.replacing import replace_file
+from hasfl.reporting.store import RunFolder
+from hasfl.runner.stored_runs import stored_scenario
+from hasfl.runs.exports.party_seconds import party_seconds
+from hasfl.runs.exports.targets import refuse_files_of_runs
+from hasfl.runs.exports.timeline import (
+    AVERAGING,
+    FED,
+    FLEET,
+    LETTERS,
+    Step,
+    measured_steps,
+    virtual_steps,
+)
+from hasfl.runs.exports.values import values_of
+
+FILE = "trace.json"  # in the run's folder
+PROCESSES = {FLEET: "rounds", 0: "devices", EDGE: "edge server", FED: "fed server"}  # 0: every device
+MOST_STEPS = 2_000_000  # about 300 MB, which a browser hardly opens
+STEPS_OF_A_DEVICE = 6  # a1, a2, a4, a5, b1, b3
+NANOSECONDS, IN_A_MICROSECOND = 10**9, 1000
+SHOWN = ("loss", "accuracy", "held_out_accuracy", "samples")  # values that the event of a round shows
+
+
+def write_trace(run: RunFolder, file: Path | None, rounds: str | None) -> tuple[Path, int]:
+    """Write a trace of some rounds, as "10-20", or of all. Returns the file and the number of rounds."""
+    records = run.records()
+    first, last = _asked(rounds, len(records))
+    chosen = [record for record in records if first <= record.round <= last]
+    if not chosen:
+        raise InputError(
+            f"{run.path} must have recorded a round to be traced, but has none yet: let it go on"
+        )
+    _require_few_steps(chosen)
+    target = file or run.path / FILE
+    refuse_files_of_runs(target)
+    names = _device_names(run, records)
+
+    def write(path: Path) -> None:
+        with path.open("w", encoding="utf-8") as opened:
+            _write_events(opened, _events(run, records, range(first, last + 1), names), run.path.name)
+
+    replace_file(target, write, advice="the run itself is unchanged")
+    return target, len(chosen)
+
+
+def _require_few_steps(records: Sequence[RoundRecord]) -> None:
+    steps = STEPS_OF_A_DEVICE * sum(len(record.devices) for record in records)
+    if steps > MOST_STEPS:
+        first, fewer = records[0].round, max(len(records) * MOST_STEPS // steps, 1)
+        raise InputError(
+            f"a trace must have at most {MOST_STEPS:,} steps to be opened, but these {len(records):,} rounds "
+            f"have about {steps:,}: choose fewer, as --rounds {first}-{first + fewer - 1}"
+        )
+
+
+def _asked(rounds: str | None, recorded: int) -> tuple[int, int]:
+    """The first and the last round of "10-20" or "10"."""
+    if rounds is None:
+        return 1, recorded
+    found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", rounds.strip())
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last or first > recorded:
+        raise InputError(
+            f"--rounds must be the first and the last round, as 10-20, of the {recorded} recorded ones, got "
+            f"{rounds!r}"
+        )
+    return first, min(last, recorded)
+
+
+def _device_names(run: RunFolder, records: Sequence[RoundRecord]) -> Mapping[int, str]:
+    """The names of all devices that took part; those without a name of their own have their number."""
+    scenario = stored_scenario(run)
+    names = scenario.draw().names if scenario.device else ()
+    parties = sorted({int(device) for record in records for device in record.devices})
+    return {party: names[party] if party < len(names) else f"device {party}" for party in parties}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Processes that belong together: of a simulation, or the predicted or the measured ones of machines."""
+
+    first_process: int
+    suffix: str = ""
+
+    def process(self, party: int) -> int:
+        """The number of the process that a party belongs to."""
+        return self.first_process + list(PROCESSES).index(min(party, 0))
+
+    def thread(self, step: Step) -> int:
+        """The number of a party's thread; whole rounds have one and their phases the next."""
+        if step.party == FLEET:
+            return 1 if step.name.startswith("round ") else 2
+        return max(step.party, 0) + 1
+
+
+def _events(
+    run: RunFolder, records: Sequence[RoundRecord], wanted: range, names: Mapping[int, str]
+) -> Iterator[Mapping[str, Any]]:
+    """The names of all processes and threads, then the steps of the wanted rounds."""
+    on_machines = records[0].measured is not None
+    predicted = Side(1, " (predicted)") if on_machines else Side(1)
+    measured = Side(1 + len(PROCESSES), " (measured)")
+    for side in (predicted, measured) if on_machines else (predicted,):
+        yield from _headings(side, names)
+    for record, parties in zip(records, party_seconds(run, records), strict=True):
+        if record.round not in wanted:
+            continue
+        yield from (
+            _event(predicted, step, record) for step in virtual_steps(record, parties) if _shows(step)
+        )
+        if record.measured is not None:
+            yield from (_event(measured, step, record) for step in measured_steps(record) if _shows(step))
+
+
+def _shows(step: Step) -> bool:
+    """Steps without duration are left out; the averaging is a mark."""
+    return step.end > step.start or step.name == AVERAGING
+
+
+def _headings(side: Side, names: Mapping[int, str]) -> Iterator[Mapping[str, Any]]:
+    """What the processes and threads are called."""
+    for party, title in PROCESSES.items():
+        process = side.process(party)
+        yield _heading("process_name", process, 0, name=title + side.suffix)
+        yield _heading("process_sort_index", process, 0, sort_index=process)
+    for thread, title in ((1, "rounds"), (2, "phases")):
+        yield _heading("thread_name", side.process(FLEET), thread, name=title)
+    for party, title in {**names, EDGE: "edge server", FED: "fed server"}.items():
+        yield _heading("thread_name", side.process(party), max(party, 0) + 1, name=title)
+
+
+def _heading(kind: str, process: int, thread: int, **args: Any) -> Mapping[str, Any]:
+    return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": args}
+
+
+def _event(side: Side, step: Step, record: RoundRecord) -> Mapping[str, Any]:
+    """One step. It begins and ends at a whole nanosecond, so that two steps of a party never overlap."""
+    start, end = round(NANOSECONDS * step.start), round(NANOSECONDS * step.end)
+    event = {
+        "name": step.title,
+        "cat": "aggregation" if LETTERS.get(step.name, "").startswith("b") else "round",
+        "pid": side.process(step.party),
+        "tid": side.thread(step),
+        "ts": start / IN_A_MICROSECOND,
+        "args": {"round": step.round, **_about(step, record)},
+    }
+    if step.name == AVERAGING:
+        return event | {"ph": "i", "s": "t"}
+    return event | {"ph": "X", "dur": (end - start) / IN_A_MICROSECOND}
+
+
+def _about(step: Step, record: RoundRecord) -> Mapping[str, Any]:
+    """What a person wants to know of a step: the plan of a device, the values of a round."""
+    if step.party >= 0:
+        (places,) = (record.devices == step.party).nonzero()
+        if not places.size:  # it takes part from the next round on
+            return {}
+        at = int(places[0])
+        return {"batch_size": int(record.plan.batch_sizes[at]), "cut": int(record.plan.cuts[at])}
+    if step.name.startswith("round "):
+        values = values_of(record)
+        return {name: values[name] for name in SHOWN if name in values}
+    return {}
+
+
+def _write_events(file: IO[str], events: Iterator[Mapping[str, Any]], run: str) -> None:
+    """One event per line, so that a long trace need not be in memory."""
+    file.write('{"displayTimeUnit":"ms","otherData":' + json.dumps({"run": run}) + ',"traceEvents":[\n')
+    for number, event in enumerate(events):
+        file.write((",\n" if number else "") + json.dumps(event, separators=(",", ":")))
+    file.write("\n]}\n")

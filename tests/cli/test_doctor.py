@@ -1,0 +1,171 @@
+"""`hasfl doctor`: what it finds here, and what it says where something is missing."""
+
+import importlib.metadata
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hasfl.installation import machine, packages
+from hasfl.installation.packages import Requirement, _fits
+from tests.cli.conftest import Hasfl
+from tests.cli.test_manners import without
+
+REQUIRES = [
+    "numpy>=2.0",
+    "pooch>=1.8; extra == 'data'",
+    "hasfl[train]; extra == 'deploy'",
+    "flwr==0.0.1; extra == 'deploy'",
+    "torch>=2.10; extra == 'train'",
+    "never-heard-of>=1; extra == 'rare'",
+    "pytest>=8.3; extra == 'dev'",
+]
+
+
+def checks(hasfl: Hasfl, code: int = 0) -> dict[str, list[dict[str, Any]]]:
+    """What doctor prints, by the name of the check."""
+    done = hasfl("doctor", "--json")
+    assert (done.code, done.err) == (code, "")
+    printed = json.loads(done.out)
+    assert printed["ok"] == (code == 0)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for check in printed["checks"]:
+        assert check["word"] in ("ok", "warn", "fail")
+        assert (check["advice"] == "") == (check["word"] == "ok")
+        found.setdefault(check["name"], []).append(check)
+    return found
+
+
+def test_this_installation(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = checks(hasfl)
+    assert {"Python", "hasfl", "planning", "torch", "pictures", "memory", "disk", "port"} <= set(found)
+    assert [found[name][0]["word"] for name in ("Python", "planning", "torch", "pictures")] == ["ok"] * 4
+    assert str(tmp_path) in found["working folder"][0]["found"]
+    assert list(tmp_path.iterdir()) == []
+    shown = hasfl("doctor")
+    assert shown.code == 0
+    assert "planning works here" in shown.out
+    assert all(name in shown.out for name in found)
+
+
+def test_extras_are_complete_or_say_what_installs_them(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: REQUIRES)
+    found = checks(hasfl)
+    assert found["extra train"][0]["word"] == "ok"
+    assert found["extra rare"][0] == {
+        "name": "extra rare",
+        "word": "warn",
+        "found": "never-heard-of is missing",
+        "advice": "If you need it: pip install 'hasfl[rare]'.",
+    }
+    assert found["extra deploy"][0]["word"] == "warn"
+    assert "instead of ==0.0.1" in found["extra deploy"][0]["found"] or "flwr is missing" in str(found)
+    assert "extra dev" not in found
+
+
+def test_an_extra_includes_those_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: REQUIRES)
+    names = [each.package for each in packages._of_extra("deploy", packages.requirements())]
+    assert names == ["torch", "flwr"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "condition", "fits"),
+    [
+        ("2.0", ">=2.0", True),
+        ("2.0.0", ">=2", True),
+        ("1.26.4", ">=2.0", False),
+        ("2.10.1", ">=2.9", True),
+        ("1.41.0", "==1.41.0", True),
+        ("1.41", "==1.41.0", True),
+        ("1.41.1", "==1.41.0", False),
+        ("2.13.0+cpu", ">=2.10", True),
+        ("3.0rc1", ">=2.0", True),
+    ],
+)
+def test_versions(installed: str, condition: str, fits: bool) -> None:
+    assert _fits(installed, condition) == fits
+
+
+def test_requirements_are_read_as_pip_reads_them() -> None:
+    reader = pytest.importorskip("packaging.requirements")
+    for line in [*REQUIRES, *(importlib.metadata.requires("hasfl") or [])]:
+        ours, theirs = Requirement.of(line), reader.Requirement(line)
+        assert ours is not None
+        assert (ours.package, ours.versions) == (theirs.name, str(theirs.specifier)), line
+        assert ours.parts == ",".join(theirs.extras)
+        assert (ours.extra is None) == (theirs.marker is None)
+        if ours.extra is not None:
+            assert theirs.marker.evaluate({"extra": ours.extra})
+
+
+def test_a_missing_core_package_fails(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["numpy>=99"])
+    found = checks(hasfl, code=1)
+    assert found["hasfl"][0]["word"] == "fail"
+    assert "instead of >=99" in found["hasfl"][0]["found"]
+    assert "planning does not work here" in hasfl("doctor").out
+
+
+def test_planning_that_breaks_fails(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "TINY", "this is no scenario")
+    found = checks(hasfl, code=1)
+    assert found["planning"][0]["word"] == "fail"
+    assert "the check ended with InputError" in found["planning"][0]["found"]
+
+
+def test_an_old_python_fails(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "LEAST_PYTHON", (99, 0))
+    assert checks(hasfl, code=1)["Python"][0]["advice"] == "Install Python 99.0 or newer."
+
+
+def test_from_the_source_without_an_installation(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_there(name: str) -> list[str]:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", not_there)
+    found = checks(hasfl)
+    assert (found["hasfl"][0]["word"], found["planning"][0]["word"]) == ("warn", "ok")
+
+
+def test_a_port_that_is_taken(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setattr(machine, "DEFAULT_ADDRESSES", {"the edge server": ("--listen", address)})
+        (port,) = checks(hasfl)["port"]
+    assert port["found"] == f"{address} for the edge server is taken"
+    assert "--listen" in port["advice"]
+
+
+def test_data_folders(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HASFL_DATA", str(tmp_path / "none"))
+    (data,) = checks(hasfl)["data sets"]
+    assert (data["word"], data["advice"]) == ("warn", "Create this folder, or unset HASFL_DATA.")
+    from hasfl.data.sources import PUBLISHED
+
+    monkeypatch.setenv("HASFL_DATA", str(tmp_path))
+    for file in PUBLISHED["fashion-mnist"].files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(b"")
+    (data,) = checks(hasfl)["data sets"]
+    assert f"{tmp_path} (HASFL_DATA) has digits, fashion-mnist" in data["found"]
+    assert "cifar10" in data["found"].split("has ")[1].partition(";")[2]
+
+
+def test_little_room_and_no_permission(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**place: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(machine, "LITTLE", 2**80)
+    monkeypatch.setattr(machine.tempfile, "TemporaryFile", refused)
+    found = checks(hasfl)
+    assert [found[name][0]["word"] for name in ("memory", "disk", "working folder")] == ["warn"] * 3
+    assert "cannot be written (Permission denied)" in found["working folder"][0]["found"]
+
+
+def test_planning_works_without_torch() -> None:
+    ((code, said),) = without("torch", ("doctor",))
+    assert (code, said) == (0, "")
