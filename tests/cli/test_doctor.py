@@ -160,7 +160,7 @@ def test_little_room_and_no_permission(hasfl: Hasfl, monkeypatch: pytest.MonkeyP
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(machine, "LITTLE", 2**80)
-    monkeypatch.setattr(machine.tempfile, "TemporaryFile", refused)
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)
     found = checks(hasfl)
     assert [found[name][0]["word"] for name in ("memory", "disk", "working folder")] == ["warn"] * 3
     assert "cannot be written (Permission denied)" in found["working folder"][0]["found"]

@@ -4,6 +4,7 @@ Quantities may carry units ("78 Mbps"). Whatever is left out is what the paper u
 `[fleet]` is Table I.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -233,6 +234,26 @@ class Scenario(Document):
         devices = [device for section in self.device for device in section.devices()]
         return Fleet.of(devices, **server)
 
+    def resized(self, devices: int) -> "Scenario":
+        """The scenario with another number of devices.
+
+        A fleet that is drawn is drawn anew with the same seed: the first devices stay the same. Of a list of
+        devices, evenly spaced ones are left out; or, for more devices than are listed, repeated.
+        """
+        if not self.device:
+            return self.model_copy(update={"fleet": self.fleet.model_copy(update={"devices": devices})})
+        listed = [
+            section.model_copy(update={"name": each.name, "count": 1})
+            for section in self.device
+            for each in section.devices()
+        ]
+        chosen = [k * len(listed) // devices for k in range(devices)]
+        copies = [
+            listed[i].model_copy(update={"name": _numbered(listed[i].name, k - bisect_left(chosen, i))})
+            for k, i in enumerate(chosen)
+        ]
+        return self.model_copy(update={"device": copies})
+
 
 def read_scenario(path: Path) -> Scenario:
     """Read a scenario file."""
@@ -241,6 +262,11 @@ def read_scenario(path: Path) -> Scenario:
             "training needs a scenario in a file, since its run keeps a copy; got standard input"
         )
     return read_toml(str(path), Scenario)
+
+
+def _numbered(name: str, before: int) -> str:
+    """The name of a device that was repeated so many times before."""
+    return name if before == 0 else f"{name} ({before + 1})"
 
 
 def _part(section: TrainingSection, group: type) -> dict[str, Any]:

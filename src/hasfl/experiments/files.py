@@ -29,8 +29,8 @@ def experiments_folder() -> Path:
     if installed.is_dir():
         return installed
     raise InputError(
-        f"the folder {FOLDER} must be in the working folder, but is not there: run hasfl reproduce in a clone "
-        "of the repository"
+        f"the folder {FOLDER} must be in the working folder, but is not there: run hasfl reproduce in a "
+        "clone of the repository"
     )
 
 

@@ -18,7 +18,11 @@ from typing import Any
 
 ASSETS = files("hasfl.pages") / "assets"
 SHARED = ("page.js", "charts.js")  # scripts that every page has, before its own
-ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+PLOTLY = "plotly/plotly-basic.min.js"  # for pages that draw with it; docs/decisions/0021 says which version
+EMPTY = ""  # plotly makes an empty element `style`, and fills it with rules that no policy looks at
+ESCAPES = str.maketrans(
+    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,14 @@ def page(
     scripts: Sequence[str],
     *,
     subtitle: str = "",
+    served: bool = False,
 ) -> str:
-    """A whole page. `scripts` are names of files in `assets`; they read the data with `page.data`."""
+    """A whole page. `scripts` are names of files in `assets`; they read the data with `page.data`.
+
+    A page that is `served` may ask its own server, and nobody else.
+    """
     style = asset("page.css")
+    styles = [style, EMPTY] if PLOTLY in scripts else [style]
     codes = [asset(name) for name in (*SHARED, *scripts)]
     return "\n".join(
         [
@@ -47,7 +56,7 @@ def page(
             '<html lang="en">',
             "<head>",
             '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, codes)}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_policy(styles, codes, served=served)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="referrer" content="no-referrer">',
             f"<title>{escape(title)}</title>",
@@ -77,20 +86,15 @@ def asset(name: str) -> str:
 def as_script_data(data: Mapping[str, Any]) -> str:
     """Data as JSON that may stand inside an element `script`; refuses numbers that JSON does not have."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return "".join(ESCAPES.get(letter, letter) for letter in text) if _has_escapes(text) else text
+    return text.translate(ESCAPES)
 
 
-def _has_escapes(text: str) -> bool:
-    return any(letter in text for letter in ESCAPES)
-
-
-def _policy(style: str, codes: Sequence[str]) -> str:
-    """What the page may do: run exactly its own scripts and styles, and nothing over the network."""
-    hashes = " ".join(map(_hash, codes))
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src {_hash(style)}; base-uri 'none'; "
-        "form-action 'none'"
-    )
+def _policy(styles: Sequence[str], codes: Sequence[str], *, served: bool) -> str:
+    """What the page may do: run its own scripts and styles, ask its server if it has one, and nothing else."""
+    allowed = {"script-src": codes, "style-src": styles}
+    hashes = "; ".join(f"{name} {' '.join(map(_hash, texts))}" for name, texts in allowed.items())
+    own_server = "connect-src 'self'; " if served else ""
+    return f"default-src 'none'; {hashes}; {own_server}base-uri 'none'; form-action 'none'"
 
 
 def _hash(text: str) -> str:
@@ -106,5 +110,10 @@ def _section(section: Section) -> str:
     return (
         f'<section id="{escape(section.id)}" aria-labelledby="{escape(section.id)}-title">'
         f'<h2 id="{escape(section.id)}-title">{escape(section.title)}</h2>'
-        f'<p class="answer">{escape(section.answer)}</p><div class="body"></div></section>'
+        f'<p class="answer">{escape(_unbroken(section.answer))}</p><div class="body"></div></section>'
     )
+
+
+def _unbroken(text: str) -> str:
+    """The text with "97 %" kept on one line."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")

@@ -7,14 +7,14 @@ from typing import Any
 from hasfl.arrays import IntN
 from hasfl.fleet import Fleet
 from hasfl.pages import answers, course, verdict
-from hasfl.pages.page import Section, page
+from hasfl.pages.page import PLOTLY, Section, page
 from hasfl.pages.rounds import RoundTimes, column
 from hasfl.pages.thinning import evenly
 from hasfl.record import RoundRecord
 
 MOST_DEVICES = 60  # whose plans are shown over time; of more, evenly spaced ones. Chosen by hand
 MOST_NAMES = 4  # of strategies in a title
-SCRIPTS = ("curves.js", "report_time.js", "report_plans.js", "report.js")
+SCRIPTS = (PLOTLY, "plots.js", "curves.js", "strips.js", "report_time.js", "report_plans.js", "report.js")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

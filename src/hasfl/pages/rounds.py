@@ -15,7 +15,7 @@ from hasfl.theory.latency import AggregationLatency, SplitTrainingLatency
 from hasfl.theory.objective import memory_needed
 
 MOST_ROWS = (
-    60  # devices that a chart has a row for; of more, the slowest. Chosen by hand, by what one can read
+    60  # devices that a chart has a row for; of more, the slowest. Chosen by hand: one can read so many
 )
 MOST_DEVICES = 500  # devices of a plan's table, which joins devices that are alike; of more, the slowest
 TINY = float(np.finfo(float).tiny)
@@ -47,6 +47,8 @@ class RoundTimes:
     beside: Mapping[str, float] = field(default_factory=dict)
     # Whether b3 comes before a1: machines fetch sub-models as an interval begins, not as one ends.
     download_first: bool = False
+    # Whether readings come before a1: those that training begins with do.
+    read_first: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The columns of the slowest devices, in the order of the fleet."""
@@ -64,6 +66,7 @@ class RoundTimes:
             **steps,
             **({"beside": beside} if beside else {}),
             **({"download_first": True} if self.download_first else {}),
+            **({"read_first": True} if self.read_first and "reading" in beside else {}),
         }
 
     def _shown(self) -> IntN:

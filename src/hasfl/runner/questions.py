@@ -44,6 +44,8 @@ class Question:
     participants: int  # devices that take part in a round while nobody is absent
     remarks: tuple[str, ...] = ()  # lines for people
     readings: RunReadings | None = None  # the run, if the constants are read
+    scenario: Scenario | None = None  # None for a problem in raw numbers
+    folder: Path = Path()  # that paths in the scenario are relative to
 
     @property
     def rounds_known(self) -> bool:
@@ -54,14 +56,38 @@ class Question:
         """The same problem with another interval I: the constants follow, R∞ and the target stay."""
         if interval == self.problem.interval:
             return self.problem
-        return replace(self.problem, interval=interval, constants=self._constants_at(interval))
+        constants = self._constants_under(self.participants, interval)
+        return replace(self.problem, interval=interval, constants=constants)
 
-    def _constants_at(self, interval: int) -> Constants:
+    def resized(self, devices: int) -> "Question":
+        """The same question with another number of devices: the constants follow, R∞ and the target stay.
+
+        `Scenario.resized` says which devices these are.
+        """
+        problem = self.problem
+        if devices == len(problem.fleet):
+            return self
+        if self.scenario is None:
+            raise InputError(
+                f"a problem in raw numbers has its {len(problem.fleet)} devices only, got {devices}: plan "
+                "with a scenario (.toml) to change the number of devices"
+            )
+        scenario = self.scenario.resized(devices)
+        fleet, participants = scenario.draw(), conditions_of(scenario).devices
+        resized = replace(
+            problem,
+            fleet=fleet,
+            constants=self._constants_under(participants, problem.interval),
+            samples=costs_of(scenario, fleet, folder=self.folder).samples,
+        )
+        return replace(self, problem=resized, participants=participants, scenario=scenario)
+
+    def _constants_under(self, participants: int, interval: int) -> Constants:
         problem = self.problem
         if self.constants == "guessed":
-            return _guess(problem.profile, self.participants, interval)
+            return _guess(problem.profile, participants, interval)
         known = Conditions(problem.learning_rate, self.participants, problem.interval)
-        now = replace(known, interval=interval)
+        now = replace(known, devices=participants, interval=interval)
         if self.readings is None:
             return problem.constants.under(now, known)
         constants = converted(self.readings, problem.profile, now)
@@ -135,7 +161,13 @@ def _question_of(scenario: Scenario, folder: Path, readings: RunReadings | None,
     )
     origin: Origin = "read" if readings is not None else "guessed" if known is None else "given"
     return Question(
-        problem=problem, constants=origin, participants=participants, remarks=remarks, readings=readings
+        problem=problem,
+        constants=origin,
+        participants=participants,
+        remarks=remarks,
+        readings=readings,
+        scenario=scenario,
+        folder=folder,
     )
 
 

@@ -81,6 +81,23 @@ def plan(
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="Show how much time a wrong constant would cost.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write the plan as a page (.html), with sliders whose stops are planned beforehand.",
+            metavar="FILE",
+        ),
+    ] = None,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve", help="Show the plan in a browser on this machine, and plan anew as sliders move."
+        ),
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_535, help="The port of --serve. Default: a free one."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the best batch size and cut of every device.
@@ -91,17 +108,13 @@ def plan(
 
     Example: hasfl plan scenario.toml --why
     """
-    from hasfl.runner.questions import read_question, solve
+    from hasfl.runner.questions import read_question
 
+    require_page_options(html, port, serve=serve, as_json=as_json)
     if sensitivity and (batch is not None or cut is not None or solver != "exact"):
         raise InputError("--sensitivity compares the best plans: leave out --batch, --cut and --solver")
     asked = read_question(question, run=run)
-    devices = len(asked.problem.fleet)
-    ask = partial(
-        solve,
-        batch_sizes=None if batch is None else _per_device("--batch", batch, devices),
-        cuts=None if cut is None else _per_device("--cut", cut, devices),
-    )
+    ask = partial(_solve, batch=batch, cut=cut)
     search = partial(ask, solver=solver, gap=gap)
     with _live_line() as tell:
         found = None if interval is None else _tried(interval, asked, search, gap, time_limit, tell)
@@ -111,6 +124,10 @@ def plan(
             report, asked = found.best, replace(asked, problem=asked.at(found.best_interval))
         saved = _upgrades(report, asked.problem, ask, time_limit, tell) if why else None
         lost = _mistakes(report, asked, gap, time_limit, tell) if sensitivity else None
+        paged = Paged(asked, report, search, time_limit, saved, lost) if html is not None or serve else None
+        page = None if paged is None else paged.page(_name(question, run), served=serve, tell=tell)
+    if html is not None and page is not None:
+        size = write_page(html, page)
     if as_json:
         typer.echo(json.dumps(_as_json(report, asked, found, saved, lost)))
     else:

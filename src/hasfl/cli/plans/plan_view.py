@@ -150,14 +150,14 @@ def _worth(report: PlanReport, asked: Question, planned_in: float) -> Text:
     if known:
         text.append(f"  {law_of(problem).explain(report.plan)}\n")
     if report.status != "evaluated":
-        certificate = _certificate(report, rounds_known=known)
-        text.append(f"  {certificate}\n  planned in {format_seconds(planned_in)}\n")
-    for line in _warnings(report, problem):
+        proof = certificate(report, rounds_known=known)
+        text.append(f"  {proof}\n  planned in {format_seconds(planned_in)}\n")
+    for line in warnings(report, problem):
         text.append(f"  {line}\n", style="bold red")
     return text
 
 
-def _certificate(report: PlanReport, *, rounds_known: bool) -> str:
+def certificate(report: PlanReport, *, rounds_known: bool) -> str:
     """How good the plan is known to be."""
     if report.lower_bound is None or report.gap is None:
         return f"{report.status} after {report.iterations} iterations; a heuristic, nothing is proved"
@@ -171,29 +171,50 @@ def _certificate(report: PlanReport, *, rounds_known: bool) -> str:
 
 def _why(report: PlanReport, asked: Question, upgrades: Upgrades) -> Text:
     """Who sets the pace, and which upgrades save most."""
+    text = Text("  Why not faster?\n", style="bold")
+    for sentence in pace(report, asked.problem):
+        text.append(f"  {sentence}\n", style="not bold")
+    for resource, saved, error in savings(report, asked, upgrades)[:SHOWN_UPGRADES]:
+        text.append(f"  10 % more {resource} would save {saved} (± {error})\n", style="not bold")
+    for sentence in limits(upgrades):
+        text.append(f"  {sentence}\n", style="not bold")
+    return text
+
+
+def pace(report: PlanReport, problem: Problem) -> list[str]:
+    """Who sets the pace in each part of a round, one sentence for each part."""
+    named = {
+        part: who if who == EDGE_SERVER else f"device {who}"
+        for part, who in pace_setters(report.plan, problem).items()
+    }
+    return [f"{who} sets {PARTS[part]}" for part, who in named.items()]
+
+
+def savings(report: PlanReport, asked: Question, upgrades: Upgrades) -> list[tuple[str, str, str]]:
+    """Resources, what 10 % more of them saves, and the error of that; the largest saving first."""
 
     def told(seconds: float) -> str:
         return format_seconds(seconds) if asked.rounds_known else format_share(seconds / report.objective)
 
-    text = Text("  Why not faster?\n", style="bold")
-    for part, who in pace_setters(report.plan, asked.problem).items():
-        name = who if who == EDGE_SERVER else f"device {who}"
-        text.append(f"  {name} sets {PARTS[part]}\n", style="not bold")
-    valuable = [upgrade for upgrade in upgrades.found if upgrade.tells][:SHOWN_UPGRADES]
-    if not valuable:
-        text.append("  10 % more of any one resource would save too little to tell\n", style="not bold")
-    for upgrade in valuable:
-        saved, error = told(upgrade.saved_seconds), told(upgrade.error_seconds)
-        text.append(f"  10 % more {upgrade.resource} would save {saved} (± {error})\n", style="not bold")
+    return [
+        (upgrade.resource, told(upgrade.saved_seconds), told(upgrade.error_seconds))
+        for upgrade in upgrades.found
+        if upgrade.tells
+    ]
+
+
+def limits(upgrades: Upgrades) -> list[str]:
+    """What the upgrades do not tell, in sentences."""
+    sentences = []
+    if not any(upgrade.tells for upgrade in upgrades.found):
+        sentences.append("10 % more of any one resource would save too little to tell")
     if len(upgrades.found) < upgrades.resources:
         tried = f"{len(upgrades.found)} of {upgrades.resources}"
-        text.append(
-            f"  the time was enough to try {tried} resources: --time-limit sets it\n", style="not bold"
-        )
-    return text
+        sentences.append(f"the time was enough to try {tried} resources: --time-limit sets it")
+    return sentences
 
 
-def _warnings(report: PlanReport, problem: Problem) -> list[str]:
+def warnings(report: PlanReport, problem: Problem) -> list[str]:
     too_full = np.flatnonzero(report.margins.memory < 0)
     too_large = np.flatnonzero(report.margins.max_batch < 0)
     too_small = np.flatnonzero(report.margins.min_batch < 0)

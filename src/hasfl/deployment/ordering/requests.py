@@ -31,8 +31,8 @@ def check_request(request: RunRequest, *, resume: bool) -> None:
     require_splitting(request.strategy, request.folder)
     if request.scenario().training.score_last:
         raise InputError(
-            "training.score_last is for simulations: in a deployment, parties judge only the served model; leave it "
-            "out"
+            "training.score_last is for simulations, because the parties of a deployment judge the served model "
+            "alone: leave it out"
         )
     if not resume:
         require_free(request.path)

@@ -57,11 +57,12 @@ const charts = (() => {
     }
     const down = () => stage("submodels down", ["submodel_download"], ["submodel_download"], (step) => `server_${step}`);
     beside("data_upload");
+    if (times.read_first) beside("reading");
     if (times.download_first) down();
     stage("up", ["device_forward", "activation_upload"], []);
     stage("server", [], ["server_forward", "server_backward"]);
     stage("down", ["gradient_download", "device_backward"], []);
-    beside("reading");
+    if (!times.read_first) beside("reading");
     stage("submodels up", ["submodel_upload"], ["submodel_upload"], (step) => `server_${step}`);
     if (!times.download_first) down();
     beside("evaluation");
@@ -141,7 +142,7 @@ const charts = (() => {
     const extra = Object.keys(times.beside ?? {});
     return el("ul", {class: "legend"},
       used.map((step) => item(STEPS[step][0], `${STEPS[step][1]} ${STEPS[step][2]}`)),
-      extra.map((step) => item("beside", STEPS[step][2])), item("waiting", "waits"));
+      extra.map((step) => item("beside", STEPS[step][2])), item("waiting", "waits"), item("setter", "sets the pace"));
   }
 
   /* The seconds of every step as a table, for those who cannot see or hover. */

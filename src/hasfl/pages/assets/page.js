@@ -64,17 +64,25 @@ const page = (() => {
       options.map((name) => el("option", {}, name)));
     return el("label", {class: "field"}, label, box);
   }
-  /* A slider over positions 0 to count − 1; `say(k)` is the text beside it. */
+  /* A slider over positions 0 to count − 1; `say(k)` is the text beside it. `slider.move(k)` moves it without an act. */
   function slider(label, positions, say, act) {
     const id = `slider${++made}`, shown = el("output", {for: id}, say(0));
     const input = el("input", {type: "range", id, min: 0, max: positions - 1, step: 1, value: 0,
       "aria-valuetext": say(0)});
-    input.addEventListener("input", () => {
+    const tell = () => {
       shown.textContent = say(input.valueAsNumber);
       input.setAttribute("aria-valuetext", say(input.valueAsNumber));
+    };
+    input.addEventListener("input", () => {
+      tell();
       act(input.valueAsNumber);
     });
-    return el("div", {class: "slider"}, el("label", {for: id}, label), input, shown);
+    const whole = el("div", {class: "slider"}, el("label", {for: id}, label), input, shown);
+    whole.move = (k) => {
+      input.valueAsNumber = k;
+      tell();
+    };
+    return whole;
   }
 
   /* A table; `columns` are {name, words}, rows are lists of text or nodes, `strong(k)` marks rows. */
@@ -87,12 +95,12 @@ const page = (() => {
           row.map((cell, k) => el("td", {class: kind(k)}, cell)))))));
   }
 
-  /* A chart that is drawn anew when its width changes: `draw(width)` returns an SVG node. */
-  function chart(draw, label) {
+  /* A place for a chart, which `draw(width, host)` fills anew when its width changes. */
+  function sized(draw, label) {
     const host = el("div", {class: "chart", role: "img", "aria-label": label});
     let width = 0;
-    host.redraw = () => {
-      if (width) host.replaceChildren(draw(width, host));
+    host.redraw = (wanted = width) => {
+      if (wanted) draw(wanted, host);
     };
     new ResizeObserver(([entry]) => {
       const now = Math.floor(entry.contentRect.width);
@@ -103,6 +111,8 @@ const page = (() => {
     }).observe(host);
     return host;
   }
+  /* A chart of our own: `draw(width, host)` returns an SVG node. */
+  const chart = (draw, label) => sized((width, host) => host.replaceChildren(draw(width, host)), label);
   /* A box of text beside the pointer. */
   function tip(host, text, x, y) {
     hideTip(host);
@@ -129,12 +139,38 @@ const page = (() => {
     [["µs", 1e-6, 1e-3], ["ms", 1e-3, 1], ["s", 1, 600], ["min", 60, 36000], ["h", 3600, Infinity]]
       .find(([, , below]) => longest < below);
 
+  /* The look: light, dark, or on paper. Styles follow by themselves; what holds colours asks to be told. */
+  const root = document.documentElement, listeners = [];
+  const onLook = (act) => listeners.push(act);
+  const tell = (paper) => listeners.forEach((act) => act(paper));
   const theme = (name) => {
-    if (name === "Auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = name.toLowerCase();
+    if (name) root.dataset.theme = name;
+    else delete root.dataset.theme;
   };
-  document.getElementById("tools").append(choice("Theme", ["Auto", "Light", "Dark"], theme));
+  document.getElementById("tools").append(choice("Theme", ["Auto", "Light", "Dark"], (name) => {
+    theme(name === "Auto" ? "" : name.toLowerCase());
+    tell(false);
+  }));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => tell(false));
+  let before = "";
+  addEventListener("beforeprint", () => {
+    before = root.dataset.theme ?? "";
+    theme("light");
+    tell(true);
+  });
+  addEventListener("afterprint", () => {
+    theme(before);
+    tell(false);
+  });
+  /* A colour of page.css as it looks now, for instance colour("ink"). */
+  function colour(name) {
+    const probe = el("span", {css: {color: `var(--${name})`}});
+    root.append(probe);
+    const found = getComputedStyle(probe).color;
+    probe.remove();
+    return found;
+  }
 
   return {el, svg, data, body, title, digits, seconds, quantity, size, share, count, choice, select, slider, table,
-    chart, tip, hideTip, ticks, timeUnit};
+    sized, chart, tip, hideTip, ticks, timeUnit, onLook, colour};
 })();

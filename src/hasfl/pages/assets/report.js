@@ -2,10 +2,6 @@
 /* The report: did it converge, what was sent, who holds which labels, how to run it again. */
 (() => {
   const {el, data} = page;
-  const kindOf = (strategy) => {
-    const k = data.strategies.indexOf(strategy);
-    return `c${k % 6}${k === 0 ? " first" : ""}${k >= 6 ? ` dash${Math.min(3, Math.floor(k / 6))}` : ""}`;
-  };
   const nameOf = (run) => `${run.strategy}, seed ${run.seed}`;
 
   /* 1. Accuracy against time and rounds. */
@@ -24,8 +20,8 @@
     const view = {measure: choices[0], axis: "virtual time", part: null};
     const figure = curves.lines("Curves of every strategy; the table below has the main numbers");
     const axes = Object.keys(AXES).filter((name) => data.runs.every((run) => Object.values(run.curves).every((curve) => curve[AXES[name]])));
-    const groups = () => data.strategies.map((strategy) => ({
-      name: strategy, kind: kindOf(strategy),
+    const groups = () => data.strategies.map((strategy, k) => ({
+      name: strategy, k,
       series: data.runs.filter((run) => run.strategy === strategy && run.curves[view.measure])
         .map((run) => ({x: run.curves[view.measure][AXES[view.axis]], y: run.curves[view.measure].value})),
     })).filter(({series}) => series.length);
@@ -102,28 +98,23 @@
       el("details", {open: data.runs.length === 1}, el("summary", {}, "The same as a table"), table));
   }
 
-  /* 6. Labels. */
+  /* 6. Labels: a table whose cells are darker where a device holds more; with many classes, cells without numbers. */
   const MOST_COLUMNS = 30;
   function labels() {
     const held = data.labels, host = page.body("labels");
     if (typeof held === "string") return;
     const most = Math.max(1, ...held.counts.flat()), sum = (row) => row.reduce((total, each) => total + each, 0);
-    if (held.classes.length > MOST_COLUMNS) {
-      host.append(el("figure", {}, curves.heat({rows: held.devices, first: 0, last: held.classes.length, most, label: "Samples of each class on every device",
-        cells: (r) => held.counts[r].map((value, k) => ({from: k, to: k + 1, value, text: "", name: held.classes[k]})),
-        tips: (r, cell) => `${held.devices[r]}\n${cell.name}: ${page.count(cell.value)} samples`}),
-      el("figcaption", {}, "One column for each class. A darker cell has more samples.")));
-    } else {
-      const cell = (value) => {
-        const node = el("td", {class: "cell"}, value ? page.count(value) : "·");
-        if (value) node.style.setProperty("background", `color-mix(in srgb, var(--accent) ${Math.round(5 + (50 * value) / most)}%, transparent)`);
-        return node;
-      };
-      const head = el("tr", {}, ["device", "samples", ...held.classes].map((name) => el("th", {scope: "col"}, name)));
-      host.append(el("div", {class: "wide", tabindex: 0, role: "region", "aria-label": "Samples of each class on every device"},
-        el("table", {}, el("thead", {}, head), el("tbody", {}, held.devices.map((name, i) =>
-          el("tr", {}, el("td", {}, name), el("td", {}, page.count(sum(held.counts[i]))), held.classes.length ? held.counts[i].map(cell) : null))))));
-    }
+    const many = held.classes.length > MOST_COLUMNS;
+    const cell = (value, k, device) => {
+      const node = many ? el("td", {class: "dense", title: `${device}, ${held.classes[k]}: ${page.count(value)}`}) : el("td", {class: "cell"}, value ? page.count(value) : "·");
+      if (value) node.style.setProperty("background", `color-mix(in srgb, var(--accent) ${Math.round(5 + ((many ? 90 : 50) * value) / most)}%, transparent)`);
+      return node;
+    };
+    const heading = (name, kind = null) => el("th", {scope: "col", class: kind}, name);
+    const classes = many ? [el("th", {scope: "colgroup", colspan: held.classes.length}, `${page.count(held.classes.length)} classes, ${held.classes[0]} to ${held.classes.at(-1)}`)] : held.classes.map((name) => heading(name, "cell"));
+    host.append(el("div", {class: "wide", tabindex: 0, role: "region", "aria-label": "Samples of each class on every device"},
+      el("table", {}, el("thead", {}, el("tr", {}, heading("device"), heading("samples"), classes)), el("tbody", {}, held.devices.map((name, i) =>
+        el("tr", {}, el("td", {}, name), el("td", {}, page.count(sum(held.counts[i]))), held.classes.length ? held.counts[i].map((value, k) => cell(value, k, name)) : null))))));
     const seeds = new Set(data.runs.map((run) => run.seed));
     const others = seeds.size > 1 ? ` Shown is seed ${held.seed}; other seeds deal the samples out otherwise.` : "";
     const some = held.in_all > held.devices.length ? ` Shown are ${held.devices.length} of ${page.count(held.in_all)} devices, evenly spaced.` : "";

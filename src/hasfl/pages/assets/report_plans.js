@@ -18,7 +18,7 @@
     });
     const sides = plans.flops ? [plans.flops.map((each) => page.quantity(each, "FLOPS")), plans.up_rate.map((each) => page.quantity(each, "bps"))] : [];
     const what = measure === "batch" ? "batch size" : "cut";
-    return el("figure", {}, curves.heat({rows: plans.names, cells: (r) => cells[r], first: 1, last: run.rounds + 1, most, sides,
+    return el("figure", {}, strips.draw({rows: plans.names, cells: (r) => cells[r], first: 1, last: run.rounds + 1, most, sides,
       label: `The ${what} of every device over the rounds`,
       tips: (r, cell) => `${plans.names[r]}${sides.length ? ` (${sides.map((side) => side[r]).join(", ")})` : ""}\nrounds ${page.count(cell.from)} to ${page.count(cell.to - 1)}: ${cell.value ? `${what} ${cell.value}` : "takes no part"}`}),
     el("figcaption", {}, [`Rounds go from left to right. A darker cell is a larger ${what}; the largest is ${most}.`,

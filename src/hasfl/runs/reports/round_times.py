@@ -42,7 +42,9 @@ class SimulatedRounds:
         """
         record, fleet = self.records[k], self._fleet(k)
         split = self.paradigm.split_latency(record.plan, fleet, self.profile)
-        found = RoundTimes(names=fleet.names, split=split, beside=beside_training(record))
+        found = RoundTimes(
+            names=fleet.names, split=split, beside=beside_training(record), read_first=record.round == 1
+        )
         before = Arrangement(record.plan, fleet, self._depth(k))
         if not record.aggregated or before.depth == 0:
             return found

@@ -1,0 +1,201 @@
+"""Plans for other values than those of a scenario: faster links and computers, other intervals, more devices."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from hasfl.arrays import MOST
+from hasfl.cli.plans.plan_view import certificate, warnings
+from hasfl.cli.plans.story import in_words
+from hasfl.errors import HasflError, InputError
+from hasfl.fleet import Fleet
+from hasfl.pages.plan_page import Found, ShownPlan, Slider
+from hasfl.pages.thinning import evenly
+from hasfl.plan import PlanReport
+from hasfl.planning.advice.time_range import time_range
+from hasfl.planning.intervals import Ask, try_intervals
+from hasfl.problem import Problem
+from hasfl.runner.questions import Question
+
+# The stops of the sliders. All are chosen by hand, so that a file has about thirty plans.
+FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # of compute, of rates, and of the number of devices
+INTERVALS = (1, 2, 5, 10, 15, 25, 50)  # the measured law is known up to 50 rounds
+MOST_DEVICES = 5_000  # of a fleet that is larger than the scenario's, so that a plan takes seconds
+STEPS = 8  # positions of a served slider from a factor to twice the factor
+MOST_POSITIONS = 200  # of a served slider
+LARGEST_FACTOR = 64.0  # that the server plans for, and one over the least
+SCALED: Mapping[str, tuple[str, ...]] = {  # what a factor multiplies, by the name of its slider
+    "uplink": ("up_rate", "fed_up_rate"),
+    "compute": ("flops",),
+    "server": ("server_flops",),
+}
+LABELS = {
+    "uplink": "Uplink of every device",
+    "compute": "Compute of every device",
+    "server": "Compute of the edge server",
+    "interval": "Interval I",
+    "devices": "Devices N",
+}
+UNITS = {"interval": "rounds", "devices": "devices"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where the sliders stand."""
+
+    uplink: float = 1.0  # factors on the values of the scenario
+    compute: float = 1.0
+    server: float = 1.0
+    interval: int
+    devices: int
+
+    @classmethod
+    def of(cls, written: Any) -> "Setting":
+        """The setting that a page sent; refuses whatever a slider could not say."""
+        names = [field.name for field in fields(cls)]
+        if not isinstance(written, dict) or sorted(written) != sorted(names):
+            raise InputError(f"expected a table with {', '.join(names)}, got something else")
+        return cls(
+            **{name: _factor(name, written[name]) for name in SCALED},
+            **{name: _count(name, written[name]) for name in UNITS},
+        )
+
+    def scaled(self, fleet: Fleet) -> Fleet:
+        """A fleet whose rates and compute are multiplied by the factors."""
+        changed = {
+            field: getattr(fleet, field) * getattr(self, name)
+            for name, resources in SCALED.items()
+            for field in resources
+        }
+        return replace(fleet, **changed)
+
+
+def _factor(name: str, value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not 1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR:
+        raise InputError(
+            f"{name} must be a factor from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}, got {str(value)[:20]}"
+        )
+    return float(value)
+
+
+def _count(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
+        raise InputError(f"{name} must be a whole number from 1 to {MOST:,}, got {str(value)[:20]}")
+    return value
+
+
+class WhatIf:
+    """Plans a question anew for other settings. `ask` makes one plan; `report` is the question's own plan."""
+
+    def __init__(self, question: Question, ask: Ask, report: PlanReport) -> None:
+        self.question, self.ask, self.report = question, ask, report
+        problem = question.problem
+        self.own = Setting(interval=problem.interval, devices=len(problem.fleet))
+        self.most_devices = max(MOST_DEVICES, self.own.devices)
+        self._resized = {self.own.devices: question}
+
+    def base(self) -> ShownPlan:
+        """The question's own plan."""
+        return self._shown(self.report, self.question.problem)
+
+    def plan(self, setting: Setting, *, seconds: float) -> Found:
+        """The best plan for a setting in at most so many seconds, or why there is none."""
+        if setting.devices > self.most_devices:
+            return f"A fleet of {setting.devices:,} devices is too large for this page."
+        try:
+            question = self._of_size(setting.devices)
+
+            def at(interval: int) -> Problem:
+                problem = question.at(interval)
+                return replace(problem, fleet=setting.scaled(problem.fleet))
+
+            known = question.rounds_known
+            found = try_intervals(at, [setting.interval], self._ask, seconds=seconds, rounds_known=known)
+        except HasflError as error:
+            return f"There is no plan: {error}."
+        (tried,) = found.tried
+        return self._shown(found.best, at(setting.interval), tried.doubt)
+
+    def _ask(self, problem: Problem, _: Any, seconds: float) -> PlanReport:
+        """Plan from the question's own plan on, where it has as many devices."""
+        own = self.report.plan
+        return self.ask(problem, own if len(own) == len(problem.fleet) else None, seconds)
+
+    def _of_size(self, devices: int) -> Question:
+        if devices not in self._resized:
+            self._resized[devices] = self.question.resized(devices)
+        return self._resized[devices]
+
+    def _shown(self, report: PlanReport, problem: Problem, doubt: str = "") -> ShownPlan:
+        known = self.question.rounds_known
+        doubts = (f"The law of rounds is not known for this plan: {doubt}.",) if doubt else ()
+        return ShownPlan(
+            report=report,
+            problem=problem,
+            words=in_words(report.plan, problem.fleet.names, of=len(problem.fleet)),
+            certificate="" if report.status == "evaluated" else certificate(report, rounds_known=known),
+            time_range=time_range(report, problem) if known else None,
+            doubts=(*doubts, *warnings(report, problem)),
+        )
+
+    def sliders(self, *, served: bool, seconds: float, tell: Callable[[str], None]) -> list[Slider]:
+        """All sliders with their stops planned, in at most so many seconds together."""
+        stops = {name: self._stops(name) for name in LABELS}
+        names = [name for name in LABELS if len(stops[name]) > 1]
+        plans = sum(len(stops[name]) - 1 for name in names)
+        made, base, sliders = 0, self.base(), []
+        deadline = time.monotonic() + seconds
+        for name in names:
+            own, planned = getattr(self.own, name), dict[float, Found]()
+            for value in stops[name]:
+                if value == own:
+                    planned[value] = base
+                    continue
+                share = max(deadline - time.monotonic(), 0.0) / (plans - made)
+                made += 1
+                tell(f"planning stop {made} of {plans} of the sliders")
+                planned[value] = self.plan(replace(self.own, **{name: value}), seconds=share)
+            sliders.append(
+                Slider(
+                    name=name,
+                    label=LABELS[name],
+                    unit=UNITS.get(name, "×"),
+                    own=own,
+                    positions=self._positions(name) if served else stops[name],
+                    stops=planned,
+                )
+            )
+        return sliders
+
+    def _stops(self, name: str) -> list[float]:
+        """The values that are planned beforehand; the own value is among them."""
+        if name in SCALED:
+            return list(FACTORS)
+        own = getattr(self.own, name)
+        if name == "interval":
+            return _sorted(own, INTERVALS)
+        if self.question.scenario is None:
+            return [own]  # a problem in raw numbers has its own devices only
+        return self._whole_devices(round(own * factor) for factor in FACTORS)
+
+    def _positions(self, name: str) -> list[float]:
+        """The values that a served slider can stand at."""
+        doublings = round(math.log2(max(FACTORS)))
+        if name in SCALED:
+            exponents = range(-doublings * STEPS, doublings * STEPS + 1)
+            return [float(f"{2 ** (k / STEPS):.3g}") for k in exponents]
+        own = getattr(self.own, name)
+        if name == "interval":
+            return _sorted(own, range(1, max(INTERVALS) + 1))
+        most = int(max(FACTORS) * own)
+        return self._whole_devices(1 + int(k) for k in evenly(most, MOST_POSITIONS))
+
+    def _whole_devices(self, values: Iterable[int]) -> list[float]:
+        return _sorted(self.own.devices, (n for n in values if 1 <= n <= self.most_devices))
+
+
+def _sorted(own: int, values: Iterable[int]) -> list[float]:
+    return sorted({own, *values})

@@ -1,0 +1,189 @@
+"""A plan as a page: its forecast, a round of it, and how both react to faster links and computers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hasfl.pages.page import Section, page
+from hasfl.pages.rounds import RoundTimes, plan_columns, rounded
+from hasfl.plan import PlanReport
+from hasfl.problem import Problem
+from hasfl.theory.latency import aggregation_latency, split_training_latency
+from hasfl.units import format_seconds, format_share
+
+SCRIPTS = ("plan_reaction.js", "plan.js")
+TOLD_CHANGE = 5e-4  # share of the training time: a smaller change is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShownPlan:
+    """A plan, and what is known of it."""
+
+    report: PlanReport
+    problem: Problem
+    words: str  # what the devices do
+    certificate: str  # how good the plan is known to be
+    time_range: tuple[float, float] | None = None  # of the training time, s, one standard error off
+    doubts: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """What charts draw: the round with its aggregation, and the plan beside its devices."""
+        plan, fleet, profile = self.report.plan, self.problem.fleet, self.problem.profile
+        split = split_training_latency(plan, fleet, profile)
+        aggregation = aggregation_latency(plan, fleet, profile)
+        return {
+            "round": RoundTimes(names=fleet.names, split=split, aggregation=aggregation).as_json(),
+            "plan": plan_columns(plan, fleet, profile, split),
+            "interval": self.problem.interval,
+            "round_seconds": rounded(self.report.round_seconds),
+            "split_seconds": rounded(self.report.split_seconds),
+            "aggregation_seconds": rounded(self.report.aggregation_seconds),
+            "gap": None if self.report.gap is None else rounded(max(self.report.gap, 0.0)),
+            "words": self.words,
+            "certificate": self.certificate,
+            "doubts": list(self.doubts),
+        }
+
+
+Found = ShownPlan | str  # a sentence where there is no plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Slider:
+    """One thing that a person can change: where it may stand, and the plans for some of these values."""
+
+    name: str  # for the server
+    label: str
+    unit: str  # "×", or a word such as "devices"
+    own: float  # the value of the scenario; it is among the positions
+    positions: Sequence[float]
+    stops: Mapping[float, Found]  # planned beforehand, with every other slider at its own value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Advice:
+    """What `--why` and `--sensitivity` say about the scenario's own values."""
+
+    pace: Sequence[str] = ()  # who sets the pace, in sentences
+    upgrades: Sequence[tuple[str, str, str]] = ()  # resource, saving and its error, in words
+    limits: Sequence[str] = ()  # what the upgrades do not tell, in sentences
+    mistakes: Sequence[str] = ()  # what wrong constants cost, in sentences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlanPage:
+    """A plan with everything that its page says."""
+
+    name: str  # of the scenario
+    about: str  # the model, the devices and where the constants come from, in a few words
+    base: ShownPlan  # with the scenario's own values
+    sliders: Sequence[Slider]
+    rounds_known: bool  # whether seconds of the whole training are known, or only ratios of them
+    remarks: Sequence[str] = ()
+    advice: Advice | None = None
+    served: bool = False  # whether a server plans anew as sliders move
+
+    def shown(self, found: Found) -> dict[str, Any]:
+        """A plan for the page; times are over those of the scenario's own plan if seconds are unknown."""
+        if isinstance(found, str):
+            return {"trouble": found}
+        report = found.report
+        unit = 1.0 if self.rounds_known else self.base.report.objective or 1.0
+        times: dict[str, Any] = {"time": rounded(report.objective / unit)}
+        if self.rounds_known:
+            times["rounds"] = rounded(report.rounds)
+        if self.rounds_known and found.time_range is not None:
+            times["range"] = [rounded(each) for each in found.time_range]
+        return {"answer": self.answer(found), **times, **found.as_json()}
+
+    def answer(self, found: ShownPlan) -> str:
+        """The forecast in words, and how it compares with the scenario's own values."""
+        report = found.report
+        each = format_seconds(report.round_seconds)
+        if not self.rounds_known:
+            return f"A round takes {each}.{self._change(report)}"
+        spread = ""
+        if found.time_range is not None:
+            low, high = map(format_seconds, found.time_range)
+            spread = f" ({low} to {high}, one standard error of the constants off)"
+        return (
+            f"Training takes {format_seconds(report.objective)}{spread}: {report.rounds:,.0f} rounds of {each} "
+            f"each.{self._change(report)}"
+        )
+
+    def _change(self, report: PlanReport) -> str:
+        """How much longer or shorter training is than with the scenario's own values."""
+        own = self.base.report.objective
+        if report is self.base.report or own == 0:
+            return ""
+        change = report.objective / own - 1
+        if abs(change) < TOLD_CHANGE:
+            return " The training time is that of the scenario's own values."
+        if change > 0:
+            return f" Training takes {report.objective / own:.3g} times as long as with the scenario's own values."
+        return f" That saves {format_share(-change)} of the training time with the scenario's own values."
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything that the page draws; the scenario's own plan is the first of the plans."""
+        plans = [self.shown(self.base)]
+        sliders = []
+        for slider in self.sliders:
+            stops = []
+            for value, found in slider.stops.items():
+                if value == slider.own:
+                    stops.append({"value": value, "plan": 0})
+                    continue
+                stops.append({"value": value, "plan": len(plans)})
+                plans.append(self.shown(found))
+            sliders.append(
+                {
+                    "name": slider.name,
+                    "label": slider.label,
+                    "unit": slider.unit,
+                    "own": list(slider.positions).index(slider.own),
+                    "positions": list(slider.positions),
+                    "stops": stops,
+                }
+            )
+        return {
+            "served": self.served,
+            "rounds_known": self.rounds_known,
+            "remarks": list(self.remarks),
+            "plans": plans,
+            "sliders": sliders,
+            "advice": None
+            if self.advice is None
+            else {
+                "pace": list(self.advice.pace),
+                "upgrades": [list(row) for row in self.advice.upgrades],
+                "limits": list(self.advice.limits),
+                "mistakes": list(self.advice.mistakes),
+            },
+        }
+
+    def sections(self) -> list[Section]:
+        """The questions that the page answers."""
+        found = [
+            Section("forecast", "How long will training take?", self.answer(self.base)),
+            Section("round", "What happens in a round?"),
+            Section("plan", "What does each device do?", f"{self.base.words}."),
+            Section("reaction", "How does the training time react?", self._how_planned()),
+        ]
+        return found if self.advice is None else [*found, Section("advice", "Why not faster?")]
+
+    def _how_planned(self) -> str:
+        others = "with every other slider at the scenario's own value"
+        if self.served:
+            return f"Each curve is planned anew for every dot, {others}. Where you drag a slider, your path is drawn."
+        return f"Each curve is planned anew for every dot, {others}."
+
+    def html(self) -> str:
+        """The whole page."""
+        return page(
+            f"Plan for {self.name}",
+            self.sections(),
+            self.as_json(),
+            SCRIPTS,
+            subtitle=self.about,
+            served=self.served,
+        )
