@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 READY_TO_DEPLOY := .venv/.ready-to-deploy
 
-.PHONY: help demo test test-all test-fleet check lint types coverage bench bless clean
+.PHONY: help demo test test-all test-fleet check lint types coverage bench bless figures docs clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -53,8 +53,27 @@ types: $(READY_TO_DEPLOY)  ## mypy, strict
 bench: $(READY_TO_DEPLOY)  ## Run the benchmarks and print their reports
 	@for script in benchmarks/bench_*.py; do $(BIN)/python -m benchmarks.$$(basename $$script .py) || exit 1; done
 
+figures: $(READY)  ## Draw the paper's figures and judge its claims, from the results in results, into docs
+	$(BIN)/hasfl reproduce all --only-draw --out results
+	@mkdir -p docs/figures
+	cp results/figures/* docs/figures/
+	cp results/claims.md docs/claims.md
+
 bless: $(READY_TO_DEPLOY)  ## Write the shipped layer tables anew; review the diff
 	$(BIN)/python -m hasfl.profiling.shipped
 
+# The site has an environment of its own: Zensical reads the source and does not import it.
+DOCS := .venv/docs
+
+$(DOCS)/.ready: requirements-docs.lock
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r requirements-docs.lock
+	@touch $@
+
+docs: $(DOCS)/.ready  ## Build the site of the documentation into site; a warning is an error
+	$(DOCS)/bin/python docs/prepare_site.py .venv/docs-source
+	cd .venv/docs-source && ../docs/bin/zensical build --strict
+	@rm -rf site && mv .venv/docs-source/site site
+
 clean:  ## Remove what the other targets made
-	rm -rf .venv runs/demo .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv runs/demo site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

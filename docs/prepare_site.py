@@ -1,7 +1,7 @@
 """Prepares what `make docs` builds the site from: a copy of docs in which every link leads to a page.
 
-On a code host, pages link to files outside docs: examples, sources, reports of measurements. The site has a page
-for each of these files, in the folder `files`, and links lead there.
+On a code host, pages link to files outside docs: examples, sources, reports of measurements. The site has a
+page for each of these files, in the folder `files`, and links lead there.
 
     python docs/prepare_site.py FOLDER
 """

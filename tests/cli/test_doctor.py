@@ -12,6 +12,7 @@ from hasfl.installation import machine, packages
 from hasfl.installation.packages import Requirement, _fits
 from tests.cli.conftest import Hasfl
 from tests.cli.test_manners import without
+from tests.runner.scenarios import write
 
 REQUIRES = [
     "numpy>=2.0",
@@ -166,6 +167,20 @@ def test_little_room_and_no_permission(hasfl: Hasfl, monkeypatch: pytest.MonkeyP
     assert "cannot be written (Permission denied)" in found["working folder"][0]["found"]
 
 
-def test_planning_works_without_torch() -> None:
-    ((code, said),) = without("torch", ("doctor",))
-    assert (code, said) == (0, "")
+def test_planning_works_with_the_core_alone(tmp_path: Path) -> None:
+    """Every package that only an extra asks for is away."""
+    extras = (
+        "torch",
+        "safetensors",
+        "sklearn",
+        "matplotlib",
+        "tomli_w",
+        "pooch",
+        "flwr",
+        "grpc",
+        "cryptography",
+    )
+    scenario = write(tmp_path, {})
+    done = without(extras, ("doctor",), ("plan", scenario), ("runs", tmp_path), ("train", scenario))
+    assert [code for code, _ in done] == [0, 0, 0, 2]
+    assert "pip install 'hasfl[train]'" in done[-1][1]

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_names_of_strategies(text: str, names: list[str]) -> None:
 
 WITHOUT = """
 import sys
-sys.modules[{package!r}] = None
+sys.modules |= dict.fromkeys({packages!r})
 from hasfl.cli.main import main
 for command in {commands!r}:
     sys.argv = ["hasfl", *command]
@@ -69,10 +70,10 @@ for command in {commands!r}:
 """
 
 
-def without(package: str, *commands: tuple[object, ...]) -> list[tuple[int, str]]:
-    """The exit code and the standard error of commands where a package is not installed."""
+def without(packages: str | Sequence[str], *commands: tuple[object, ...]) -> list[tuple[int, str]]:
+    """The exit code and the standard error of commands where a package, or several, are not installed."""
     words = [[str(word) for word in command] for command in commands]
-    code = WITHOUT.format(package=package, commands=words)
+    code = WITHOUT.format(packages=[packages] if isinstance(packages, str) else [*packages], commands=words)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     parts = re.split(r"code (\d+)\n", done.stderr)
     return [(int(code), said) for said, code in zip(parts[::2], parts[1::2], strict=False)]

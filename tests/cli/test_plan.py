@@ -199,6 +199,18 @@ def test_wrong_problems(hasfl: Hasfl, tmp_path: Path, case: str) -> None:
         (("--interval", "1e3"), "--interval must be a whole number"),
         (("--interval", "1000"), "no plan reaches target 400 (C1)"),
         (("--nonsense",), "No such option"),
+        (("--html", "plan.pdf"), "--html must be a file that ends with .html, got plan.pdf"),
+        (
+            ("--html", "no/folder/plan.html"),
+            "--html must be in a folder that exists, got no/folder/plan.html",
+        ),
+        (
+            ("--html", "plan.html", "--serve"),
+            "give either --html for a file or --serve for a server, not both",
+        ),
+        (("--serve", "--json"), "--serve shows the plan in a browser and --json prints it: give one of them"),
+        (("--port", "80"), "--port belongs to --serve, got --port 80 alone: add --serve"),
+        (("--serve", "--port", "0"), "--port"),
     ],
 )
 def test_wrong_options(hasfl: Hasfl, tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
@@ -262,6 +274,7 @@ def test_verbs_and_options_are_few(hasfl: Hasfl) -> None:
     parties = dict(verbs.pop("serve").commands)
     assert set(parties) == {"fed", "edge", "device", "local"}
     del parties["local"]  # it has the options of submit, and those of rehearsed devices
+    assert len(verbs.pop("plan").params) <= 14  # three of them are for its page
     assert all(len(verb.params) <= 11 for verb in (verbs | parties).values())  # an argument and ten options
 
 

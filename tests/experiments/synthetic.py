@@ -1,12 +1,11 @@
 """Made-up results of trainings, with curves that are known in closed form."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
 from hasfl.arrays import FloatN
-from hasfl.experiments.results import Results, RunResult, save_result
+from hasfl.experiments.results import RunResult
 
 CHANCE = 0.1  # the accuracy of guessing, for ten classes
 TIME_CONSTANT = 1000.0  # virtual seconds in which a run of speed 1 closes all but 1/e of its gap
@@ -85,10 +84,3 @@ def synthetic(
 def seconds_until(accuracy: float, *, speed: float = 1.0, ceiling: float = 0.8) -> float:
     """When the curve of such a run, without noise, passes an accuracy; `seconds_to` rounds it up."""
     return float(-np.log((ceiling - accuracy) / (ceiling - CHANCE)) * TIME_CONSTANT / speed)
-
-
-def results(folder: Path, *runs: RunResult) -> Results:
-    """The runs, saved to a folder and read again."""
-    for run in runs:
-        save_result(folder, run)
-    return Results(folder)

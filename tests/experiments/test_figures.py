@@ -35,7 +35,7 @@ from tests.experiments.sample_figures import (
     run,
     runs_of,
 )
-from tests.experiments.synthetic import results, seconds_until, synthetic
+from tests.experiments.synthetic import seconds_until, synthetic
 
 # The number of axes of each sample: two parts a panel in converged, a third in cut-and-overhead.
 AXES = {
@@ -74,7 +74,7 @@ def test_every_kind_has_a_sample_and_a_drawing() -> None:
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_every_kind_is_drawn_legibly_and_always_the_same(kind: str, tmp_path: Path) -> None:
     made = SAMPLES[kind]
-    found = results(tmp_path / "results", *runs_of(made))
+    found = Results(runs_of(made))
     figure = draw(made, found)
     assert len(figure.axes) == AXES[kind]
     assert figure.get_suptitle() == "Fig. 5: made-up results"
@@ -91,14 +91,14 @@ def test_every_kind_is_drawn_legibly_and_always_the_same(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-def test_without_results_every_panel_says_so(kind: str, tmp_path: Path) -> None:
-    figure = draw(SAMPLES[kind], Results(tmp_path))
+def test_without_results_every_panel_says_so(kind: str) -> None:
+    figure = draw(SAMPLES[kind], Results())
     said = "".join(map(texts, figure.axes))
     assert said.count("not trained yet") == len(SAMPLES[kind].panels)
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-def test_what_was_not_trained_is_left_out_and_named(kind: str, tmp_path: Path) -> None:
+def test_what_was_not_trained_is_left_out_and_named(kind: str) -> None:
     made = SAMPLES[kind]
     absent, rare = one_point(made).strategies[1:3]
     kept = [
@@ -106,36 +106,36 @@ def test_what_was_not_trained_is_left_out_and_named(kind: str, tmp_path: Path) -
         for each in runs_of(made)
         if each.strategy != absent and (each.strategy != rare or each.seed == 0)
     ]
-    figure = draw(made, results(tmp_path, *kept))
-    said = texts(figure.axes[0])
+    figure = draw(made, Results(kept))
+    said = texts(figure.axes[0]) + "".join(part.get_supxlabel() for part in figure.subfigs)
     assert f"not trained: {absent}" in said
     assert f"only 1 of 3 seeds: {rare}" in said
     assert look(absent, one_point(made).strategies).name not in legend_of(figure)
 
 
-def test_other_seeds_than_the_experiments_are_not_drawn(tmp_path: Path) -> None:
+def test_other_seeds_than_the_experiments_are_not_drawn() -> None:
     made = experiment("curves", panel("a", ("hasfl",)), seeds=(0,))
-    found = results(tmp_path, *(synthetic("a", "hasfl", seed) for seed in (0, 7)))
+    found = Results(synthetic("a", "hasfl", seed) for seed in (0, 7))
     trained = Trained.of(made, one_point(made), found)
     assert [each.seed for each in trained.at(trained.panel.points[0])["hasfl"]] == [0]
 
 
-def test_a_point_without_result_is_named(tmp_path: Path) -> None:
+def test_a_point_without_result_is_named() -> None:
     made = SAMPLES["time-against"]
     kept = [each for each in runs_of(made) if (each.scenario, each.strategy) != ("g-0.5", "rbs+rms")]
-    axes = drawn(made, results(tmp_path, *kept))
+    axes = drawn(made, Results(kept))
     assert "not trained: rbs+rms at 0.5" in texts(axes[0])
     assert "not trained" not in texts(axes[1])
 
 
-def test_curves_mark_when_the_accuracy_was_reached(tmp_path: Path) -> None:
+def test_curves_mark_when_the_accuracy_was_reached() -> None:
     """By the closed form of the made-up curve; an evaluation every 10 s rounds up."""
     made = experiment("curves", panel("a", ("hasfl", "rbs+rms"), accuracy=0.7), seeds=(0,))
     runs = [
         synthetic("a", "hasfl", speed=2, every=1, evaluations=400),
         synthetic("a", "rbs+rms", ceiling=0.6, every=1, evaluations=400),
     ]
-    (axes,) = drawn(made, results(tmp_path, *runs))
+    (axes,) = drawn(made, Results(runs))
     curve, reached, other, ended, dotted = axes.get_lines()
     np.testing.assert_allclose(curve.get_xdata(), runs[0].clock)
     np.testing.assert_allclose(curve.get_ydata(), 100 * runs[0].accuracy, rtol=1e-5)
@@ -147,22 +147,22 @@ def test_curves_mark_when_the_accuracy_was_reached(tmp_path: Path) -> None:
     assert "70.0 %" in texts(axes)
 
 
-def test_without_an_accuracy_the_highest_that_all_reached_is_taken(tmp_path: Path) -> None:
+def test_without_an_accuracy_the_highest_that_all_reached_is_taken() -> None:
     made = experiment("curves", panel("a", ("hasfl", "rbs+rms"), accuracy=None), seeds=(0,))
     runs = [synthetic("a", "hasfl"), synthetic("a", "rbs+rms", ceiling=0.5)]
-    (axes,) = drawn(made, results(tmp_path, *runs))
+    (axes,) = drawn(made, Results(runs))
     assert f"{100 * runs[1].best():.1f} %" in texts(axes)
     assert not [line for line in axes.get_lines() if line.get_markerfacecolor() == "white"]
 
 
-def test_time_is_logarithmic_only_where_contestants_differ_widely(tmp_path: Path) -> None:
+def test_time_is_logarithmic_only_where_contestants_differ_widely() -> None:
     for factor, scale in ((9.0, "linear"), (11.0, "log")):
         made = experiment("curves", panel(f"x{factor:g}", ("hasfl", "fl"), accuracy=0.5), seeds=(0,))
         runs = [
             synthetic(f"x{factor:g}", "hasfl"),
             synthetic(f"x{factor:g}", "fl", speed=1 / factor, round_seconds=10 * factor),
         ]
-        (axes,) = drawn(made, results(tmp_path, *runs))
+        (axes,) = drawn(made, Results(runs))
         assert axes.get_xscale() == scale
 
 
@@ -183,17 +183,17 @@ def test_seeds_are_averaged_at_equal_times_not_at_equal_evaluations() -> None:
     np.testing.assert_allclose(lines.mean(axis=0), at / 1e4 + 0.05)
 
 
-def test_seeds_without_a_common_time_are_drawn_all_the_same(tmp_path: Path) -> None:
+def test_seeds_without_a_common_time_are_drawn_all_the_same() -> None:
     made = experiment("curves", panel("a", ("hasfl",)), seeds=(0, 1))
     runs = [synthetic("a", "hasfl", evaluations=2), synthetic("a", "hasfl", 1, every=100, evaluations=2)]
-    (axes,) = drawn(made, results(tmp_path, *runs))
+    (axes,) = drawn(made, Results(runs))
     assert len(axes.get_lines()[0].get_xdata()) == 1
 
 
-def test_bands_reach_from_the_lowest_to_the_highest_seed(tmp_path: Path) -> None:
+def test_bands_reach_from_the_lowest_to_the_highest_seed() -> None:
     made = experiment("curves", panel("a", ("hasfl",)))
     runs = [synthetic("a", "hasfl", seed, ceiling=0.7 + 0.05 * seed) for seed in SEEDS]
-    (axes,) = drawn(made, results(tmp_path, *runs))
+    (axes,) = drawn(made, Results(runs))
     (band,) = axes.collections
     corners = band.get_paths()[0].vertices
     last = corners[corners[:, 0] == runs[0].seconds]
@@ -219,14 +219,14 @@ def test_reach_is_a_mean_of_seeds_or_a_lower_limit() -> None:
     assert Reach.of(low[1:], 0.7).briefly(other) == "> 1 h 06 min"
 
 
-def test_bars_say_who_did_not_reach_the_accuracy(tmp_path: Path) -> None:
+def test_bars_say_who_did_not_reach_the_accuracy() -> None:
     made = experiment("bars", panel("a", ("hasfl", "b=8+cut=2", "b=8+cut=4"), accuracy=0.6), seeds=(0,))
     runs = [
         synthetic("a", "hasfl"),
         synthetic("a", "b=8+cut=2", speed=0.5),
         synthetic("a", "b=8+cut=4", ceiling=0.5),
     ]
-    (axes,) = drawn(made, results(tmp_path, *runs))
+    (axes,) = drawn(made, Results(runs))
     widths = [bar.get_width() for bar in axes.patches]
     assert widths == [runs[0].seconds_to(0.6), runs[1].seconds_to(0.6), runs[2].seconds]
     assert [bar.get_facecolor()[:3] == (1, 1, 1) for bar in axes.patches] == [False, False, True]
@@ -236,17 +236,17 @@ def test_bars_say_who_did_not_reach_the_accuracy(tmp_path: Path) -> None:
     assert "not reached in 1 h 06 min" in said
 
 
-def test_bars_without_a_linear_axis_are_dots(tmp_path: Path) -> None:
+def test_bars_without_a_linear_axis_are_dots() -> None:
     made = experiment("bars", panel("a", ("hasfl", "fl"), accuracy=0.6), seeds=(0,))
     slow = synthetic("a", "fl", speed=0.05, round_seconds=200)
-    (axes,) = drawn(made, results(tmp_path, synthetic("a", "hasfl"), slow))
+    (axes,) = drawn(made, Results([synthetic("a", "hasfl"), slow]))
     assert (axes.get_xscale(), len(axes.patches)) == ("log", 0)
 
 
-def test_time_against_a_resource_is_the_time_to_the_accuracy(tmp_path: Path) -> None:
+def test_time_against_a_resource_is_the_time_to_the_accuracy() -> None:
     made = experiment("time-against", panel("a", PAPER, scales=SCALES))
     runs = runs_of(made)
-    (axes,) = drawn(made, results(tmp_path, *runs))
+    (axes,) = drawn(made, Results(runs))
     ours = axes.get_lines()[0]
     expected = [
         fmean(run(point, "hasfl", seed).seconds_to(0.7) or math.nan for seed in SEEDS)
@@ -261,10 +261,10 @@ def test_time_against_a_resource_is_the_time_to_the_accuracy(tmp_path: Path) -> 
     assert len(opened) >= len(slow) > 0
 
 
-def test_converged_shows_best_accuracy_and_time_side_by_side(tmp_path: Path) -> None:
+def test_converged_shows_best_accuracy_and_time_side_by_side() -> None:
     made = experiment("converged", panel("a", PAPER, accuracy=None), seeds=(0,))
     runs = runs_of(made)
-    left, right = drawn(made, results(tmp_path, *runs))
+    left, right = drawn(made, Results(runs))
     np.testing.assert_allclose(
         [bar.get_width() for bar in left.patches], [100 * each.best() for each in runs], rtol=1e-5
     )
@@ -284,10 +284,10 @@ def test_convergence_is_the_papers_rule() -> None:
     assert convergence((flat, rising)) is None
 
 
-def test_the_steps_of_a_round_add_up(tmp_path: Path) -> None:
+def test_the_steps_of_a_round_add_up() -> None:
     made = SAMPLES["batch-and-latency"]
     runs = runs_of(made)
-    _, right = drawn(made, results(tmp_path, *runs))
+    _, right = drawn(made, Results(runs))
     tops = {bar.get_x(): 0.0 for bar in right.patches}
     for bar in right.patches:
         tops[bar.get_x()] += bar.get_height()
@@ -301,10 +301,10 @@ def test_unknown_steps_keep_their_name() -> None:
     assert groups == {"devices compute": 3, "readings": 4, "new step": 8}
 
 
-def test_overhead_of_cuts_is_that_of_the_layers_and_bits(tmp_path: Path) -> None:
+def test_overhead_of_cuts_is_that_of_the_layers_and_bits() -> None:
     made = SAMPLES["cut-and-overhead"]
     runs = runs_of(made)
-    _, upper, lower = drawn(made, results(tmp_path, *runs))
+    _, upper, lower = drawn(made, Results(runs))
     layers = shipped_layers("vgg16", classes=10, norm="batch")
     assert layers is not None
     profile = Profile.of(layers)
@@ -349,16 +349,15 @@ def test_names_are_for_people(strategy: str, name: str) -> None:
     assert look(strategy).name == name
 
 
-def test_importing_and_drawing_need_neither_torch_nor_pyplot(tmp_path: Path) -> None:
+def test_importing_and_drawing_need_neither_torch_nor_pyplot() -> None:
     code = """if True:
         import sys
-        from pathlib import Path
         from hasfl.experiments.figures import draw
+        from hasfl.experiments.results import Results
         assert "matplotlib" not in sys.modules
         from tests.experiments.sample_figures import SAMPLES, runs_of
-        from tests.experiments.synthetic import results
         for made in (SAMPLES["curves"], SAMPLES["cut-and-overhead"]):
-            draw(made, results(Path(sys.argv[1]), *runs_of(made)))
+            draw(made, Results(runs_of(made)))
         assert not {"torch", "matplotlib.pyplot"} & set(sys.modules)
     """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE = 60.0  # seconds for an answer or for a condition
-KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Tab": 9, "End": 35, " ": 32}
+KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Tab": 9, "Home": 36, "End": 35, " ": 32}
 
 
 def installed() -> str | None:
@@ -49,6 +50,8 @@ class Tab:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._receive], [], [], PATIENCE)
+            assert ready, "the browser does not answer"
             chunk = os.read(self._receive, 1 << 20)
             assert chunk, "the browser has ended"
             self._buffer += chunk
@@ -73,10 +76,25 @@ class Tab:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
+    def move(self, x: float, y: float) -> None:
+        """Put the pointer somewhere."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def forget(self) -> None:
+        """Forget the faults and requests so far."""
+        self.faults.clear()
+        self.requests.clear()
+
     def show(
-        self, file: Path, *, width: int = 1280, height: int = 900, dark: bool = False, media: str = "screen"
+        self,
+        place: Path | str,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        media: str = "screen",
     ) -> float:
-        """Open a file and wait until its charts are drawn; returns the seconds that this took."""
+        """Open a file or an address and wait until its charts are drawn; returns the seconds it took."""
         mobile = width < 600
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -88,7 +106,7 @@ class Tab:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
         began = time.monotonic()
-        self.call("Page.navigate", url=file.resolve().as_uri())
+        self.call("Page.navigate", url=place if isinstance(place, str) else place.resolve().as_uri())
         self.until("document.documentElement?.dataset.drawn === 'true' && document.readyState === 'complete'")
         frame = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(true))))"
         self.look(frame)  # the charts are on the screen

@@ -34,9 +34,9 @@ app = typer.Typer(
 )
 
 # Optional packages that commands need, and what installs them.
-EXTRAS = dict.fromkeys(("torch", "matplotlib", "sklearn", "safetensors"), "hasfl[train]") | dict.fromkeys(
-    ("flwr", "grpc", "cryptography", "httpx"), "hasfl[deploy]"
-)
+EXTRAS = dict.fromkeys(
+    ("torch", "matplotlib", "sklearn", "safetensors", "tomli_w"), "hasfl[train]"
+) | dict.fromkeys(("flwr", "grpc", "cryptography", "httpx"), "hasfl[deploy]")
 
 
 def main() -> NoReturn:

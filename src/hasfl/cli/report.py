@@ -36,8 +36,8 @@ def report(
     Example: hasfl report runs/scenario-hasfl-seed0 runs/scenario-fl-seed0 --out comparison.html
     """
     wait_politely()
-    if out is not None and out.suffix.lower() not in SUFFIXES:
-        raise InputError(f"--out must be a file that ends with .html, got {out}")
+    if out is not None:
+        _require_writable(out)
     from rich.console import Console
 
     from hasfl.reporting.replacing import replace_file, write_text
@@ -49,7 +49,7 @@ def report(
         sections, text = found.sections(), found.html()
     name = "report.html" if len(found.runs) > 1 else f"{found.runs[0].name}-report.html"
     file = Path(name) if out is None else out
-    replace_file(file, lambda opened: write_text(opened, text))
+    replace_file(file, lambda opened: write_text(opened, text), advice="the runs themselves are unchanged")
     if as_json:
         answers = {section.title: section.answer for section in sections}
         written = {"report": str(file), "bytes": len(text.encode()), "runs": [run.name for run in found.runs]}
@@ -58,3 +58,13 @@ def report(
     for section in sections:
         typer.echo(f"{section.title}\n  {section.answer.replace(chr(10), chr(10) + '  ')}")
     typer.echo(f"wrote {file} ({len(text.encode()) / 1e6:.1f} MB)")
+
+
+def _require_writable(out: Path) -> None:
+    """Refuse a file that cannot be written before the runs are read, which may take a while."""
+    if out.suffix.lower() not in SUFFIXES:
+        raise InputError(f"--out must be a file that ends with .html, got {out}")
+    if out.is_dir():
+        raise InputError(f"--out must be a file, got {out}, which is a folder: name a file in it")
+    if not out.parent.is_dir():
+        raise InputError(f"--out must be in a folder that exists, got {out}: make {out.parent} first")

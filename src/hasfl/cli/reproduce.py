@@ -84,6 +84,6 @@ def _draw(experiments: "Sequence[Experiment]", folder: Path, out: Path) -> list[
     from hasfl.experiments.results import Results
     from hasfl.experiments.training import TRAININGS
 
-    results = Results(out / TRAININGS)
+    results = Results.read(out / TRAININGS)
     pictures = [path for each in experiments for path in write_figure(each, results, out)]
     return [*pictures, write_claims(folder, results, out, quick=experiments[0].quick)]

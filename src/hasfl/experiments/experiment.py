@@ -28,7 +28,9 @@ class Panel:
     title: str
     points: tuple[Point, ...]
     strategies: tuple[str, ...]  # the contestants; ours is the first
-    accuracy: float | None  # on the test set, that times are compared at; None: the highest that all reached
+    accuracy: (
+        float | None
+    )  # on the test set, that times are compared at; None: the highest that all of the paper's reached
     axis: str | None = None  # what changes from point to point
 
 

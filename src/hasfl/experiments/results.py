@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -131,11 +131,15 @@ def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 class Results:
-    """The results of a folder, one file each: `<scenario>/<strategy>-seed<k>.json`."""
+    """The results of several trainings."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._known = {result.key: result for result in _read_all(folder)}
+    def __init__(self, results: Iterable[RunResult] = ()) -> None:
+        self._known = {result.key: result for result in results}
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The results of a folder, one file each: `<scenario>/<strategy>-seed<k>.json`."""
+        return cls(map(read_result, sorted(folder.glob("*/*-seed*.json"))))
 
     def __len__(self) -> int:
         return len(self._known)
@@ -182,8 +186,3 @@ def read_result(path: Path) -> RunResult:
             f"{path} must be the result of a training, but is none ({error}): remove it, and hasfl reproduce "
             "trains it again"
         ) from None
-
-
-def _read_all(folder: Path) -> Iterator[RunResult]:
-    for path in sorted(folder.glob("*/*-seed*.json")):
-        yield read_result(path)

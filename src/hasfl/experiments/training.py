@@ -29,7 +29,7 @@ def cases_of(experiments: Iterable[Experiment]) -> list[Case]:
 
 def untrained(cases: Sequence[Case], out: Path) -> list[Case]:
     """The trainings without a result. A result of another scenario with the same name is refused."""
-    results, left = Results(out / TRAININGS), []
+    results, left = Results.read(out / TRAININGS), []
     for case in cases:
         found = results.get(case.key)
         if found is None:

@@ -90,7 +90,7 @@ def as_script_data(data: Mapping[str, Any]) -> str:
 
 
 def _policy(styles: Sequence[str], codes: Sequence[str], *, served: bool) -> str:
-    """What the page may do: run its own scripts and styles, ask its server if it has one, and nothing else."""
+    """What the page may do: run its own scripts and styles, ask its own server if it has one, no more."""
     allowed = {"script-src": codes, "style-src": styles}
     hashes = "; ".join(f"{name} {' '.join(map(_hash, texts))}" for name, texts in allowed.items())
     own_server = "connect-src 'self'; " if served else ""

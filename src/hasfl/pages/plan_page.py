@@ -12,6 +12,7 @@ from hasfl.theory.latency import aggregation_latency, split_training_latency
 from hasfl.units import format_seconds, format_share
 
 SCRIPTS = ("plan_reaction.js", "plan.js")
+NARROW = 0.01  # a range whose ends differ by a smaller share; chosen by hand
 TOLD_CHANGE = 5e-4  # share of the training time: a smaller change is none
 
 
@@ -25,6 +26,18 @@ class ShownPlan:
     certificate: str  # how good the plan is known to be
     time_range: tuple[float, float] | None = None  # of the training time, s, one standard error off
     doubts: tuple[str, ...] = ()
+
+    @property
+    def told_range(self) -> tuple[float, float] | None:
+        """The range of the training time, unless it is narrow: two trainings differ by more, by chance."""
+        if self.time_range is None or self.time_range[1] < (1 + NARROW) * self.time_range[0]:
+            return None
+        return self.time_range
+
+    @property
+    def sentence(self) -> str:
+        """What the devices do, in a sentence."""
+        return f"Batch sizes (b) and cuts: {self.words}."
 
     def as_json(self) -> dict[str, Any]:
         """What charts draw: the round with its aggregation, and the plan beside its devices."""
@@ -40,6 +53,7 @@ class ShownPlan:
             "aggregation_seconds": rounded(self.report.aggregation_seconds),
             "gap": None if self.report.gap is None else rounded(max(self.report.gap, 0.0)),
             "words": self.words,
+            "sentence": self.sentence,
             "certificate": self.certificate,
             "doubts": list(self.doubts),
         }
@@ -77,6 +91,7 @@ class PlanPage:
     name: str  # of the scenario
     about: str  # the model, the devices and where the constants come from, in a few words
     base: ShownPlan  # with the scenario's own values
+    own: Mapping[str, float]  # these values, by the names of sliders; one without a slider may be among them
     sliders: Sequence[Slider]
     rounds_known: bool  # whether seconds of the whole training are known, or only ratios of them
     remarks: Sequence[str] = ()
@@ -92,8 +107,8 @@ class PlanPage:
         times: dict[str, Any] = {"time": rounded(report.objective / unit)}
         if self.rounds_known:
             times["rounds"] = rounded(report.rounds)
-        if self.rounds_known and found.time_range is not None:
-            times["range"] = [rounded(each) for each in found.time_range]
+        if self.rounds_known and found.told_range is not None:
+            times["range"] = [rounded(each) for each in found.told_range]
         return {"answer": self.answer(found), **times, **found.as_json()}
 
     def answer(self, found: ShownPlan) -> str:
@@ -103,13 +118,11 @@ class PlanPage:
         if not self.rounds_known:
             return f"A round takes {each}.{self._change(report)}"
         spread = ""
-        if found.time_range is not None:
-            low, high = map(format_seconds, found.time_range)
-            spread = f" ({low} to {high}, one standard error of the constants off)"
-        return (
-            f"Training takes {format_seconds(report.objective)}{spread}: {report.rounds:,.0f} rounds of {each} "
-            f"each.{self._change(report)}"
-        )
+        if found.told_range is not None:
+            low, high = map(format_seconds, found.told_range)
+            spread = f" ({low} to {high}, with the constants a standard error off)"
+        total, change = format_seconds(report.objective), self._change(report)
+        return f"Training takes {total}{spread}: {report.rounds:,.0f} rounds of {each} each.{change}"
 
     def _change(self, report: PlanReport) -> str:
         """How much longer or shorter training is than with the scenario's own values."""
@@ -119,9 +132,10 @@ class PlanPage:
         change = report.objective / own - 1
         if abs(change) < TOLD_CHANGE:
             return " The training time is that of the scenario's own values."
+        subject, time = ("That is", "") if self.rounds_known else ("Training takes", " time")
         if change > 0:
-            return f" Training takes {report.objective / own:.3g} times as long as with the scenario's own values."
-        return f" That saves {format_share(-change)} of the training time with the scenario's own values."
+            return f" {subject} {report.objective / own:.3g} times as long as with the scenario's own values."
+        return f" {subject} {format_share(-change)} less{time} than with the scenario's own values."
 
     def as_json(self) -> dict[str, Any]:
         """Everything that the page draws; the scenario's own plan is the first of the plans."""
@@ -149,6 +163,7 @@ class PlanPage:
             "served": self.served,
             "rounds_known": self.rounds_known,
             "remarks": list(self.remarks),
+            "own": dict(self.own),
             "plans": plans,
             "sliders": sliders,
             "advice": None
@@ -166,16 +181,14 @@ class PlanPage:
         found = [
             Section("forecast", "How long will training take?", self.answer(self.base)),
             Section("round", "What happens in a round?"),
-            Section("plan", "What does each device do?", f"{self.base.words}."),
+            Section("plan", "What does each device do?", self.base.sentence),
             Section("reaction", "How does the training time react?", self._how_planned()),
         ]
         return found if self.advice is None else [*found, Section("advice", "Why not faster?")]
 
     def _how_planned(self) -> str:
-        others = "with every other slider at the scenario's own value"
-        if self.served:
-            return f"Each curve is planned anew for every dot, {others}. Where you drag a slider, your path is drawn."
-        return f"Each curve is planned anew for every dot, {others}."
+        dots = "Every dot is a plan of its own, with every other slider at the scenario's own value."
+        return f"{dots} The path that you drag is drawn beside them." if self.served else dots
 
     def html(self) -> str:
         """The whole page."""

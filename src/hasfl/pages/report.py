@@ -31,7 +31,7 @@ class PlanQuality:
     """How good the last plan of a run is, by a law of rounds."""
 
     constants: str  # where those of the law come from, in words
-    rounds_known: bool  # whether seconds of the whole training are known, or only ratios of them
+    rounds_known: bool  # whether Θ forecasts the seconds of training; the paper's constants only rank plans
     objective: float  # Θ of the plan, s
     best: float  # Θ of the best plan that was found
     lower_bound: float  # no plan has a smaller Θ
@@ -120,17 +120,21 @@ class RunReport:
         }
 
     def _slider(self) -> dict[str, Any]:
-        """The rounds of the slider; rounds that are alike share their times."""
-        times: dict[str, dict[str, Any]] = {}
-        places = {key: k for k, key in enumerate(times)}
+        """The rounds of the slider; rounds that are alike share their times, and all share their names."""
+        places: dict[str, int] = {}  # of the times of a round in `times`
+        parties: dict[str, int] = {}  # of a name in `parties`
+        times: list[dict[str, Any]] = []
 
         def place(found: RoundTimes | None) -> int | None:
             if found is None:
                 return None
             entry = found.as_json()
+            entry["names"] = [parties.setdefault(name, len(parties)) for name in entry["names"]]
             key = repr(entry)
-            times.setdefault(key, entry)
-            return places.setdefault(key, len(places))
+            if key not in places:
+                places[key] = len(times)
+                times.append(entry)
+            return places[key]
 
         at = [place(each.times) for each in self.shown]
         measured = [place(each.measured) for each in self.shown]
@@ -138,7 +142,8 @@ class RunReport:
             "shown": [each.round for each in self.shown],
             "at": at,
             **({"measured": measured} if any(each is not None for each in measured) else {}),
-            "times": list(times.values()),
+            "times": times,
+            "parties": list(parties),
         }
 
     def _plans(self) -> dict[str, Any]:

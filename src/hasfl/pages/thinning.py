@@ -7,8 +7,10 @@ import numpy as np
 from hasfl.arrays import IntN
 
 # Chosen by hand. A screen has about so many columns of pixels, and a slider about so many positions.
-MOST_POINTS = 2_000  # of a curve
-MOST_ROUNDS = 300  # of the slider
+MOST_POINTS = 1_000  # of a curve
+MOST_ROUNDS = 300  # of the slider of a run
+ROUNDS_IN_ALL = 2_400  # of the sliders of all runs, unless runs are very many
+LEAST_ROUNDS = 60  # of the slider of a run, even then
 MOST_PLANS = 300  # of a run
 MOST_LINES = 200  # of notes or readings
 
@@ -20,8 +22,13 @@ def evenly(count: int, most: int) -> IntN:
     return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
 
 
-def slider_positions(count: int, changes: Sequence[int], most: int = MOST_ROUNDS) -> IntN:
-    """Which of `count` rounds a slider shows, as indices.
+def slider_rounds(runs: int) -> int:
+    """How many rounds the slider of each of so many runs shows at most."""
+    return max(LEAST_ROUNDS, min(MOST_ROUNDS, ROUNDS_IN_ALL // runs))
+
+
+def slider_positions(count: int, changes: Sequence[int], most: int) -> IntN:
+    """Which of `count` rounds a slider shows, as indices; `most` is at least 4.
 
     All of them where they are few. Else `changes`, the rounds in which the plan changed, as long as they take
     at most half of the places, and evenly spaced rounds for the rest.

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hasfl.record import RoundRecord
-from hasfl.reporting.metrics import HELD_OUT, TEST_SET, Spread, measured_on, seconds_to
+from hasfl.reporting.metrics import HELD_OUT, TEST_SET, Spread, measured_on, outcome, seconds_to
 from hasfl.reporting.time_to_goal import finish
 from hasfl.units import format_seconds
 
@@ -43,6 +43,8 @@ class Arrival:
     rounds: Spread | None
     best: Spread | None  # the best accuracy of each run
     times_as_long: float | None  # as the strategy that arrived first
+    converged: Spread | None  # virtual seconds until runs converged by the paper's rule, over those that did
+    converged_runs: int
 
 
 def level_of(entries: Sequence[Entry]) -> Level | None:
@@ -78,19 +80,33 @@ def arrivals(entries: Sequence[Entry], level: Level) -> list[Arrival]:
     rows = []
     for name, group in groups.items():
         times = [each for each in arrived[name] if each is not None]
-        best = [_best(each.records) for each in group if measured_on(each.records) is not None]
+        converged = [seconds for each in group if (seconds := converged_after(each)) is not None]
         rows.append(
             Arrival(
                 strategy=name,
                 seeds=len(group),
                 reached=len(times),
-                seconds=Spread.of([seconds for seconds, _ in times]) if times else None,
-                rounds=Spread.of([float(rounds) for _, rounds in times]) if times else None,
-                best=Spread.of(best) if best else None,
+                seconds=_spread([seconds for seconds, _ in times]),
+                rounds=_spread([float(rounds) for _, rounds in times]),
+                best=_spread([_best(each.records) for each in group if measured_on(each.records)]),
                 times_as_long=means[name] / first if name in means and first else None,
+                converged=_spread(converged),
+                converged_runs=len(converged),
             )
         )
     return rows
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    return Spread.of(values) if values else None
+
+
+def converged_after(entry: Entry) -> float | None:
+    """The virtual seconds after which a run converged by the paper's rule; None if it has not."""
+    if measured_on(entry.records) is None or not any(record.kept for record in entry.records):
+        return None
+    found = outcome(entry.strategy, entry.records)
+    return found.converged_seconds if found.converged else None
 
 
 def ranked(entries: Sequence[Entry]) -> list[int]:
@@ -137,6 +153,8 @@ def as_json(level: Level | None, rows: Sequence[Arrival]) -> dict[str, Any]:
 def in_words(entries: Sequence[Entry], level: Level | None, rows: Sequence[Arrival]) -> str:
     """The answer in one or a few sentences."""
     sentences = [_nothing_yet(entries) if level is None else _race(level, rows)]
+    if level is not None and not level.is_goal:
+        sentences.append(_convergence(rows))
     sentences += [
         f"{entry.strategy} with seed {entry.seed} is {entry.state}, after "
         f"{len(entry.records):,} rounds so far."
@@ -179,6 +197,24 @@ def _race(level: Level, rows: Sequence[Arrival]) -> str:
     if late:
         sentence += f" {_enumerated([row.strategy for row in late])} did not reach it{_seeds(late)}."
     return sentence
+
+
+def _convergence(rows: Sequence[Arrival]) -> str:
+    """Whether accuracies may still rise; the paper's rule decides."""
+    runs, converged = sum(row.seeds for row in rows), sum(row.converged_runs for row in rows)
+    if runs == 1:
+        if (after := rows[0].converged) is not None:
+            return f"By the paper's rule it converged after {format_seconds(after.mean)}."
+        return f"By the paper's rule it has not converged{_may_rise(rows, 'its accuracy')}."
+    if converged == runs:
+        return "By the paper's rule all runs converged."
+    count = "none" if converged == 0 else f"only {converged}"
+    return f"By the paper's rule {count} of the {runs} runs converged{_may_rise(rows, 'accuracies')}."
+
+
+def _may_rise(rows: Sequence[Arrival], what: str) -> str:
+    full = all(row.best is not None and row.best.low == 1.0 for row in rows)
+    return "" if full else f", so {what} may still rise"
 
 
 def _of(samples: str) -> str:

@@ -1,4 +1,7 @@
-"""Read and write named arrays in a safetensors file, together with a state in JSON."""
+"""Read and write named arrays in a safetensors file, together with a state in JSON.
+
+safetensors is imported when a file is read or written: planning imports this module and does without it.
+"""
 
 import json
 import os
@@ -9,8 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from hasfl.errors import InputError
 
@@ -21,6 +22,9 @@ STATE = "state"
 
 def write_tensors(path: Path, tensors: Tensors, state_text: str | None = None) -> None:
     """Write arrays, and the JSON text of a state. safetensors needs contiguous arrays (order C)."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
     contiguous = {name: np.asarray(values, order="C") for name, values in tensors.items()}
     try:
         save_file(contiguous, path, metadata=None if state_text is None else {STATE: state_text})
@@ -33,6 +37,8 @@ def write_tensors(path: Path, tensors: Tensors, state_text: str | None = None) -
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Read the arrays and the state that `write_tensors` wrote."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="np") as file:
             state = json.loads(file.metadata()[STATE])

@@ -52,6 +52,12 @@ class Question:
         """Whether the number of rounds and the training time mean anything."""
         return self.constants != "guessed"
 
+    def endless_off(self) -> list[tuple[float, float]]:
+        """See `RunReadings.endless_off`; empty where no run says how R∞ follows the other constants."""
+        if self.readings is None or self.scenario is None:
+            return []
+        return self.readings.endless_off(self.problem.profile, self.readings.upto(self.scenario.stop.goal()))
+
     def at(self, interval: int) -> Problem:
         """The same problem with another interval I: the constants follow, R∞ and the target stay."""
         if interval == self.problem.interval:

@@ -63,6 +63,24 @@ class RunReadings:
         known = self.conditions
         return Belief.guessed(profile, known.devices, known.interval).constants()
 
+    def upto(self, goal: Goal) -> int:
+        """The round in which the run reached a goal; its last round if it did not."""
+        reached = goal.met_by(self.records)
+        return len(self.records) if reached is None else reached.round
+
+    def endless_off(self, profile: Profile, upto: int) -> list[tuple[float, float]]:
+        """For each constant with an error, the factors on R∞ if it is too large and too small by its error.
+
+        R∞ follows the other constants: the run took as many rounds as it took, however they err.
+        """
+        known: list[tuple[Constants, Constants]] = list(self.constants(profile).an_error_off())
+        rounds = self.endless_rounds(profile, upto) if known else 1.0
+
+        def factor(off: Constants) -> float:
+            return replace(self, read=off).endless_rounds(profile, upto) / rounds
+
+        return [(factor(more), factor(less)) for more, less in known]
+
     def endless_rounds(self, profile: Profile, upto: int) -> float:
         """R∞ for coming as far as the run came in round `upto`; the constants must be measured ones."""
         laws: dict[int, MeasuredRounds] = {}
@@ -183,10 +201,8 @@ def constants_for(
     remarks, constants = [_origin(readings)], converted(readings, profile, now)
     if isinstance(constants, MeasuredConstants):
         goal = scenario.stop.goal()
-        reached = goal.met_by(readings.records)
-        upto = len(readings.records) if reached is None else reached.round
-        constants = replace(constants, rounds=readings.endless_rounds(profile, upto))
-        remarks.append(_how_far(readings, goal, reached))
+        constants = replace(constants, rounds=readings.endless_rounds(profile, readings.upto(goal)))
+        remarks.append(_how_far(readings, goal, goal.met_by(readings.records)))
     if differences := _differences(readings, scenario, now):
         remarks.append(
             f"The run had {' and '.join(differences)}: the rounds are a forecast only as far as this makes "

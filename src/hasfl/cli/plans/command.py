@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -110,7 +110,7 @@ def plan(
     """
     from hasfl.runner.questions import read_question
 
-    require_page_options(html, port, serve=serve, as_json=as_json)
+    _require_page_options(html, port, serve=serve, as_json=as_json)
     if sensitivity and (batch is not None or cut is not None or solver != "exact"):
         raise InputError("--sensitivity compares the best plans: leave out --batch, --cut and --solver")
     asked = read_question(question, run=run)
@@ -124,16 +124,52 @@ def plan(
             report, asked = found.best, replace(asked, problem=asked.at(found.best_interval))
         saved = _upgrades(report, asked.problem, ask, time_limit, tell) if why else None
         lost = _mistakes(report, asked, gap, time_limit, tell) if sensitivity else None
-        paged = Paged(asked, report, search, time_limit, saved, lost) if html is not None or serve else None
-        page = None if paged is None else paged.page(_name(question, run), served=serve, tell=tell)
-    if html is not None and page is not None:
-        size = write_page(html, page)
+        paged = None
+        if html is not None or serve:
+            from hasfl.cli.plans.page import PagedPlan
+
+            paged = PagedPlan.of(
+                asked, report, search, saved, lost, name=str(question or run), seconds=time_limit
+            )
+            paged = paged.with_sliders(served=serve, tell=tell)
+    written = 0 if html is None or paged is None else paged.write(html)
     if as_json:
         typer.echo(json.dumps(_as_json(report, asked, found, saved, lost)))
-    else:
-        from hasfl.cli.plans.plan_view import show_plan
+        return
+    from hasfl.cli.plans.plan_view import show_plan
 
-        show_plan(report, asked, found, saved, lost or [])
+    show_plan(report, asked, found, saved, lost or [])
+    if written:
+        typer.echo(f"wrote {html} ({written / 1e6:.1f} MB)")
+    if serve and paged is not None:
+        paged.serve(port or 0)
+
+
+def _require_page_options(html: Path | None, port: int | None, *, serve: bool, as_json: bool) -> None:
+    """Refuse options that do not go together, before anything is planned."""
+    if html is not None and html.suffix.lower() != ".html":
+        raise InputError(f"--html must be a file that ends with .html, got {html}")
+    if html is not None and not html.parent.is_dir():
+        raise InputError(f"--html must be in a folder that exists, got {html}: make {html.parent} first")
+    if serve and html is not None:
+        raise InputError("give either --html for a file or --serve for a server, not both")
+    if serve and as_json:
+        raise InputError("--serve shows the plan in a browser and --json prints it: give one of them")
+    if port is not None and not serve:
+        raise InputError(f"--port belongs to --serve, got --port {port} alone: add --serve")
+
+
+def _solve(problem: "Problem", *, batch: str | None, cut: str | None, **options: Any) -> "PlanReport":
+    """The best plan for a problem, with the batch sizes and cuts that are given."""
+    from hasfl.runner.questions import solve
+
+    devices = len(problem.fleet)
+    return solve(
+        problem,
+        batch_sizes=None if batch is None else _per_device("--batch", batch, devices),
+        cuts=None if cut is None else _per_device("--cut", cut, devices),
+        **options,
+    )
 
 
 def _as_json(

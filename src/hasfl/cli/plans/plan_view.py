@@ -215,6 +215,7 @@ def limits(upgrades: Upgrades) -> list[str]:
 
 
 def warnings(report: PlanReport, problem: Problem) -> list[str]:
+    """Which constraints a plan breaks, and why the law of rounds may be wrong for it, in sentences."""
     too_full = np.flatnonzero(report.margins.memory < 0)
     too_large = np.flatnonzero(report.margins.max_batch < 0)
     too_small = np.flatnonzero(report.margins.min_batch < 0)

@@ -1,4 +1,4 @@
-"""Plans for other values than those of a scenario: faster links and computers, other intervals, more devices."""
+"""Plans for other values than those of a scenario: compute, uplinks, the interval, the number of devices."""
 
 import math
 import time
@@ -58,8 +58,11 @@ class Setting:
         if not isinstance(written, dict) or sorted(written) != sorted(names):
             raise InputError(f"expected a table with {', '.join(names)}, got something else")
         return cls(
-            **{name: _factor(name, written[name]) for name in SCALED},
-            **{name: _count(name, written[name]) for name in UNITS},
+            uplink=_factor("uplink", written["uplink"]),
+            compute=_factor("compute", written["compute"]),
+            server=_factor("server", written["server"]),
+            interval=_count("interval", written["interval"]),
+            devices=_count("devices", written["devices"]),
         )
 
     def scaled(self, fleet: Fleet) -> Fleet:
@@ -73,11 +76,10 @@ class Setting:
 
 
 def _factor(name: str, value: Any) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR:
-        raise InputError(
-            f"{name} must be a factor from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}, got {str(value)[:20]}"
-        )
+        least, most = 1 / LARGEST_FACTOR, LARGEST_FACTOR
+        raise InputError(f"{name} must be a factor from {least:g} to {most:g}, got {str(value)[:20]}")
     return float(value)
 
 
@@ -96,6 +98,7 @@ class WhatIf:
         self.own = Setting(interval=problem.interval, devices=len(problem.fleet))
         self.most_devices = max(MOST_DEVICES, self.own.devices)
         self._resized = {self.own.devices: question}
+        self._endless_off = question.endless_off()
 
     def base(self) -> ShownPlan:
         """The question's own plan."""
@@ -137,7 +140,7 @@ class WhatIf:
             problem=problem,
             words=in_words(report.plan, problem.fleet.names, of=len(problem.fleet)),
             certificate="" if report.status == "evaluated" else certificate(report, rounds_known=known),
-            time_range=time_range(report, problem) if known else None,
+            time_range=time_range(report, problem, self._endless_off) if known else None,
             doubts=(*doubts, *warnings(report, problem)),
         )
 
@@ -157,7 +160,8 @@ class WhatIf:
                 share = max(deadline - time.monotonic(), 0.0) / (plans - made)
                 made += 1
                 tell(f"planning stop {made} of {plans} of the sliders")
-                planned[value] = self.plan(replace(self.own, **{name: value}), seconds=share)
+                changed: dict[str, Any] = {name: value}
+                planned[value] = self.plan(replace(self.own, **changed), seconds=share)
             sliders.append(
                 Slider(
                     name=name,

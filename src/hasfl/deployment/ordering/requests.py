@@ -31,7 +31,7 @@ def check_request(request: RunRequest, *, resume: bool) -> None:
     require_splitting(request.strategy, request.folder)
     if request.scenario().training.score_last:
         raise InputError(
-            "training.score_last is for simulations, because the parties of a deployment judge the served model "
+            "training.score_last is for simulations, because parties of a deployment judge the served model "
             "alone: leave it out"
         )
     if not resume:

@@ -137,10 +137,14 @@ def _points_more(pair: Pair, end: float, best_until: Callable[[RunResult], float
     return None if math.isnan(one - other) else Compared(PERCENT * (one - other), end)
 
 
-def _gain(pair: Pair, served: Served) -> Compared | None:
-    """By how many points the first one is more accurate when the shorter of both ends, in virtual time."""
-    end = min(run.seconds for run in pair)
-    return _points_more(pair, end, lambda run: run.accuracy_by(end, served))
+def _gain(end_of: Callable[[Pair], float]) -> Callable[[Pair, Served], Compared | None]:
+    """By how many points the first one is more accurate until a virtual time, or until its own end before."""
+
+    def compare(pair: Pair, served: Served) -> Compared | None:
+        end = end_of(pair)
+        return _points_more(pair, end, lambda run: run.accuracy_by(end, served))
+
+    return compare
 
 
 def _gain_by_rounds(pair: Pair, served: Served) -> Compared | None:
@@ -163,7 +167,11 @@ def span(written: Callable[[float], str], numbers: Sequence[float]) -> str:
 
 FASTER = Comparison("factor", _times_at_common(RunResult.seconds_to), percent)
 FEWER_ROUNDS = Comparison("factor", _times_at_common(RunResult.rounds_to), percent)
-MORE_ACCURATE = Comparison("points", _gain, format_seconds)
+# The second one may use all of its time; the first one may use as much, but often ends before.
+MORE_ACCURATE = Comparison("points", _gain(lambda pair: pair[1].seconds), format_seconds)
+MORE_ACCURATE_IN_EQUAL_TIME = Comparison(
+    "points", _gain(lambda pair: min(run.seconds for run in pair)), format_seconds
+)
 MORE_ACCURATE_BY_ROUNDS = Comparison("points", _gain_by_rounds, lambda rounds: f"{rounds:,.0f} rounds")
 
 

@@ -21,10 +21,12 @@ nothing about the paper."""
 HOW = """\
 "x times faster" compares the virtual times to the highest test accuracy that both trainings reached,
 rounded down to half a per cent. Figs. 7 to 9 compare all times of a panel at one accuracy. "More accurate"
-compares the best accuracies until the shorter training ends, in virtual time. Trainings are compared seed
-by seed. A number is the mean over seeds (the geometric mean for factors), and brackets have the range. Each
-number is there twice: for the model that hasfl serves, a running mean, and for the last model, which is the
-paper's way. The verdict is about the first."""
+compares the best accuracies until the training of the other strategy ends, in virtual time. HASFL often ends
+before that, since a training ends with the rounds, samples or virtual seconds of its scenario. In Figs. 10
+and 11, both are compared when the shorter training ends. Trainings are compared seed by seed. A number is the
+mean over seeds (the geometric mean for factors), and brackets have the range. Each number is there twice: for
+the model that hasfl serves, a running mean, and for the last model, which is the paper's way. The verdict is
+about the first."""
 # Tables that say more than a row: the experiment, the heading, and what writes it.
 MORE: Mapping[str, tuple[str, Callable[[Experiment, Results], str]]] = {
     "worth": ("What the planner and the constants are worth", worth_table),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BAR_HEIGHT, LEAST_ROWS, ROW_MARGIN, OTHER_HEIGHT = 0.21, 3, 0.75, 0.65
 BAR_SHARE = 0.7  # of a bar's height that is filled
 MARGIN, LOG_MARGIN = 1.04, 1.3  # the time axis reaches so many times beyond the times
-TICKS = 4
+TICKS = 3
 SEED_MARK = 5.0  # points
 
 

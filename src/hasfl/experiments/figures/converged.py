@@ -14,9 +14,10 @@ from hasfl.experiments.figures.panels import (
     head,
     legend,
     looks,
+    part_title,
     percent,
     reference_marks,
-    title,
+    say_nothing_here,
     trained_panels,
     write_right,
 )
@@ -27,7 +28,7 @@ from hasfl.reporting.canvas import ABOVE_LINES, DARK, HALF_CELL, TO_PERCENT, lab
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 # Numbers are chosen by hand, by the look of the figures; heights are in inches.
 LEAST_ROWS, ROW_MARGIN, OTHER_HEIGHT = 4, 0.85, 0.75
@@ -56,25 +57,23 @@ def draw_converged(experiment: Experiment, results: Results) -> "Figure":
     most = max([LEAST_ROWS, *(len(trained.at(trained.panel.points[0])) for trained in panels)])
     figure = new_figure((most * BAR_HEIGHT + ROW_MARGIN) * rows + OTHER_HEIGHT)
     head(figure, experiment)
-    places = figure.subplots(rows, 2 * columns, squeeze=False, width_ratios=WIDTHS * columns)
-    pairs = places.reshape(rows * columns, 2)
-    for (left, right), trained in zip(pairs, panels, strict=False):
-        _draw_panel(left, right, trained)
-    for axes in pairs[len(panels) :].flat:
-        axes.remove()
+    parts = figure.subfigures(rows, columns, squeeze=False).flat
+    for part, trained in zip(parts, panels, strict=False):
+        _draw_panel(part, trained)
     times = {"time to the accuracy": {"marker": "o"}}
     legend(figure, reference_marks(times | marks_of(experiment) | {CONVERGED_MEANS: CONVERGED}))
     return figure
 
 
-def _draw_panel(left: "Axes", right: "Axes", trained: Trained) -> None:
-    title(left, trained)
+def _draw_panel(part: "SubFigure", trained: Trained) -> None:
+    left, right = part.subplots(1, 2, width_ratios=WIDTHS)
+    part_title(part, trained)
     label(left, x="best accuracy (%)")
     label(right, x="virtual time", frame=("bottom",))
     rows, all_looks = rows_of(trained), looks(trained.experiment)
     runs = trained.at(trained.panel.points[0])
     if not rows or trained.accuracy is None:
-        left.set_axis_off()
+        say_nothing_here(left, "not trained yet")
         right.set_axis_off()
         return
     ends = [end for each in runs.values() if (end := convergence(each))]

@@ -24,7 +24,7 @@ from hasfl.reporting.canvas import (
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 # Numbers without another reason are chosen by hand, by the look of the figures.
 COLUMNS = 2  # of panels, as in the paper
@@ -97,6 +97,14 @@ def title(axes: "Axes", trained: Trained, *, extra: str = "", width: int = NOTE_
             linespacing=LINE_HEIGHT,
             va="bottom",
         )
+
+
+def part_title(part: "SubFigure", trained: Trained, width: int = NOTE_WIDTH) -> None:
+    """Write the title of a panel that is a figure of its own, and below the panel what was not trained."""
+    part.suptitle(trained.panel.title, x=0.02, ha="left", fontsize=NORMAL)
+    notes = [line for note in trained.missing() for line in textwrap.wrap(note, width)]
+    if notes:
+        part.supxlabel("\n".join(notes), fontsize=NOTE_SIZE, color=NOTE_COLOUR)
 
 
 def subtitle(axes: "Axes", text: str) -> None:

@@ -65,8 +65,9 @@ const charts = (() => {
     if (!times.read_first) beside("reading");
     stage("submodels up", ["submodel_upload"], ["submodel_upload"], (step) => `server_${step}`);
     if (!times.download_first) down();
+    const trained = now;
     beside("evaluation");
-    return {rows, barriers: barriers.slice(0, -1), setters, end: now, waiting: waited + worked > 0 ? waited / (waited + worked) : 0};
+    return {rows, barriers: barriers.slice(0, -1), setters, end: now, trained, waiting: waited + worked > 0 ? waited / (waited + worked) : 0};
   }
 
   /* The round in one sentence. */
@@ -76,10 +77,11 @@ const charts = (() => {
     "submodels up": "until the fed server has all sub-models",
     "submodels down": "until all have their new sub-models",
   };
+  const called = (name) => (/^\d+$/.test(name) ? `device ${name}` : name);
   function inWords(times, line) {
     const hidden = times.devices - times.names.length;
     const parts = Object.entries(line.setters).map(([stage, {name, alike, seconds: length}]) =>
-      `${name}${alike ? ` and ${alike} more set` : " sets"} the pace ${STAGES[stage]} (${seconds(length)})`);
+      `${called(name)}${alike ? ` and ${alike} more set` : " sets"} the pace ${STAGES[stage]} (${seconds(length)})`);
     const some = hidden > 0 ? ` Shown are the ${times.names.length} slowest of ${count(times.devices)} devices.` : "";
     const waiting = times.names.length > 1 ? ` Its devices wait ${share(line.waiting)} of that time.` : "";
     return `The round takes ${seconds(line.end)}.${waiting}${parts.length ? ` ${parts.join("; ")}.` : ""}${some}`;
@@ -97,13 +99,20 @@ const charts = (() => {
     return `${row.name}${bar.setter ? ", which sets the pace" : ""}\n${mark ? `${mark} ` : ""}${words}\n${when}`;
   };
 
+  /* Where the time axis ends. Judging comes last; where it takes longer than training, most of it is cut off. */
+  const LONG = 2, BEYOND = 1.15;
+  function shownSeconds(lines) {
+    const end = Math.max(...lines.map((line) => line.end)) || 1, trained = Math.max(...lines.map((line) => line.trained));
+    return trained > 0 && end > LONG * trained ? BEYOND * trained : end;
+  }
+
   /* Draws a round, or two of them in two lanes: as it was predicted, and below it as it was measured. */
   function drawRound(lines, width, host) {
     const lanes = lines.length, names = lines[0].rows.map((row) => row.name);
     const height = (names.length > FEW_ROWS ? 15 : 24) + (lanes - 1) * 10, top = 26;
     const labels = Math.min(Math.max(...names.map((name) => name.length)) * 7.2 + 14, width * 0.3, 190);
-    const longest = Math.max(...lines.map((line) => line.end)) || 1, [unit, size] = page.timeUnit(longest);
-    const x = (time) => labels + (time / longest) * (width - labels - 2);
+    const longest = shownSeconds(lines), [unit, size] = page.timeUnit(longest);
+    const x = (time) => labels + Math.min(1, time / longest) * (width - labels - 2);
     const bottom = top + names.length * height;
     const picture = svg("svg", {viewBox: `0 0 ${width} ${bottom + 6}`, height: bottom + 6, "aria-hidden": "true"}, hatching());
     for (const tick of page.ticks(0, longest / size, width < 500 ? 4 : 8)) {
@@ -136,13 +145,13 @@ const charts = (() => {
     return picture;
   }
 
-  function legend(times) {
-    const used = LEGEND.filter((step) => [times[step], times[`server_${step}`]].flat().some((value) => value > 0));
+  function legend(rounds) {
+    const used = LEGEND.filter((step) => rounds.flatMap((times) => [times[step], times[`server_${step}`]].flat()).some((value) => value > 0));
     const item = (kind, text) => el("li", {}, el("span", {class: `swatch ${kind}`}), text);
-    const extra = Object.keys(times.beside ?? {});
+    const extra = new Set(rounds.flatMap((times) => Object.keys(times.beside ?? {})));
     return el("ul", {class: "legend"},
       used.map((step) => item(STEPS[step][0], `${STEPS[step][1]} ${STEPS[step][2]}`)),
-      extra.map((step) => item("beside", STEPS[step][2])), item("waiting", "waits"), item("setter", "sets the pace"));
+      [...extra].map((step) => item("beside", STEPS[step][2])), item("waiting", "waits"), item("setter", "sets the pace"));
   }
 
   /* The seconds of every step as a table, for those who cannot see or hover. */
@@ -172,8 +181,10 @@ const charts = (() => {
     figure.update = (next, seen = null) => {
       times = next;
       lines = [timeline(next), ...(seen ? [timeline(seen)] : [])];
-      key.replaceChildren(legend(next));
-      caption.textContent = inWords(next, lines[0]) + (seen ? ` Upper bars are predicted; lower bars were measured, ${seconds(lines[1].end)} in all.` : "");
+      key.replaceChildren(legend([next, seen].filter(Boolean)));
+      const cut = shownSeconds(lines) < Math.max(...lines.map((line) => line.end)) ? " Judging the model takes longer than the rest of the round; the chart cuts it off on the right." : "";
+      const told = seen ? `Predicted, in the upper bars: ${inWords(next, lines[0])} Measured, in the lower bars: ${inWords(seen, lines[1])}` : inWords(next, lines[0]);
+      caption.textContent = told + cut;
       picture.redraw();
       fill();
     };
@@ -209,5 +220,5 @@ const charts = (() => {
       el("p", {class: "note"}, `${some}◂ sets the pace before or after the edge server. A cut is the number of layers that the device holds.`));
   }
 
-  return {timeline, gantt, planTable, STEPS};
+  return {timeline, gantt, planTable, called, STEPS};
 })();

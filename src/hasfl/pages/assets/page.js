@@ -21,7 +21,6 @@ const page = (() => {
 
   const data = JSON.parse(document.getElementById("data").textContent);
   const body = (id) => document.querySelector(`#${CSS.escape(id)} > .body`);
-  const title = (id) => document.querySelector(`#${CSS.escape(id)} > h2`);
 
   /* Numbers for people, as hasfl/units.py writes them. */
   const digits = (value, count = 3) => String(Number(value.toPrecision(count)));
@@ -85,9 +84,10 @@ const page = (() => {
     return whole;
   }
 
+  const LONG_NAME = 20; // letters of a heading that need a wide column
   /* A table; `columns` are {name, words}, rows are lists of text or nodes, `strong(k)` marks rows. */
   function table(columns, rows, strong = () => false) {
-    const kind = (k) => (columns[k].words ? "words" : null);
+    const kind = (k) => (columns[k].words ? "words" : columns[k].name.length > LONG_NAME ? "long" : null);
     return el("div", {class: "wide", tabindex: 0, role: "region", "aria-label": "A table; it may scroll sideways"},
       el("table", {},
         el("thead", {}, el("tr", {}, columns.map((column, k) => el("th", {scope: "col", class: kind(k)}, column.name)))),
@@ -171,6 +171,6 @@ const page = (() => {
     return found;
   }
 
-  return {el, svg, data, body, title, digits, seconds, quantity, size, share, count, choice, select, slider, table,
+  return {el, svg, data, body, digits, seconds, quantity, size, share, count, choice, select, slider, table,
     sized, chart, tip, hideTip, ticks, timeUnit, onLook, colour};
 })();

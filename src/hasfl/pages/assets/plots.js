@@ -3,11 +3,11 @@
 const plots = (() => {
   const PAPER = 680; // pixels that a sheet of paper is wide
   const CLEAR = "rgba(0,0,0,0)";
+  const FINE = !matchMedia("(pointer: coarse)").matches; // where a drag zooms; on a touch screen it scrolls the page
   const CONFIG = {
-    displaylogo: false, displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false, showTips: false,
+    displaylogo: false, displayModeBar: FINE ? "hover" : false, showTips: false,
     modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"],
   };
-  const FINE = matchMedia("(pointer: fine)").matches; // where a drag zooms; on a touch screen it scrolls the page
 
   /* Plotly reads some tags in texts. Names are other people's text, so their letters stay letters. */
   const text = (value) => String(value).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");

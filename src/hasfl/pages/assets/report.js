@@ -30,7 +30,8 @@
     const partChoice = el("div", {});
     function draw() {
       const accuracy = view.measure !== "loss", first = view.part !== "all" && much();
-      const matches = level && accuracy && level.samples === MEASURES[view.measure] || level?.is_goal && accuracy;
+      const compared = level && !level.is_goal && data.runs.length > 1 && level.samples === MEASURES[view.measure];
+      const matches = accuracy && (level?.is_goal || compared);
       const seeds = Math.max(...groups().map(({series}) => series.length));
       figure.update(groups(), {
         x: view.axis === "rounds" ? "rounds" : view.axis, time: view.axis !== "rounds",
@@ -54,9 +55,10 @@
       }) : null, partChoice), figure);
     parts();
     draw();
-    if (rows.length) host.append(arrivals(level, rows));
+    if (rows.length) host.append(arrivals(level, rows), el("p", {class: "note"}, CONVERGED));
   }
 
+  const CONVERGED = "A run has converged when its best accuracy has gained less than 0.02 % over five evaluations (the paper's rule).";
   function spread(values, write) {
     if (!values) return "–";
     const [low, high] = [write(values.low), write(values.high)];
@@ -64,11 +66,12 @@
   }
   function arrivals(level, rows) {
     const percent = (value) => `${page.digits(100 * value, 4)} %`, what = `${percent(level.accuracy)} of ${level.samples}`;
-    const columns = ["strategy", "seeds", `virtual time to ${what}`, "times as long", "rounds", "best accuracy"];
+    const columns = ["strategy", "seeds", `virtual time to ${what}`, "times as long", "rounds", "best accuracy", "converged after"];
     return page.table(columns.map((name) => ({name})), rows.map((row) => [
       row.strategy, row.reached === row.seeds ? `${row.seeds}` : `${row.reached} of ${row.seeds} reached it`,
       row.reached ? spread(row.seconds, page.seconds) : "not reached", row.times_as_long ? page.digits(row.times_as_long) : "–",
-      spread(row.rounds, (value) => page.count(Math.round(value))), spread(row.best, percent)]),
+      spread(row.rounds, (value) => page.count(Math.round(value))), spread(row.best, percent),
+      row.converged_runs ? el("span", {}, spread(row.converged, page.seconds), row.converged_runs < row.seeds ? el("small", {}, `${row.converged_runs} of ${row.seeds}`) : null) : "–"]),
     (k) => rows[k].times_as_long === 1 && rows.length > 1);
   }
 

@@ -65,12 +65,12 @@
     const host = page.body("quality");
     const firsts = data.strategies.map((name) => data.runs.find((run) => run.strategy === name)), judged = firsts.filter((run) => typeof run.quality !== "string");
     if (judged.length) {
-      const amount = ({rounds_known: known}, value) => (known ? page.seconds(value) : page.share(value));
+      const amount = ({rounds_known: known}, value) => (known ? page.seconds(value) : `${page.digits(100 * value)} %`);
       host.append(page.table(["strategy", "time with this plan", "best plan found", "no plan takes less than", "could be saved at most"].map((name) => ({name})),
         judged.map((run) => [run.strategy, ...["objective", "best", "lower_bound"].map((field) => amount(run.quality, run.quality[field])), page.share(run.quality.gap)])));
       for (const run of judged) {
-        const found = run.quality, who = Object.entries(found.pace_setters).map(([part, name]) => `${name} sets ${PARTS[part]}`);
-        host.append(el("p", {class: "note"}, `${run.strategy}: by the constants ${found.constants}. ${who.join("; ")}.${found.rounds_known ? "" : " How many rounds training takes is not known, so times are shares of this plan's time."}`));
+        const found = run.quality, who = Object.entries(found.pace_setters).map(([part, name]) => `${charts.called(name)} sets ${PARTS[part]}`);
+        host.append(el("p", {class: "note"}, `${run.strategy}: by the constants ${found.constants}. ${who.join("; ")}.${found.rounds_known ? "" : " The constants do not tell how many rounds training takes, so times are shares of this plan's time."}`));
         if (found.faults.length) host.append(el("p", {class: "bad"}, `A check of the best plan found faults: ${found.faults.join("; ")}.`));
         if (found.resources) host.append(upgrades(found, amount));
       }

@@ -33,8 +33,11 @@ class PlaceWatcher(Watcher, Protocol):
 
 
 def in_use(request: RunRequest) -> bool:
-    """Whether a process writes to the run's folder at this moment."""
-    return request.path.exists() and RunFolder.open(request.path).in_use
+    """Whether a process writes to the run's folder at this moment. The folder may be gone in the next one."""
+    try:
+        return RunFolder.open(request.path).in_use
+    except InputError:
+        return False
 
 
 def news_of(request: RunRequest, state: State) -> News:

@@ -11,6 +11,7 @@ from hasfl.errors import HasflError
 from hasfl.fleet import Fleet
 from hasfl.pages.report import Labels, PlanQuality, Report, RunReport, ShownRound
 from hasfl.pages.rounds import plan_columns
+from hasfl.pages.thinning import slider_rounds
 from hasfl.pages.verdict import Entry, ranked
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import SCENARIO, RunFolder
@@ -29,6 +30,7 @@ from hasfl.runs.reports.last_plan import LastPlan, quality_of, question_of
 from hasfl.runs.reports.round_times import SimulatedRounds, measured_rounds
 from hasfl.strategies.catalogue import strategy
 from hasfl.theory.paradigms import SPLIT, Paradigm
+from hasfl.training.clock import ModelledClock
 from hasfl.world import World
 
 
@@ -96,7 +98,7 @@ def report_of(written: Sequence[Path], tell: Callable[[str], None] = lambda step
     reports = []
     for run in runs:
         tell(f"drawing {run.path.name}")
-        reports.append(_report(run, qualities[run.path]))
+        reports.append(_report(run, qualities[run.path], slider_rounds(len(runs))))
     tell("reading who holds which labels")
     return Report(runs=reports, labels=_labels(runs[0]))
 
@@ -115,8 +117,8 @@ def _opened(path: Path) -> OpenRun:
         )
 
 
-def _report(run: OpenRun, quality: PlanQuality | str) -> RunReport:
-    drawn = _drawn(run)
+def _report(run: OpenRun, quality: PlanQuality | str, slider: int) -> RunReport:
+    drawn = _drawn(run, slider)
     return RunReport(
         name=run.path.name,
         strategy=run.settings["strategy"],
@@ -146,29 +148,30 @@ class Drawn:
     last_plan: Mapping[str, Any] | None = None
 
 
-def _drawn(run: OpenRun) -> Drawn:
+def _drawn(run: OpenRun, slider: int) -> Drawn:
+    """The charts of a run, whose slider has at most so many rounds."""
     if run.on_machines:
         devices = 1 + max(int(record.devices.max()) for record in run.records)
-        return Drawn(shown=list(measured_rounds(run.records)), fleet=None, devices=devices)
+        return Drawn(shown=list(measured_rounds(run.records, slider)), fleet=None, devices=devices)
     world = _world(run)
     if not run.records:
         return Drawn(shown=[], fleet=world.fleet, devices=len(world.fleet))
-    rounds = SimulatedRounds(
-        records=run.records,
-        world=world,
+    clock = ModelledClock(
         profile=costs_of(run.scenario, world.fleet, folder=run.folder).profile,
         paradigm=run.paradigm,
+        sample_bits=0.0,  # the seconds for collecting samples are in the records
         keeps_mean=run.scenario.settings().serving.averages,
     )
+    rounds = SimulatedRounds(records=run.records, world=world, clock=clock)
     last = run.records[-1]
     fleet = world.fleet_at(last.round)
     there = fleet.only(last.devices)
-    split = run.paradigm.split_latency(last.plan, there, rounds.profile)
+    split = run.paradigm.split_latency(last.plan, there, clock.profile)
     return Drawn(
-        shown=list(rounds.shown()),
+        shown=list(rounds.shown(slider)),
         fleet=fleet,
         devices=len(fleet),
-        last_plan=plan_columns(last.plan, there, rounds.profile, split),
+        last_plan=plan_columns(last.plan, there, clock.profile, split),
     )
 
 

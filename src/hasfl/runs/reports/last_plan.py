@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hasfl.constants import Conditions
+from hasfl.constants import BoundConstants, Conditions
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.pages.report import PlanQuality
@@ -51,7 +51,7 @@ def question_of(path: Path, others: Mapping[Path, str]) -> tuple[Question, str] 
             continue
         guessed = question.readings is not None and question.readings.read is None
         return question, f"{'guessed before any reading' if guessed else 'read'} by {name}"
-    return f"The plan cannot be judged, because {reasons[0]}."
+    return f"The plan cannot be judged: {reasons[0]}."
 
 
 def quality_of(
@@ -67,7 +67,7 @@ def quality_of(
     saved = _upgrades(best, problem) if with_upgrades else Upgrades([], 0)
     return PlanQuality(
         constants=constants,
-        rounds_known=question.rounds_known,
+        rounds_known=question.rounds_known and not isinstance(problem.constants, BoundConstants),
         objective=own.objective,
         best=min(best.objective, own.objective),
         lower_bound=best.lower_bound or 0.0,
