@@ -1,13 +1,14 @@
 """The command `reproduce`."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasfl.cli.training import AsJson, Device, On, seeds_of, wait_politely
+from hasfl.cli.training import PLACES, AsJson, Device, seeds_of, wait_politely
 
 if TYPE_CHECKING:
     from hasfl.experiments.experiment import Experiment
@@ -30,7 +31,14 @@ def reproduce(
         str | None, typer.Option(help="Seeds, as 0,1,2, instead of those of the experiments.")
     ] = None,
     device: Device = None,
-    on: On = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            help=f"{PLACES} Default: a process for each core, or one run after the other on a GPU.",
+            metavar="PLACE",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -75,7 +83,13 @@ def _train(experiments: "Sequence[Experiment]", out: Path, device: str | None, o
     left = untrained(cases, out)
     typer.echo(f"{len(cases)} trainings, {len(cases) - len(left)} of them are done", err=True)
     with TrainingView(runs=len(left)) as view:
-        train_all(left, out, view, device=device, on=on)
+        train_all(left, out, view, device=device, on=on or _all_cores(device))
+
+
+def _all_cores(device: str | None) -> str | None:
+    """Small trainings are fastest with a process for each core; on a GPU, one training at a time is safe."""
+    cores = len(os.sched_getaffinity(0))
+    return f"local:{cores}" if device in (None, "cpu") and cores > 1 else None
 
 
 def _draw(experiments: "Sequence[Experiment]", folder: Path, out: Path) -> list[Path]:

@@ -27,14 +27,12 @@ Device = Annotated[
         help="The processor that trains, as cpu, cuda or cuda:1, instead of the scenario's training.device."
     ),
 ]
+PLACES = (
+    "Train several runs at the same time: local:N in N processes of this machine, slurm as jobs of a "
+    "cluster, with options as slurm:partition=gpu,time=60,gpus=1."
+)
 On = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        help="Train several runs at the same time: local:N in N processes of this machine, slurm as jobs of "
-        "a cluster, with options as slurm:partition=gpu,time=60,gpus=1. Default: one after the other.",
-        metavar="PLACE",
-    ),
+    str | None, typer.Option("--on", help=f"{PLACES} Default: one after the other.", metavar="PLACE")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 # A comma is inside a name if an option such as cut=2 follows, but not a pair such as b=4+cut=2.
