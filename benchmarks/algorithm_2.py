@@ -73,9 +73,8 @@ def main() -> None:
     )
     parser.add_argument("--fleets", type=int, default=10, help="random fleets for each row")
     fleets = parser.parse_args().fleets
-    print(
-        "| model, fleet | Algorithm 2 | from the best of seven starts | exact, on its problems |\n|---|--:|--:|--:|"
-    )
+    print("| model, fleet | Algorithm 2 | from the best of seven starts | exact, on its problems |")
+    print("|---|--:|--:|--:|")
     for model, problem in problems().items():
         for fleet, ranges in FLEETS.items():
             drawn = [replace(problem, fleet=draw_fleet(ranges, Seeds(seed))) for seed in range(fleets)]

@@ -16,7 +16,7 @@ from hasfl.runs.places.attempt import Ending, Reckoning, attempt
 from hasfl.runs.places.here import Here
 from hasfl.runs.places.places import nothing_more, place_of
 from hasfl.runs.places.processes import LocalProcesses, environments
-from hasfl.runs.places.watching import News, news_of
+from hasfl.runs.places.watching import News, in_use, news_of
 from hasfl.runs.places.worker import FOUND, work
 from hasfl.runs.request import RunRequest
 from tests.cli.conftest import Hasfl
@@ -133,6 +133,16 @@ def test_errors_become_endings(
     ending = attempt(request, nothing_more, Memory())
     assert ending == expected
     assert ending.concerns_all == all_of_them
+
+
+def test_a_folder_that_is_being_removed_is_no_error(requests_for: Requests) -> None:
+    """An `after` may keep what it needs and remove the folder, while the first process looks at it."""
+    (request,) = requests_for("removed", strategies=["sfl"])
+    for left in (False, True):
+        if left:
+            request.path.mkdir(parents=True)
+        assert not in_use(request)
+        assert news_of(request, "trains") == News(request=request, state="trains")
 
 
 def test_missing_runs_are_named(requests_for: Requests) -> None:
