@@ -200,7 +200,8 @@ def test_programs_start_without_a_nursery_that_has_died(tmp_path: Path) -> None:
         until(lambda: first.poll() is not None)  # programs end with their nursery
         with Supervisor([plain], start=nursery.start) as running:
             until(lambda: running.running())
-            assert b"sleep" in Path(f"/proc/{running.running()['it']}/cmdline").read_bytes()
+            line = Path(f"/proc/{running.running()['it']}/cmdline")
+            until(lambda: b"sleep" in line.read_bytes())  # a new process has no command line yet
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ KINDS: dict[Drawing, Callable[[Experiment, Results], "Figure"]] = {
 }
 
 
+DIGITS = 6  # of places, in parts of the figure
 LAYOUTS = 2  # the second layout of matplotlib knows how large the texts became in the first
 
 
@@ -35,4 +36,15 @@ def draw(experiment: Experiment, results: Results) -> "Figure":
     for _ in range(LAYOUTS):
         figure.draw_without_rendering()
     figure.set_layout_engine("none")  # so that SVG and PNG have the same layout
+    _round_positions(figure)
     return figure
+
+
+def _round_positions(figure: "Figure") -> None:
+    """Round all places, because the layout's last digits may differ from one time to the next."""
+    from matplotlib.transforms import Bbox
+
+    for part in figure.subfigs:
+        part.bbox_relative.set_points(part.bbox_relative.get_points().round(DIGITS))
+    for axes in figure.axes:
+        axes.set_position(Bbox(axes.get_position().get_points().round(DIGITS)))
