@@ -36,9 +36,9 @@ test: $(READY_TO_DEPLOY)  ## Run the quick tests and require 95 % coverage of th
 	$(BIN)/coverage report --fail-under=95
 
 test-all: test  ## Run the quick tests, then the slow ones: long matrices, killed processes
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not fleet"
 
-test-fleet: $(READY_TO_DEPLOY)  ## Run the tests that start whole deployments on this machine; about ten minutes
+test-fleet: $(READY_TO_DEPLOY)  ## Run the longest tests: whole deployments, killed processes, fuzzing; about twenty minutes
 	$(PYTEST) -m fleet
 
 check: lint types test-all  ## Everything a change must pass

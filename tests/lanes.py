@@ -1,6 +1,6 @@
 """The lanes of tests: `make test` runs the quick ones, `make test-all` the slow ones too.
 
-`make test-fleet` runs those that start whole deployments with Flower.
+`make test-fleet` runs the longest ones: whole deployments with Flower, killed processes, long fuzzing.
 """
 
 from collections.abc import Sequence

@@ -111,6 +111,7 @@ def test_edge_server_killed(stage: Stage, undisturbed: Run, moment: str) -> None
     assert run.losses() == undisturbed.losses()
 
 
+@pytest.mark.fleet
 def test_edge_server_hung(stage: Stage, undisturbed: Run) -> None:
     run = stage.train("edge hung", ROUNDS)
     run.until_round(INTERVAL + 2)

@@ -50,7 +50,7 @@ def seconds_of_boxes(profile: Profile) -> float:
     return split_training_latency(plan, fleet, profile).total
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_rounds_of_a_rehearsed_fleet_take_as_long_as_predicted(keys: Path, tmp_path: Path) -> None:
     scenario = parse_toml(SCENARIO, Scenario, "scenario")
     data, shares = shared_data(scenario, scenario.draw().names, folder=tmp_path)

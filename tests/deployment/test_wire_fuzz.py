@@ -151,7 +151,7 @@ def little_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(200_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(200_000, marks=pytest.mark.fleet)])
 def test_random_frames_raise_nothing_but_wire_errors(count: int) -> None:
     draw, start = random.Random(count), good_frames()
     good, refusing = 0, set()

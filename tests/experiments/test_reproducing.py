@@ -1,6 +1,7 @@
 """Experiments are read from files, trained once each, drawn, and continued where they were left."""
 
 import json
+import os
 import shutil
 import tomllib
 from pathlib import Path
@@ -64,6 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (experiments / "scenarios" / "tiny.toml").write_text(SCENARIO)
     shutil.copy(REPOSITORY / "claims.toml", experiments)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # one core: no other processes
     return tmp_path
 
 
@@ -115,7 +117,7 @@ def test_a_training_is_carried_out_once_and_drawn(hasfl: Hasfl, folder: Path) ->
     assert kept == {result.key: learnt(result) for result in Results.read(Path("out") / TRAININGS)}
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_a_result_that_is_lost_is_trained_again_and_comes_out_alike(hasfl: Hasfl, folder: Path) -> None:
     """Several processes train what one process trains."""
     assert hasfl("reproduce", "tiny", "--out", "out").code == 0

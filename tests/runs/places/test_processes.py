@@ -36,6 +36,7 @@ def test_two_processes_write_the_bytes_of_one(requests_for: Requests) -> None:
     assert {(news.state, news.round) for news in last.values()} == {("finished", 4)}
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, Interrupted), (signal.SIGTERM, Terminated)])
 def test_interrupted_and_continued(
     requests_for: Requests, number: signal.Signals, kind: type[Interrupted]
@@ -51,6 +52,7 @@ def test_interrupted_and_continued(
     require_same_as_here(requests, requests_for("whole", rounds=LONG))
 
 
+@pytest.mark.fleet
 def test_a_second_signal_stops_at_once(requests_for: Requests) -> None:
     requests = requests_for("stopped", rounds=LONG, **OFTEN)
 
@@ -64,6 +66,7 @@ def test_a_second_signal_stops_at_once(requests_for: Requests) -> None:
     require_same_as_here(requests, requests_for("whole", rounds=LONG))
 
 
+@pytest.mark.fleet
 def test_a_killed_process_is_reported_and_the_other_runs_go_on(
     requests_for: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +97,7 @@ def test_a_killed_process_is_reported_and_the_other_runs_go_on(
     require_same_as_here(requests, requests_for("whole", rounds=LONG))
 
 
+@pytest.mark.fleet
 def test_processes_end_with_the_process_that_started_them(requests_for: Requests) -> None:
     """Even if it is killed: nobody is at the other end of the line any more."""
     (request,) = requests_for("orphan", rounds=10_000, strategies=["sfl"])

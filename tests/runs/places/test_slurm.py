@@ -160,7 +160,7 @@ def is_training(news: News) -> bool:
     return news.state == "trains" and news.round > 0
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_a_job_whose_time_is_up_is_queued_again(requests_for: Requests, cluster: Path) -> None:
     """And another array of jobs is not needed for it."""
     requests = requests_for("jobs", rounds=LONG, strategies=["sfl", "rbs+hams"])
@@ -177,7 +177,7 @@ def test_a_job_whose_time_is_up_is_queued_again(requests_for: Requests, cluster:
     require_same_as_here(requests, requests_for("whole", rounds=LONG, strategies=["sfl", "rbs+hams"]))
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_jobs_go_on_without_the_command_and_the_same_command_finds_them(
     requests_for: Requests, cluster: Path
 ) -> None:
@@ -189,7 +189,7 @@ def test_jobs_go_on_without_the_command_and_the_same_command_finds_them(
     require_same_as_here(requests, requests_for("whole", rounds=LONG, strategies=["sfl", "rbs+hams"]))
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_a_killed_job_is_named_and_the_same_command_asks_for_another_one(
     requests_for: Requests, cluster: Path
 ) -> None:
@@ -215,7 +215,7 @@ def test_what_sbatch_refuses_is_told(requests_for: Requests, cluster: Path) -> N
         place.carry_out(requests_for("jobs", strategies=["sfl"]), nothing_more, Memory())
 
 
-@pytest.mark.slow
+@pytest.mark.fleet
 def test_wrong_input_of_a_job_is_told_when_the_others_are_done(requests_for: Requests, cluster: Path) -> None:
     requests = requests_for("jobs", strategies=["b=64+cut=1", "sfl"])
     with pytest.raises(InputError, match="max_batch"):
