@@ -62,12 +62,17 @@ class RoundGraphs:
         return captured.loss.clone()
 
     def _on_side_stream(self, work: Callable[[], Tensor]) -> Tensor:
-        """Do the work on a stream of its own, as torch requires of the run that precedes a capture."""
+        """Do the work on a stream of its own, as torch requires of the run that precedes a capture.
+
+        torch keeps freed memory for the stream that used it, and graphs have a pool of their own. So the
+        memory of such a round would lie idle. It is given back, for other streams and other processes.
+        """
         side, main = torch.cuda.Stream(), torch.cuda.current_stream()
         side.wait_stream(main)
         with torch.cuda.stream(side):
             loss = work()
         main.wait_stream(side)
+        torch.cuda.empty_cache()
         return loss
 
     def _capture(self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], Tensor]) -> None:
