@@ -79,6 +79,7 @@ def run(point: Point, strategy: str, seed: int) -> RunResult:
         round_seconds=10.0 + seed,
         batch=batch,
         cut=cut,
+        text=f"place = {point.value or 0:g}",  # trainings at different places learn different things
         phases=phases,
         bits=bits,
     )

@@ -151,7 +151,7 @@ def test_without_an_accuracy_the_highest_that_all_reached_is_taken() -> None:
     made = experiment("curves", panel("a", ("hasfl", "rbs+rms"), accuracy=None), seeds=(0,))
     runs = [synthetic("a", "hasfl"), synthetic("a", "rbs+rms", ceiling=0.5)]
     (axes,) = drawn(made, Results(runs))
-    assert f"{100 * runs[1].best():.1f} %" in texts(axes)
+    assert f"{math.floor(200 * runs[1].best()) / 2:.1f} %" in texts(axes), "in steps of half a per cent"
     assert not [line for line in axes.get_lines() if line.get_markerfacecolor() == "white"]
 
 
@@ -164,6 +164,13 @@ def test_time_is_logarithmic_only_where_contestants_differ_widely() -> None:
         ]
         (axes,) = drawn(made, Results(runs))
         assert axes.get_xscale() == scale
+
+
+def test_all_panels_of_curves_have_the_same_kind_of_axis() -> None:
+    made = experiment("curves", *(panel(name, ("hasfl", "fl"), accuracy=0.5) for name in "ab"), seeds=(0,))
+    alike = [synthetic("a", strategy) for strategy in ("hasfl", "fl")]
+    apart = [synthetic("b", "hasfl"), synthetic("b", "fl", speed=0.05, round_seconds=200.0)]
+    assert [axes.get_xscale() for axes in drawn(made, Results([*alike, *apart]))] == ["log", "log"]
 
 
 def test_seeds_are_averaged_at_equal_times_not_at_equal_evaluations() -> None:
@@ -268,8 +275,8 @@ def test_converged_shows_best_accuracy_and_time_side_by_side() -> None:
     np.testing.assert_allclose(
         [bar.get_width() for bar in left.patches], [100 * each.best() for each in runs], rtol=1e-5
     )
-    common = min(each.best() for each in runs)
-    assert right.get_xlabel() == f"time (min) to {100 * common:.1f} %"
+    common = math.floor(200 * min(each.best() for each in runs)) / 2
+    assert right.get_xlabel() == f"time (min) to {common:.1f} %"
     assert f"{100 * runs[0].best():.1f} %" in texts(left)
 
 

@@ -93,6 +93,21 @@ def test_the_small_version_has_the_same_panels() -> None:
         assert all(panel.strategies[0] == "hasfl" for panel in whole.panels if "hasfl" in panel.strategies)
 
 
+def test_a_panel_may_have_more_seeds_for_the_strategies_of_the_paper(folder: Path) -> None:
+    path = folder / "experiments" / "tiny.toml"
+    text = path.read_text().replace("paper = []", 'paper = ["fl:b=2"]')
+    path.write_text(text.replace("[[quick]]", "more_seeds = [1, 2]\n[[quick]]"))
+    made = read_experiment(path, quick=False)
+    assert [(case.strategy, case.seed) for case in made.cases()] == [
+        ("b=2+cut=1", 0),
+        ("fl:b=2", 0),
+        ("fl:b=2", 1),
+        ("fl:b=2", 2),
+    ]
+    asked = read_experiment(path, quick=False, seeds=[7])
+    assert [case.seed for case in asked.cases()] == [7, 7], "--seeds says all seeds"
+
+
 def test_points_of_a_panel_differ_in_one_key(folder: Path) -> None:
     (panel,) = read_experiment(folder / "experiments" / "tiny.toml", quick=True).panels
     texts = [tomllib.loads(point.text) for point in panel.points]

@@ -25,6 +25,9 @@ class PanelSection(Document):
     at: list[float] = Field(default_factory=list)  # where each point lies on the axis
     labels: list[str] = Field(default_factory=list)  # what is written there; empty: the numbers
     axis: str | None = None  # the name of the axis
+    more_seeds: list[int] = Field(
+        default_factory=list
+    )  # beside the experiment's, for the strategies of the paper alone
 
     @model_validator(mode="after")
     def _points_agree(self) -> "PanelSection":

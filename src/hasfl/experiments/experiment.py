@@ -32,6 +32,7 @@ class Panel:
         float | None
     )  # on the test set, that times are compared at; None: the highest that all of the paper's reached
     axis: str | None = None  # what changes from point to point
+    more_seeds: tuple[int, ...] = ()  # beside the experiment's, for the strategies of the paper alone
 
 
 class Case(NamedTuple):
@@ -60,14 +61,24 @@ class Experiment:
     seeds: tuple[int, ...]
     quick: bool  # whether this is the small version
 
+    def seeds_of(self, panel: Panel, strategy: str) -> tuple[int, ...]:
+        """The seeds that a strategy is trained with in a panel."""
+        return (*self.seeds, *panel.more_seeds) if strategy in self.paper else self.seeds
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seeds of all panels, each once."""
+        more = (seed for panel in self.panels for seed in panel.more_seeds)
+        return tuple(dict.fromkeys([*self.seeds, *more]))
+
     def cases(self) -> Iterator[Case]:
         """All trainings of the figure, seed by seed. Panels may share trainings; each is given once."""
         seen = set[Key]()
-        for seed in self.seeds:
+        for seed in self.all_seeds:
             for panel in self.panels:
                 for point in panel.points:
                     for strategy in panel.strategies:
                         case = Case(point, strategy, seed)
-                        if case.key not in seen:
+                        if case.key not in seen and seed in self.seeds_of(panel, strategy):
                             seen.add(case.key)
                             yield case

@@ -61,7 +61,7 @@ def read_experiment(path: Path, *, quick: bool, seeds: Sequence[int] | None = No
         title=read.title,
         draws=read.draws,
         paper=tuple(_plain_names(read.paper)),
-        panels=tuple(_panel(section, read.strategies, path) for section in panels),
+        panels=tuple(_panel(section, read.strategies, path, more_seeds=seeds is None) for section in panels),
         seeds=tuple(read.seeds if seeds is None else seeds),
         quick=quick,
     )
@@ -72,7 +72,7 @@ def _plain_names(names: Sequence[str]) -> Iterator[str]:
     return (strategy(name).name for name in names)
 
 
-def _panel(section: PanelSection, strategies: Sequence[str], path: Path) -> Panel:
+def _panel(section: PanelSection, strategies: Sequence[str], path: Path, *, more_seeds: bool) -> Panel:
     return Panel(
         name=section.name,
         title=section.title,
@@ -80,6 +80,7 @@ def _panel(section: PanelSection, strategies: Sequence[str], path: Path) -> Pane
         strategies=tuple(_plain_names(section.strategies or strategies)),
         accuracy=section.accuracy,
         axis=section.axis,
+        more_seeds=tuple(section.more_seeds) if more_seeds else (),
     )
 
 

@@ -19,6 +19,7 @@ Served = Literal["mean", "last"]
 WHOLE = ("rounds", "samples")  # the arrays of whole numbers
 BY_EVALUATION = (*WHOLE, "clock", "accuracy", "last_accuracy", "mean_batch", "mean_cut")
 DIGITS = 6  # significant ones that are kept of measured numbers
+LEVELS = 200  # accuracies are compared at multiples of half a per cent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,6 +156,17 @@ class Results:
         """The results of a strategy in a scenario, one a seed, sorted by seed."""
         found = [each for each in self if (each.scenario, each.strategy) == (scenario, strategy)]
         return tuple(sorted(found, key=lambda result: result.seed))
+
+
+def common_accuracy(runs: Iterable[RunResult], served: Served = "mean") -> float | None:
+    """The highest accuracy that all reached, rounded down to half a per cent; None where there is none."""
+    best = [run.best(served) for run in runs]
+    if not best or any(math.isnan(each) for each in best):
+        return None
+    steps = math.floor(min(best) * LEVELS)
+    steps += (steps + 1) / LEVELS <= min(best)  # if the product was rounded down
+    steps -= steps / LEVELS > min(best)  # if it was rounded up
+    return steps / LEVELS if steps > 0 else None
 
 
 def result_file(folder: Path, key: Key) -> Path:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hasfl.experiments.claims.claim import Kind, Measurement
-from hasfl.experiments.results import Results, RunResult, Served
+from hasfl.experiments.results import Results, RunResult, Served, common_accuracy
 from hasfl.units import format_seconds
 
-LEVELS = 200  # accuracies are compared at multiples of half a per cent
 PERCENT = 100
 NOTHING: dict[Kind, float] = {"factor": 1.0, "points": 0.0}  # above this, the first of two is ahead
 
@@ -93,17 +92,6 @@ def least(kind: Kind, named: Sequence[tuple[str, Measurement]]) -> Measurement:
         return Measurement(kind=kind, missing=missing)
     name, smallest = min(named, key=lambda each: each[1].value)
     return Measurement(kind=kind, values=smallest.values, at=smallest.at, note=name)
-
-
-def common_accuracy(runs: Iterable[RunResult], served: Served) -> float | None:
-    """The highest accuracy that all reached, rounded down to half a per cent; None where there is none."""
-    best = [run.best(served) for run in runs]
-    if not best or any(math.isnan(each) for each in best):
-        return None
-    steps = math.floor(min(best) * LEVELS)
-    steps += (steps + 1) / LEVELS <= min(best)  # if the product was rounded down
-    steps -= steps / LEVELS > min(best)  # if it was rounded up
-    return steps / LEVELS if steps > 0 else None
 
 
 def time_to(run: RunResult, accuracy: float, served: Served) -> Bounded:

@@ -75,13 +75,17 @@ def _provenance(experiments: Mapping[str, Experiment], results: Results) -> str:
         return f"None of {len(asked)} trainings has a result yet."
     rows = [
         ("trainings", f"{len(used)} of {len(asked)}"),
-        ("seeds", ", ".join(map(str, sorted({run.seed for run in used})))),
+        ("seeds", ", ".join(f"{seed} ({count} trainings)" for seed, count in sorted(_by_seed(used).items()))),
         ("commits", _each(used, lambda run: (run.commit or "not known")[:SHORT])),
         ("hardware", _each(used, _hardware)),
         ("torch", _each(used, lambda run: str(run.environment.get("torch", "not known")))),
         ("dates", " to ".join(dict.fromkeys(end(run.finished for run in used) for end in (min, max)))),
     ]
     return table(["what", "which"], rows)
+
+
+def _by_seed(runs: Sequence[RunResult]) -> Counter[int]:
+    return Counter(run.seed for run in runs)
 
 
 def _each(runs: Sequence[RunResult], what: Callable[[RunResult], str]) -> str:

@@ -11,7 +11,6 @@ from hasfl.experiments.claims.comparing import (
     FASTER,
     Bounded,
     Contestant,
-    common_accuracy,
     order,
     percent,
     span,
@@ -19,7 +18,8 @@ from hasfl.experiments.claims.comparing import (
     time_to,
 )
 from hasfl.experiments.experiment import Panel
-from hasfl.experiments.results import RunResult
+from hasfl.experiments.pooling import pooled
+from hasfl.experiments.results import RunResult, common_accuracy
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,13 @@ class Times:
     accuracy: float
     at: dict[tuple[float, str], Bounded]  # by place and strategy
 
-    def growth(self, strategy: str) -> Bounded | None:
-        """The time with the scarcest resource over that with the richest; None if the latter is not known."""
+    def growth(self, strategy: str, gap: "Gap") -> Bounded | None:
+        """From the richest resource to the scarcest one; None if the time with the richest is not known."""
         scarce, rich = (self.at[place, strategy] for place in (self.places[0], self.places[-1]))
-        return Bounded(scarce.value / rich.value, scarce.exact) if rich.exact else None
+        return Bounded(gap(scarce.value, rich.value), scarce.exact) if rich.exact else None
 
 
+Gap = Callable[[float, float], float]  # between two times: in seconds (sub), or as a factor (truediv)
 Orders = Callable[[Times], Iterator[bool]]  # each comparison that is made of the times: whether it holds
 
 
@@ -51,10 +52,11 @@ def _times(evidence: Evidence, panel: Panel, seed: int) -> Times | None:
             if run is None or point.value is None:
                 return None
             runs[point.value, strategy] = run
-    accuracy = panel.accuracy or common_accuracy(runs.values(), evidence.served)
+    compared = pooled(runs)
+    accuracy = panel.accuracy or common_accuracy(compared.values(), evidence.served)
     if accuracy is None:
         return None
-    at = {key: time_to(run, accuracy, evidence.served) for key, run in runs.items()}
+    at = {key: time_to(run, accuracy, evidence.served) for key, run in compared.items()}
     return Times(ours, tuple(others), tuple(sorted({place for place, _ in at})), accuracy, at)
 
 
@@ -88,21 +90,30 @@ def ours_first(times: Times) -> Iterator[bool]:
             yield surely_less(times.at[place, times.ours], times.at[place, other])
 
 
-def ours_grows_least(times: Times) -> Iterator[bool]:
+def ours_grows_least(gap: Gap) -> Orders:
     """The growth of our time against that of each other. One that never reaches the accuracy is left out."""
-    ours = times.growth(times.ours)
-    for growth in map(times.growth, times.others):
-        if growth is not None:
-            yield ours is not None and surely_less(ours, growth)
+
+    def orders(times: Times) -> Iterator[bool]:
+        ours = times.growth(times.ours, gap)
+        for other in times.others:
+            growth = times.growth(other, gap)
+            if growth is not None:
+                yield ours is not None and surely_less(ours, growth)
+
+    return orders
 
 
-def neither_grows_most(times: Times) -> Iterator[bool]:
+def neither_grows_most(gap: Gap) -> Orders:
     """The growth of each time against that of the strategy that chooses nothing."""
-    most = times.growth(NEITHER) if NEITHER in times.others else None
-    for strategy in (times.ours, *times.others):
-        growth = times.growth(strategy)
-        if most is not None and growth is not None and strategy != NEITHER:
-            yield surely_less(growth, most)
+
+    def orders(times: Times) -> Iterator[bool]:
+        most = times.growth(NEITHER, gap) if NEITHER in times.others else None
+        for strategy in (times.ours, *times.others):
+            growth = times.growth(strategy, gap)
+            if most is not None and growth is not None and strategy != NEITHER:
+                yield surely_less(growth, most)
+
+    return orders
 
 
 def resources_before_neither(times: Times) -> Iterator[bool]:
@@ -112,7 +123,7 @@ def resources_before_neither(times: Times) -> Iterator[bool]:
             yield surely_less(times.at[place, RESOURCES], times.at[place, NEITHER])
 
 
-def gap_grows(gap: Callable[[float, float], float]) -> Orders:
+def gap_grows(gap: Gap) -> Orders:
     """From each place to the next: the gap between the time of each other and ours."""
 
     def orders(times: Times) -> Iterator[bool]:
@@ -145,17 +156,24 @@ def slower_without_iid_everywhere(evidence: Evidence) -> Measurement:
     return order(FASTER, evidence.results, pairs, evidence.served)
 
 
+def _both_ways(name: str, orders: Callable[[Gap], Orders]) -> dict[str, Measure]:
+    """A claim about gaps between times, once in seconds and once as a factor."""
+    return {
+        f"{name}-in-seconds": over_points(orders(sub)),
+        f"{name}-as-a-factor": over_points(orders(truediv)),
+    }
+
+
 MEASURES: dict[str, Measure] = {
     "first-at-any-compute": over_points(ours_first),
     "first-at-any-rate": over_points(ours_first),
-    "robust-to-compute": over_points(ours_grows_least),
-    "robust-to-rates": over_points(ours_grows_least),
-    "neither-suffers-most-from-compute": over_points(neither_grows_most),
-    "neither-suffers-most-from-rates": over_points(neither_grows_most),
+    **_both_ways("robust-to-compute", ours_grows_least),
+    **_both_ways("robust-to-rates", ours_grows_least),
+    **_both_ways("neither-suffers-most-from-compute", neither_grows_most),
+    **_both_ways("neither-suffers-most-from-rates", neither_grows_most),
     "rhams-before-neither-at-any-compute": over_points(resources_before_neither),
     "rhams-before-neither-at-any-rate": over_points(resources_before_neither),
     "first-with-any-number-of-devices": over_points(ours_first),
-    "gap-grows-in-seconds": over_points(gap_grows(sub)),
-    "gap-grows-as-a-factor": over_points(gap_grows(truediv)),
+    **_both_ways("gap-grows", gap_grows),
     "non-iid-slower-with-any-number-of-devices": slower_without_iid_everywhere,
 }

@@ -78,7 +78,7 @@ def draw_bars(experiment: Experiment, results: Results) -> "Figure":
 
 def marks_of(experiment: Experiment) -> dict[str, dict[str, Any]]:
     """What the marks of bars mean."""
-    seeds = {"a single seed": {"marker": "|"}} if len(experiment.seeds) > 1 else {}
+    seeds = {"a single seed": {"marker": "|"}} if len(experiment.all_seeds) > 1 else {}
     open_mark = {"marker": "s", "markerfacecolor": "white"}
     return seeds | {f"{not_reached(experiment)}, so it takes longer": open_mark}
 

@@ -54,8 +54,9 @@ def draw_curves(experiment: Experiment, results: Results) -> "Figure":
     panels = trained_panels(experiment, results)
     head(figure, experiment)
     places = list(figure.subplots(rows, columns, squeeze=False).flat)
+    logarithmic = any(map(_differs_widely, panels))
     for axes, trained in zip(places, panels, strict=False):
-        _draw_panel(axes, trained)
+        _draw_panel(axes, trained, logarithmic=logarithmic)
     for axes in places[len(panels) :]:
         axes.remove()
     marks: dict[str, dict[str, Any]] = {
@@ -66,24 +67,30 @@ def draw_curves(experiment: Experiment, results: Results) -> "Figure":
     return figure
 
 
-def _draw_panel(axes: "Axes", trained: Trained) -> None:
+def _differs_widely(trained: Trained) -> bool:
+    """Whether strategies end, or reach the accuracy, at widely different times."""
+    runs, accuracy = trained.at(trained.panel.points[0]), trained.accuracy
+    if accuracy is None:
+        return False
+    ends = [max(run.seconds for run in each) for each in runs.values()]
+    return differ_widely(ends) or differ_widely(Reach.of(each, accuracy).mean for each in runs.values())
+
+
+def _draw_panel(axes: "Axes", trained: Trained, *, logarithmic: bool) -> None:
     title(axes, trained)
     label(axes, x="virtual time", y="test accuracy (%)")
-    if trained.is_empty:
-        return
     runs, accuracy = trained.at(trained.panel.points[0]), trained.accuracy
-    assert accuracy is not None
+    if not runs or accuracy is None:
+        return
     all_looks = looks(trained.experiment)
     for strategy, each in runs.items():  # ours is drawn first: it is wide, so it is seen below the others
         draw_accuracy(axes, each, all_looks[strategy], strategy, trained.experiment)
         _mark_reach(axes, each, all_looks[strategy], accuracy)
     axes.axhline(TO_PERCENT * accuracy, color=DARK, lw=GRID_WIDTH, ls=":", zorder=1)
     write_right(axes, percent(accuracy), TO_PERCENT * accuracy)
-    ends = [max(run.seconds for run in each) for each in runs.values()]
-    times = [Reach.of(each, accuracy).mean for each in runs.values()]
-    logarithmic = differ_widely(ends) or differ_widely(times)
     first = min(float(run.clock[0]) for each in runs.values() for run in each)
-    limits = (BEFORE_FIRST * first if logarithmic else 0.0, AFTER_LAST * max(ends))
+    last = max(run.seconds for each in runs.values() for run in each)
+    limits = (BEFORE_FIRST * first if logarithmic else 0.0, AFTER_LAST * last)
     unit = time_axis(axes, "x", limits, logarithmic=logarithmic)
     label(axes, x=time_label(unit), y="test accuracy (%)")
     grid_lines(axes)

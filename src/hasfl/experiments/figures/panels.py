@@ -141,7 +141,7 @@ def say_nothing_here(axes: "Axes", text: str) -> None:
 
 def not_reached(experiment: Experiment) -> str:
     """What an open mark means."""
-    return "not reached" if len(experiment.seeds) == 1 else "not reached by every seed"
+    return "not reached" if len(experiment.all_seeds) == 1 else "not reached by every seed"
 
 
 def legend(figure: "Figure", handles: Sequence["Artist"]) -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from statistics import fmean, geometric_mean
 
 from hasfl.experiments.experiment import Experiment, Panel, Point
-from hasfl.experiments.results import Results, RunResult
+from hasfl.experiments.pooling import pooled
+from hasfl.experiments.results import Results, RunResult, common_accuracy
 from hasfl.units import format_seconds
 
 TENFOLD = 9.95  # ratios from here on are written without digits after the point
@@ -23,15 +24,23 @@ class Trained:
     @classmethod
     def of(cls, experiment: Experiment, panel: Panel, results: Results) -> "Trained":
         """Find what was trained. A result without any evaluation counts as none."""
-        seeds = set(experiment.seeds)
+        runs = pooled(
+            {
+                (point, strategy, run.seed): run
+                for point in panel.points
+                for strategy in panel.strategies
+                for run in results.of(point.scenario, strategy)
+                if run.seed in experiment.seeds_of(panel, strategy) and run.clock.size
+            }
+        )
         return cls(
             experiment,
             panel,
             {
                 (point, strategy): tuple(
-                    run
-                    for run in results.of(point.scenario, strategy)
-                    if run.seed in seeds and run.clock.size
+                    runs[point, strategy, seed]
+                    for seed in sorted(experiment.seeds_of(panel, strategy))
+                    if (point, strategy, seed) in runs
                 )
                 for point in panel.points
                 for strategy in panel.strategies
@@ -58,13 +67,15 @@ class Trained:
         Strategies that the paper does not have in this figure do not lower it, as long as one of the paper's
         was trained.
         """
-        if self.panel.accuracy is not None or self.is_empty:
+        if self.panel.accuracy is not None:
             return self.panel.accuracy
-        best = {
-            strategy: min(run.best() for run in runs) for (_, strategy), runs in self.runs.items() if runs
-        }
-        papers = [best[strategy] for strategy in self.experiment.paper if strategy in best]
-        return min(papers or best.values())
+        papers = [
+            run
+            for (_, strategy), runs in self.runs.items()
+            for run in runs
+            if strategy in self.experiment.paper
+        ]
+        return common_accuracy(papers or [run for runs in self.runs.values() for run in runs])
 
     def missing(self) -> list[str]:
         """What was not trained, as short sentences; empty if everything was."""
@@ -86,15 +97,14 @@ class Trained:
             yield f"not trained: {'; '.join(names) if partly else ', '.join(names)}"
 
     def _short_of_seeds(self) -> Iterator[str]:
-        seeds = len(self.experiment.seeds)
-        found = {
-            strategy: min(len(runs) for (_, name), runs in self.runs.items() if name == strategy and runs)
-            for strategy in self.panel.strategies
-            if any(runs for (_, name), runs in self.runs.items() if name == strategy)
-        }
-        for count in sorted(set(found.values()) - {seeds}):
-            names = [name for name, fewest in found.items() if fewest == count]
-            yield f"only {count} of {seeds} seeds: {', '.join(names)}"
+        short = dict[tuple[int, int], list[str]]()  # strategies, by their trained seeds and by all of them
+        for strategy in self.panel.strategies:
+            asked = len(self.experiment.seeds_of(self.panel, strategy))
+            trained = [len(runs) for (_, name), runs in self.runs.items() if name == strategy and runs]
+            if trained and min(trained) < asked:
+                short.setdefault((min(trained), asked), []).append(strategy)
+        for (count, asked), names in sorted(short.items()):
+            yield f"only {count} of {asked} seeds: {', '.join(names)}"
 
 
 @dataclass(frozen=True, slots=True)
