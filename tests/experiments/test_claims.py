@@ -539,13 +539,28 @@ def test_the_page_has_every_claim_and_is_the_same_from_files(tmp_path: Path) -> 
     )
     rows = [row for row in page.splitlines() if row.startswith("| ")]
     for text in (*TEXTS.claim, *TEXTS.beyond):
-        (row,) = (row for row in rows if row.startswith(f"| {text.words} | "))
-        assert f"(figures/{text.figure}.svg) `hasfl reproduce {text.figure}`" in row
-        assert row.count(" | ") == 7
+        (row,) = (row for row in rows if row.startswith(f"| **{text.words}**<br>{text.because} | "))
+        assert row.count(" | ") == 3
         assert "not measured" not in row
+        assert _section(page, row).startswith(f"`hasfl reproduce {text.figure}`")
     assert page.endswith("## The recipe\n\nOther rates.\n")
     assert f"| trainings | {len(results)} of {len(results)} |" in page
     assert "| commits | 000000000000 |" in page
+
+
+def _section(page: str, row: str) -> str:
+    """The part of the page that a row is in, without its heading."""
+    (section,) = (part for part in page.split("\n## ") if row in part)
+    return section.partition("\n\n")[2]
+
+
+def test_a_figure_is_shown_where_it_is_drawn() -> None:
+    experiments = all_experiments()
+    page = claims_page(experiments, Results(), TEXTS, quick=False, pictures={"fig05", "hindsight"})
+    assert [line.rpartition("(")[2] for line in page.splitlines() if line.startswith("![")] == [
+        "figures/fig05.svg)",
+        "figures/hindsight.svg)",
+    ]
 
 
 def test_reasons_are_for_whole_trainings() -> None:
@@ -562,4 +577,4 @@ def test_reasons_are_for_whole_trainings() -> None:
 def test_the_text_of_a_cell_stays_in_its_cell() -> None:
     first = TEXTS.claim[0].model_copy(update={"words": "one | two\nthree"})
     texts = TEXTS.model_copy(update={"claim": [first, *TEXTS.claim[1:]]})
-    assert "| one \\| two three | " in claims_page({}, Results(), texts, quick=False)
+    assert "| **one \\| two three** | " in claims_page({}, Results(), texts, quick=False)

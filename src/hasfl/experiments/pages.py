@@ -31,7 +31,12 @@ def write_claims(folder: Path, results: Results, out: Path, *, quick: bool) -> P
     experiments = {each.name: each for each in read_experiments([ALL], folder, quick=quick)}
     recipe = folder / RECIPE
     page = claims_page(
-        experiments, results, texts, quick=quick, recipe=read_text(str(recipe)) if recipe.exists() else ""
+        experiments,
+        results,
+        texts,
+        quick=quick,
+        recipe=read_text(str(recipe)) if recipe.exists() else "",
+        pictures={path.stem for path in (out / FIGURES).glob("*.svg")},
     )
     path = out / CLAIMS
     replace_file(path, lambda file: write_text(file, page))

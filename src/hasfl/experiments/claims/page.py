@@ -1,20 +1,22 @@
 """Writes the page of all claims, in Markdown."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hasfl.documents.claims_file import ClaimsFile
 from hasfl.experiments.claims.claim import RULE, VERDICTS, Claim, Finding
-from hasfl.experiments.claims.findings import BEYOND, OF_THE_PAPER, claims_of, finding
+from hasfl.experiments.claims.findings import BEYOND, NOTHING, OF_THE_PAPER, claims_of, finding
 from hasfl.experiments.claims.tables import contestants_table, final_table, table, worth_table
 from hasfl.experiments.experiment import Experiment
 from hasfl.experiments.results import Results, RunResult
 
 SHORT = 12  # letters of a commit
-COLUMNS = ["ours", "served the paper's way", "compared at", "figure", "verdict", "why"]
+# What numbers are compared with, and what a table of such claims is headed with.
+PAPER, ASKED = "paper", "asked for"
+HEADERS = {PAPER: "claim, and why", ASKED: "question beyond the paper, and why"}
 AGAIN = """\
-Every claim of the paper's evaluation is here with our own number and a verdict. `hasfl reproduce all{}` makes
-this page again; it trains only what has no result yet."""
+Every claim of the paper's evaluation is here with our own number, a verdict and the reason. `hasfl reproduce
+all{}` makes this page again; it trains only what has no result yet."""
 SMALL = """\
 **These are the small versions of all experiments.** They show that everything works; their numbers say
 nothing about the paper."""
@@ -23,16 +25,17 @@ HOW = """\
 rounded down to half a per cent. Figs. 7 to 9 compare all times of a panel at one accuracy. "More accurate"
 compares the best accuracies until the training of the other strategy ends, in virtual time. HASFL often ends
 before that, since a training ends with the rounds, samples or virtual seconds of its scenario. In Figs. 10
-and 11, both are compared when the shorter training ends. Trainings are compared seed by seed. A number is the
-mean over seeds (the geometric mean for factors), and brackets have the range. Each number is there twice: for
-the model that hasfl serves, a running mean, and for the last model, which is the paper's way. The verdict is
-about the first."""
+and 11, a strategy and a fixed plan are compared when the shorter training ends, and two fixed cuts after
+equally many rounds. Trainings are compared seed by seed. A number is the mean over seeds (the geometric mean
+for factors), and brackets have the range. Each number is there twice: for the model that hasfl serves, a
+running mean, and for the last model, which is the paper's way. The verdict is about the first."""
 # Tables that say more than a row: the experiment, the heading, and what writes it.
 MORE: Mapping[str, tuple[str, Callable[[Experiment, Results], str]]] = {
-    "worth": ("What the planner and the constants are worth", worth_table),
-    "gamma": ("At the paper's learning rate", final_table),
+    "worth": ("Time to one accuracy", worth_table),
+    "gamma": ("What trainings came to", final_table),
     "fig05": ("How many times faster hasfl is than contestants that the paper leaves out", contestants_table),
 }
+Found = Sequence[tuple[Claim, Finding]]
 
 
 def claims_page(
@@ -42,30 +45,68 @@ def claims_page(
     *,
     quick: bool,
     recipe: str = "",
+    pictures: Collection[str] = (),
 ) -> str:
-    """The page: every claim with our numbers and a verdict. `recipe` says where we train unlike the paper."""
-    paper, beyond = claims_of(texts.claim, OF_THE_PAPER), claims_of(texts.beyond, BEYOND)
+    """The page: figure by figure, every claim with our numbers and a verdict.
 
-    def found(claims: Sequence[Claim]) -> list[tuple[Claim, Finding]]:
+    `recipe` says where we train unlike the paper. `pictures` names the experiments whose figures are drawn.
+    """
+
+    def found(claims: Sequence[Claim]) -> Found:
         return [(claim, finding(claim, experiments, results, quick=quick)) for claim in claims]
 
-    of_the_paper = found(paper)
-    parts = [
-        _introduction(quick=quick),
+    by_column = {
+        PAPER: found(claims_of(texts.claim, OF_THE_PAPER)),
+        ASKED: found(claims_of(texts.beyond, BEYOND)),
+    }
+    asked = (claim.figure for each in by_column.values() for claim, _ in each)
+    parts = [_introduction(by_column[PAPER], quick=quick)]
+    for name in dict.fromkeys([*experiments, *asked]):
+        parts.append(_heading(name, experiments, picture=name in pictures))
+        for column, each in by_column.items():
+            if rows := [pair for pair in each if pair[0].figure == name]:
+                parts.append(_table(column, rows))
+        if name in MORE and name in experiments:
+            heading, write = MORE[name]
+            parts.append(f"**{heading}**\n\n{write(experiments[name], results)}")
+    parts += [
         "## How a verdict is found\n\n" + HOW + "\n\n" + RULE,
         "## What was trained\n\n" + _provenance(experiments, results),
-        f"## The paper's claims\n\n{_summary(of_the_paper)}\n\n" + _table("paper", of_the_paper, experiments),
-        "## Beyond the paper\n\n" + _table("asked for", found(beyond), experiments),
+        *([recipe.strip()] if recipe.strip() else []),
     ]
-    for name, (heading, write) in MORE.items():
-        if name in experiments:
-            parts.append(f"### {heading}\n\n{write(experiments[name], results)}")
-    return "\n\n".join([*parts, *([recipe.strip()] if recipe.strip() else [])]) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def _introduction(*, quick: bool) -> str:
+def _introduction(of_the_paper: Found, *, quick: bool) -> str:
     again = AGAIN.format(" --quick" if quick else "")
-    return "\n\n".join(["# Claims of the paper, measured", again, *([SMALL] if quick else [])])
+    counts = Counter(each.verdict for _, each in of_the_paper)
+    listed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+    summary = f"Of {len(of_the_paper)} claims of the paper: {listed}."
+    return "\n\n".join(["# Claims of the paper, measured", again, summary, *([SMALL] if quick else [])])
+
+
+def _heading(name: str, experiments: Mapping[str, Experiment], *, picture: bool) -> str:
+    """The heading of a figure, the command that makes it again, and the picture if there is one."""
+    experiment = experiments.get(name)
+    if experiment is None:
+        return f"## {name}"
+    option = " --quick" if experiment.quick else ""
+    shown = [f"![{experiment.figure}: {experiment.title}](figures/{name}.svg)"] if picture else []
+    again = f"`hasfl reproduce {name}{option}`"
+    return "\n\n".join([f"## {experiment.figure}: {experiment.title}", again, *shown])
+
+
+def _table(column: str, found: Found) -> str:
+    rows = [
+        [
+            f"**{claim.words}**" + (f"<br>{each.reason}" if each.reason else ""),
+            claim.paper or NOTHING,
+            (f"{each.ours} at {each.at}" if each.at else each.ours) + f"<br>last model: {each.last}",
+            each.verdict,
+        ]
+        for claim, each in found
+    ]
+    return table([HEADERS[column], column, "ours", "verdict"], rows)
 
 
 def _provenance(experiments: Mapping[str, Experiment], results: Results) -> str:
@@ -96,33 +137,3 @@ def _each(runs: Sequence[RunResult], what: Callable[[RunResult], str]) -> str:
 def _hardware(run: RunResult) -> str:
     known = run.environment
     return str(known.get("gpu") or f"{known.get('system', 'not known')}, {known.get('cores', '?')} cores")
-
-
-def _summary(found: Sequence[tuple[Claim, Finding]]) -> str:
-    counts = Counter(each.verdict for _, each in found)
-    listed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
-    return f"Of {len(found)} claims: {listed}."
-
-
-def _table(said: str, found: Sequence[tuple[Claim, Finding]], experiments: Mapping[str, Experiment]) -> str:
-    rows = [
-        [
-            claim.words,
-            claim.paper or "–",
-            each.ours,
-            each.last,
-            each.at,
-            _figure(claim.figure, experiments),
-            each.verdict,
-            each.reason,
-        ]
-        for claim, each in found
-    ]
-    return table(["claim", said, *COLUMNS], rows)
-
-
-def _figure(name: str, experiments: Mapping[str, Experiment]) -> str:
-    experiment = experiments.get(name)
-    shown = name if experiment is None else experiment.figure
-    option = " --quick" if experiment is not None and experiment.quick else ""
-    return f"[{shown}](figures/{name}.svg) `hasfl reproduce {name}{option}`"
