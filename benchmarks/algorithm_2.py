@@ -17,6 +17,7 @@ from hasfl import FleetRanges, MeasuredConstants, Problem, Profile, Seeds, best_
 from hasfl.plan import Plan
 from hasfl.planning.paper.touching import algorithm_2, corollary_1_at
 from hasfl.profiling.shipped import shipped_layers
+from hasfl.readings.belief import Belief
 from hasfl.theory.objective import evaluate
 
 SCENARIO = "examples/measured.toml"  # VGG-16 on the wide fleet
@@ -24,7 +25,7 @@ FLEETS = {
     "Table I": FleetRanges(),
     "wide": FleetRanges(flops=(1e11, 2e12), up_rate=(1e7, 8e7), fed_up_rate=(1e7, 8e7)),
 }
-# ResNet-18 on CIFAR-100, IID: what the grid of fixed plans says (docs/constants.md). Drift is shared evenly.
+# ResNet-18 on CIFAR-100, IID: what the grid of fixed plans says (docs/constants.md).
 RESNET_ROUNDS, RESNET_NOISE, RESNET_DRIFT = 300.0, 5.0, 8.1
 STARTS = (1, 2, 4, 8, 16, 32, 64)
 MOST_STEPS = 50
@@ -35,9 +36,10 @@ def problems() -> dict[str, Problem]:
     vgg16 = read_problem(SCENARIO)
     layers = shipped_layers("resnet18", classes=100, norm="batch")
     assert layers is not None
-    drift_of = np.full(len(layers), RESNET_DRIFT / len(layers))
-    constants = MeasuredConstants(rounds=RESNET_ROUNDS, noise=RESNET_NOISE, drift_of=drift_of)
-    return {"VGG-16": vgg16, "ResNet-18": replace(vgg16, profile=Profile.of(layers), constants=constants)}
+    profile = Profile.of(layers)
+    shares = Belief.guessed(profile, len(vgg16.fleet), vgg16.interval).share_of
+    constants = MeasuredConstants(rounds=RESNET_ROUNDS, noise=RESNET_NOISE, drift_of=RESNET_DRIFT * shares)
+    return {"VGG-16": vgg16, "ResNet-18": replace(vgg16, profile=profile, constants=constants)}
 
 
 def exact_by_touching(problem: Problem, start: Plan) -> float:

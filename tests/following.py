@@ -32,6 +32,7 @@ NOT_RUN = {
     r"hasfl reproduce": "it trains for minutes or hours; tests/experiments has small experiments",
     r".*--on local": "it starts processes; tests/runs/places does too",
     r".*--on slurm": "it needs a cluster; tests/runs/places has one of its own",
+    r".*--device cuda": "it needs a GPU",
     r".*package\.module": "the name stands for something of the reader's own",
 }
 OTHER_PROGRAMS = {"tensorboard": "it serves pages", "mlflow": "it serves pages", ".": "it is for a shell"}

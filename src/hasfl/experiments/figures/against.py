@@ -56,7 +56,7 @@ def draw_against(experiment: Experiment, results: Results) -> "Figure":
         _draw_panel(axes, trained)
     for axes in places[len(panels) :]:
         axes.remove()
-    marks = {f"{not_reached(experiment)}, so it takes longer": {"marker": "$\\uparrow$"}}
+    marks = {f"{not_reached(experiment)}, so it takes longer than shown": {"marker": "$\\uparrow$"}}
     legend(figure, [*line_handles(experiment, panels), *reference_marks(marks)])
     return figure
 

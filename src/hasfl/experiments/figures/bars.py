@@ -80,7 +80,7 @@ def marks_of(experiment: Experiment) -> dict[str, dict[str, Any]]:
     """What the marks of bars mean."""
     seeds = {"a single seed": {"marker": "|"}} if len(experiment.all_seeds) > 1 else {}
     open_mark = {"marker": "s", "markerfacecolor": "white"}
-    return seeds | {f"{not_reached(experiment)}, so it takes longer": open_mark}
+    return seeds | {f"{not_reached(experiment)}, so it takes longer than shown": open_mark}
 
 
 def rows_of(trained: Trained) -> list[Row]:
