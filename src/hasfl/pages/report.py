@@ -207,6 +207,7 @@ class Report:
 
     runs: Sequence[RunReport]
     labels: Labels | str  # a sentence where they cannot be read
+    repeats: Sequence[str] = ()  # names of runs that are left out, because they repeat another one
 
     @property
     def title(self) -> str:
@@ -222,11 +223,13 @@ class Report:
     def subtitle(self) -> str:
         """What was trained, and how many runs there are."""
         what = " · ".join(dict.fromkeys(run.about for run in self.runs))
+        left_out = f" · left out, because the same training is here: {', '.join(self.repeats)}"
+        end = left_out if self.repeats else ""
         if len(self.runs) == 1:
-            return f"{what} · run {self.runs[0].name}, {self.runs[0].state}"
+            return f"{what} · run {self.runs[0].name}, {self.runs[0].state}{end}"
         states = [run.state for run in self.runs]
         told = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-        return f"{what} · {len(self.runs)} runs: {told}"
+        return f"{what} · {len(self.runs)} runs: {told}{end}"
 
     def as_json(self) -> dict[str, Any]:
         """Everything that the page draws."""

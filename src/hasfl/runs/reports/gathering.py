@@ -1,81 +1,27 @@
 """From the folders of runs to a report. The runs may be finished, stopped, or training at this moment."""
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hasfl.documents.scenario import Scenario
 from hasfl.errors import HasflError
 from hasfl.fleet import Fleet
 from hasfl.pages.report import Labels, PlanQuality, Report, RunReport, ShownRound
 from hasfl.pages.rounds import plan_columns
 from hasfl.pages.thinning import slider_rounds
 from hasfl.pages.verdict import Entry, ranked
-from hasfl.record import RoundRecord
-from hasfl.reporting.store import SCENARIO, RunFolder
 from hasfl.runner.model_costs import costs_of
 from hasfl.runner.scenarios import world_of
-from hasfl.runner.stored_runs import (
-    find_run,
-    is_run,
-    runs_in,
-    scenario_folder,
-    stored_scenario,
-    stored_settings,
-)
+from hasfl.runner.stored_runs import find_run, is_run, runs_in
+from hasfl.runs.reports.contestants import contestants, without_repeats
 from hasfl.runs.reports.labels import labels_of
 from hasfl.runs.reports.last_plan import LastPlan, quality_of, question_of
+from hasfl.runs.reports.open_run import OpenRun
 from hasfl.runs.reports.round_times import SimulatedRounds, measured_rounds
-from hasfl.strategies.catalogue import strategy
-from hasfl.theory.paradigms import SPLIT, Paradigm
+from hasfl.theory.paradigms import SPLIT
 from hasfl.training.clock import ModelledClock
 from hasfl.world import World
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OpenRun:
-    """A run as its folder describes it."""
-
-    path: Path
-    state: str
-    scenario: Scenario
-    text: str  # of the scenario
-    folder: Path  # that paths in the scenario are relative to
-    settings: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    records: Sequence[RoundRecord]
-
-    @property
-    def on_machines(self) -> bool:
-        """Whether machines measured the run; then its fleet is not the one that the scenario draws."""
-        return bool(self.records) and self.records[-1].measured is not None
-
-    @property
-    def paradigm(self) -> Paradigm:
-        """The way of training of the run's strategy."""
-        return strategy(self.scenario.training.strategy, self.folder).paradigm
-
-    @property
-    def entry(self) -> Entry:
-        """The run as the verdict sees it."""
-        return Entry(
-            strategy=self.settings["strategy"],
-            seed=self.settings["seed"],
-            state=self.state,
-            records=self.records,
-            goal=self.scenario.stop.accuracy,
-        )
-
-    @property
-    def command(self) -> str:
-        """The command that trains the run again: from its scenario, or from the copy if that is gone."""
-        own = self.folder / self.settings["scenario"]
-        scenario = own if own.exists() else self.path / SCENARIO
-        words = ["hasfl", "submit" if self.on_machines else "train", str(scenario)]
-        words += ["--strategy", self.settings["strategy"], "--seed", str(self.settings["seed"])]
-        return shlex.join([*words, *(["--device", device] if (device := self.settings["device"]) else [])])
 
 
 def runs_of(written: Sequence[Path]) -> list[Path]:
@@ -92,36 +38,36 @@ def report_of(written: Sequence[Path], tell: Callable[[str], None] = lambda step
     runs = []
     for path in runs_of(written):
         tell(f"reading {path.name}")
-        runs.append(_opened(path))
-    runs = [runs[k] for k in ranked([run.entry for run in runs])]
-    qualities = _qualities(runs, tell)
+        runs.append(OpenRun.of(path))
+    found, runs = runs, without_repeats(runs)
+    names = contestants(runs)
+    runs = [runs[k] for k in ranked([_entry(run, names[run.path]) for run in runs])]
+    qualities = _qualities(runs, names, tell)
     reports = []
     for run in runs:
         tell(f"drawing {run.path.name}")
-        reports.append(_report(run, qualities[run.path], slider_rounds(len(runs))))
+        reports.append(_report(run, names[run.path], qualities[run.path], slider_rounds(len(runs))))
     tell("reading who holds which labels")
-    return Report(runs=reports, labels=_labels(runs[0]))
+    repeats = [run.path.name for run in found if run.path not in names]
+    return Report(runs=reports, labels=_labels(runs[0]), repeats=repeats)
 
 
-def _opened(path: Path) -> OpenRun:
-    with RunFolder.open(path) as folder:
-        return OpenRun(
-            path=path,
-            state="finished" if folder.finished else "running" if folder.in_use else "stopped",
-            scenario=stored_scenario(folder),
-            text=folder.scenario_text(),
-            folder=scenario_folder(folder),
-            settings=stored_settings(folder),
-            environment=folder.environment(),
-            records=folder.records(),
-        )
+def _entry(run: OpenRun, contestant: str) -> Entry:
+    """The run as the verdict sees it."""
+    return Entry(
+        strategy=contestant,
+        seed=run.settings["seed"],
+        state=run.state,
+        records=run.records,
+        goal=run.scenario.stop.accuracy,
+    )
 
 
-def _report(run: OpenRun, quality: PlanQuality | str, slider: int) -> RunReport:
+def _report(run: OpenRun, contestant: str, quality: PlanQuality | str, slider: int) -> RunReport:
     drawn = _drawn(run, slider)
     return RunReport(
         name=run.path.name,
-        strategy=run.settings["strategy"],
+        strategy=contestant,
         seed=run.settings["seed"],
         state=run.state,
         goal=run.scenario.stop.accuracy,
@@ -185,12 +131,14 @@ def _world(run: OpenRun) -> World:
     return world_of(run.scenario, run.scenario.draw(), folder=run.folder)
 
 
-def _qualities(runs: Sequence[OpenRun], tell: Callable[[str], None]) -> dict[Path, PlanQuality | str]:
-    """How good the last plan of the first run of every strategy is; upgrades are tried once."""
+def _qualities(
+    runs: Sequence[OpenRun], names: Mapping[Path, str], tell: Callable[[str], None]
+) -> dict[Path, PlanQuality | str]:
+    """How good the last plan of the first run of every contestant is; upgrades are tried once."""
     found: dict[Path, PlanQuality | str] = {}
     seen: set[str] = set()
     for run in runs:
-        name = run.settings["strategy"]
+        name = names[run.path]
         if name in seen:
             found[run.path] = f"The first run of {name} in this report says how good its plans are."
             continue

@@ -1,0 +1,52 @@
+"""Which runs of a report repeat another one, and what each contestant is called.
+
+A contestant is a strategy in a scenario; its runs differ in their seeds. Two runs with the same scenario,
+strategy and seed are one training, which must not count as two seeds.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hasfl.runs.reports.open_run import OpenRun
+
+
+def without_repeats(runs: Sequence[OpenRun]) -> list[OpenRun]:
+    """Of runs that are one training, the one that came farthest; in the order of the runs."""
+    farthest = dict[tuple[str, str, int, bool], OpenRun]()
+    for run in runs:
+        key = (_scenario(run), run.settings["strategy"], run.settings["seed"], run.on_machines)
+        known = farthest.setdefault(key, run)
+        if _progress(run) > _progress(known):
+            farthest[key] = run
+    kept = {run.path for run in farthest.values()}
+    return [run for run in runs if run.path in kept]
+
+
+def contestants(runs: Sequence[OpenRun]) -> dict[Path, str]:
+    """What the contestant of each run is called: its strategy; with several scenarios, the scenario too."""
+    firsts = dict[str, OpenRun]()
+    for run in runs:
+        firsts.setdefault(_scenario(run), run)
+    if len(firsts) < 2:
+        return {run.path: run.settings["strategy"] for run in runs}
+    files = [_file(run) for run in firsts.values()]
+    names = {
+        scenario: _file(first) if files.count(_file(first)) == 1 else first.path.name
+        for scenario, first in firsts.items()
+    }
+    return {run.path: f"{run.settings['strategy']} ({names[_scenario(run)]})" for run in runs}
+
+
+def _scenario(run: OpenRun) -> str:
+    """The scenario without what the runs of one comparison may differ in."""
+    return run.scenario.model_dump_json(
+        exclude={"seed": True, "training": {"strategy": True, "device": True}}
+    )
+
+
+def _file(run: OpenRun) -> str:
+    return Path(run.settings["scenario"]).stem
+
+
+def _progress(run: OpenRun) -> tuple[bool, int]:
+    return run.state == "finished", len(run.records)
