@@ -1,5 +1,6 @@
 """What happened in a round."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
@@ -10,6 +11,16 @@ from hasfl.arrays import IntN
 from hasfl.forecast import GoalForecast
 from hasfl.plan import Plan
 
+# The numbers of a record that an evaluation gives.
+EVALUATED = (
+    "accuracy",
+    "test_loss",
+    "held_out_accuracy",
+    "held_out_loss",
+    "mean_device_accuracy",
+    "worst_device_accuracy",
+    "last_accuracy",
+)
 EDGE = -1  # the edge server among parties; a device has its index in the fleet
 SecondsByParty = Mapping[str, Mapping[int, float]]  # by step, then by party
 
@@ -145,4 +156,21 @@ class RoundRecord:
         other["forecast"] = None if forecast is None else GoalForecast(**forecast)
         measured = row.get("measured")  # simulations have none
         other["measured"] = None if measured is None else MeasuredRound.from_json(measured)
+        _require_numbers(row)
         return cls(**other, plan=Plan(row["batch_sizes"], row["cuts"]))
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number, as a file may hold it."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _require_numbers(row: Mapping[str, Any]) -> None:
+    """Refuse a record with something else where a number belongs."""
+    numbers = {name: row[name] for name in ("loss", "seconds", "clock", "samples")}
+    numbers |= {name: row[name] for name in EVALUATED if row.get(name) is not None}
+    for of in ("phases", "bits"):
+        numbers |= {f"{of}.{name}": value for name, value in dict(row[of]).items()}
+    for name, value in numbers.items():
+        if not is_number(value):
+            raise ValueError(f"{name} must be a finite number, got {value!r}")

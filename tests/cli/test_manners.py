@@ -25,6 +25,7 @@ def test_short_and_long_help(hasfl: Hasfl) -> None:
         short, long = hasfl(*command, "-h"), hasfl(*command, "--help")
         assert (short.code, short.out) == (0, long.out)
         assert "Usage: " in short.out
+        assert "\\[" not in short.out, "help is plain text"
     assert all(command in hasfl("-h").out for command in COMMANDS)
     assert "cuda:1" in hasfl("train", "-h").out
 

@@ -1,6 +1,7 @@
 """A small experiment of every kind, with made-up results."""
 
-from hasfl.experiments.experiment import Drawing, Experiment, Panel, Point
+from hasfl.documents.experiment_file import Drawing
+from hasfl.experiments.experiment import Experiment, Panel, Point
 from hasfl.experiments.results import RunResult
 from tests.experiments.synthetic import BITS, PHASES, synthetic
 

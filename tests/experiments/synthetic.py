@@ -44,7 +44,7 @@ def synthetic(
     batch: float = 16.0,
     cut: float = 4.0,
     last: bool = True,
-    text: str = "",
+    text: str = "seed = 0",
     phases: Mapping[str, float] = PHASES,
     bits: Mapping[str, float] = BITS,
 ) -> RunResult:

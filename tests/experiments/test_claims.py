@@ -53,10 +53,12 @@ def line(
     return replace(
         synthetic(scenario, strategy, seed),
         rounds=rounds * steps,
+        samples=320 * rounds * steps,
         clock=clock,
         accuracy=reached / 100,
         last_accuracy=last / 100,
         mean_batch=np.full(len(steps), _number(strategy, "b")),
+        mean_cut=np.full(len(steps), _number(strategy, "cut")),
         phases=_phases(strategy),
         bits={"activation_upload": 1e9 / _number(strategy, "cut"), "submodel_upload": 1e6},
     )

@@ -11,7 +11,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from hasfl.experiments.experiment import Drawing, Experiment, Panel
+from hasfl.documents.experiment_file import Drawing
+from hasfl.experiments.experiment import Experiment, Panel
 from hasfl.experiments.figures import KINDS, draw
 from hasfl.experiments.figures.batches import grouped
 from hasfl.experiments.figures.converged import convergence
@@ -144,14 +145,14 @@ def test_curves_mark_when_the_accuracy_was_reached() -> None:
     assert (ended.get_xdata()[0], ended.get_markerfacecolor()) == (4000, "white")
     assert curve.get_linewidth() == STRONG > other.get_linewidth()
     assert [*dotted.get_ydata()] == pytest.approx([70, 70])
-    assert "70.0 %" in texts(axes)
+    assert "70 %" in texts(axes)
 
 
 def test_without_an_accuracy_the_highest_that_all_reached_is_taken() -> None:
     made = experiment("curves", panel("a", ("hasfl", "rbs+rms"), accuracy=None), seeds=(0,))
     runs = [synthetic("a", "hasfl"), synthetic("a", "rbs+rms", ceiling=0.5)]
     (axes,) = drawn(made, Results(runs))
-    assert f"{math.floor(200 * runs[1].best()) / 2:.1f} %" in texts(axes), "in steps of half a per cent"
+    assert f"{math.floor(200 * runs[1].best()) / 2:g} %" in texts(axes), "in steps of half a per cent"
     assert not [line for line in axes.get_lines() if line.get_markerfacecolor() == "white"]
 
 
@@ -262,7 +263,7 @@ def test_time_against_a_resource_is_the_time_to_the_accuracy() -> None:
     np.testing.assert_allclose(ours.get_xdata(), SCALES)
     np.testing.assert_allclose(ours.get_ydata(), expected)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.25", "0.5", "1", "2"]
-    assert axes.get_ylabel() == "virtual time to 70.0 %"
+    assert axes.get_ylabel() == "virtual time to 70 %"
     slow = [point for point in one_point(made).points if run(point, "rbs+rms", 0).seconds_to(0.7) is None]
     opened = [line for line in axes.get_lines() if line.get_markerfacecolor() == "white"]
     assert len(opened) >= len(slow) > 0
@@ -276,7 +277,7 @@ def test_converged_shows_best_accuracy_and_time_side_by_side() -> None:
         [bar.get_width() for bar in left.patches], [100 * each.best() for each in runs], rtol=1e-5
     )
     common = math.floor(200 * min(each.best() for each in runs)) / 2
-    assert right.get_xlabel() == f"time (min) to {common:.1f} %"
+    assert right.get_xlabel() == f"time (min) to {common:g} %"
     assert f"{100 * runs[0].best():.1f} %" in texts(left)
 
 

@@ -41,7 +41,7 @@ def test_without_chance_a_time_depends_on_the_clock_alone() -> None:
     assert seconds[1] == 2 * seconds[0]
 
 
-@pytest.mark.parametrize("other", ["strategy", "seed", "plan", "cut", "rounds", "model"])
+@pytest.mark.parametrize("other", ["strategy", "seed", "plan", "cut", "bits", "rounds", "model"])
 def test_a_training_that_differs_in_more_than_its_fleet_keeps_its_accuracies(other: str) -> None:
     one, two = training("5 TFLOPS", noise=1), training("20 TFLOPS", noise=2)
     two = {
@@ -49,6 +49,7 @@ def test_a_training_that_differs_in_more_than_its_fleet_keeps_its_accuracies(oth
         "seed": replace(two, seed=1),
         "plan": replace(two, mean_batch=two.mean_batch + 1),
         "cut": replace(two, mean_cut=two.mean_cut + 1),
+        "bits": replace(two, bits={**two.bits, "submodel_upload": 3e8}),
         "rounds": replace(two, rounds=two.rounds + 1),
         "model": replace(two, scenario_text=two.scenario_text.replace("vgg16", "resnet18")),
     }[other]

@@ -12,10 +12,12 @@ from hasfl.documents.document import parse_toml
 from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
 from hasfl.experiments.files import known_experiments, read_experiment, read_experiments
-from hasfl.experiments.results import Results, RunResult
-from hasfl.experiments.training import TRAININGS, UNFINISHED, cases_of, untrained
+from hasfl.experiments.results import Results, RunResult, save_result
+from hasfl.experiments.training import TRAININGS, UNFINISHED, KeepResult, cases_of, untrained
+from hasfl.runs.request import RunRequest
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl  # the fixture
+from tests.experiments.synthetic import synthetic
 
 REPOSITORY = Path(__file__).parents[2] / "experiments"
 SCENARIO = """
@@ -195,10 +197,102 @@ def test_without_the_folder_one_sentence_says_where_to_go(
     assert "the folder experiments must be in the working folder" in refused.err
 
 
-def test_a_spoilt_result_is_named(hasfl: Hasfl, folder: Path) -> None:
-    spoilt = Path("out") / TRAININGS / "tiny" / "hasfl-seed0.json"
-    spoilt.parent.mkdir(parents=True)
-    spoilt.write_text("{}")
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rounds": None}, "rounds is missing"),
+        ({"scenario_text": "[[["}, "scenario_text must be TOML, but is not"),
+        ({"scenario_text": 5}, "scenario_text must be"),
+        ({"environment": []}, "environment must be"),
+        ({"rounds": [10**30] * 40}, "rounds[0] must be"),
+        ({"clock": [1.0]}, "clock must have an entry for each of 40 evaluations"),
+        ({"accuracy": ["high"] * 40}, "accuracy[0] must be"),
+    ],
+)
+def test_a_spoilt_result_is_named(
+    hasfl: Hasfl, folder: Path, changes: dict[str, object], sentence: str
+) -> None:
+    spoilt = save_result(Path("out") / TRAININGS, synthetic("tiny", "b=2+cut=1"))
+    row = json.loads(spoilt.read_text()) | changes
+    spoilt.write_text(json.dumps({name: value for name, value in row.items() if value is not None}))
     refused = hasfl("reproduce", "tiny", "--only-draw", "--out", "out")
     assert refused.code == 2
-    assert f"{spoilt} must be the result of a training" in refused.err
+    assert f"{spoilt}: {sentence}" in refused.err
+    assert refused.err.endswith("; remove the file, and hasfl reproduce trains it again\n")
+
+
+def test_a_scenario_that_is_broken_is_named(folder: Path) -> None:
+    scenario = folder / "experiments" / "scenarios" / "tiny.toml"
+    scenario.write_text("[[[")
+    with pytest.raises(InputError, match=r"tiny\.toml is not valid TOML"):
+        read_experiment(folder / "experiments" / "tiny.toml", quick=False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('vary = "fleet.devices"', 'vary = "seed.x"', "seed is not a section of a scenario, so it has no x"),
+        ("seeds = [0]", "seeds = [-1]", r"seeds\[0\] must be greater than or equal to 0"),
+        ("seeds = [0]", "seeds = [0, 0]", "seeds and more_seeds must all be different"),
+        (
+            "accuracy = 0.1",
+            "accuracy = 0.1\nmore_seeds = [1]",
+            "for the strategies of the paper, but paper is",
+        ),
+    ],
+)
+def test_a_wrong_experiment_is_refused(folder: Path, old: str, new: str, sentence: str) -> None:
+    path = folder / "experiments" / "tiny.toml"
+    path.write_text(EXPERIMENT.replace(old, new))
+    scenario = folder / "experiments" / "scenarios" / "tiny.toml"
+    scenario.write_text("seed = 0\n" + SCENARIO)
+    with pytest.raises(InputError, match=sentence):
+        read_experiment(path, quick=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--only-draw", "--on", "local:2"],
+            "--only-draw does not train, so --on and --device have no effect",
+        ),
+        (
+            ["--only-draw", "--device", "cpu"],
+            "--only-draw does not train, so --on and --device have no effect",
+        ),
+        (["--out", "a-file"], "--out must be a folder, got a-file, which is a file"),
+    ],
+)
+def test_options_that_cannot_be_meant(
+    hasfl: Hasfl, folder: Path, arguments: list[str], sentence: str
+) -> None:
+    Path("a-file").write_text("")
+    refused = hasfl("reproduce", "tiny", *arguments)
+    assert refused.code == 2
+    assert sentence in refused.err
+
+
+def test_results_of_other_seeds_are_not_judged(hasfl: Hasfl, folder: Path) -> None:
+    """The page is about the seeds that were asked for, as the figures are."""
+    assert hasfl("reproduce", "tiny", "--seeds", "7", "--out", "out").code == 0
+    assert "| seeds | 7 (2 trainings) |" in Path("out/claims.md").read_text()
+    assert hasfl("reproduce", "tiny", "--only-draw", "--out", "out").code == 0
+    assert "None of 2 trainings has a result yet." in Path("out/claims.md").read_text()
+
+
+def test_a_result_that_is_kept_is_kept_once(hasfl: Hasfl, folder: Path) -> None:
+    """A job that is carried out again after its end finds the result, and no folder."""
+    assert hasfl("reproduce", "tiny", "--out", "out").code == 0
+    (tiny,) = read_experiments(["tiny"], folder / "experiments", quick=False)
+    case = next(iter(tiny.cases()))
+    path = Path("out") / UNFINISHED / "gone"
+    request = RunRequest.of(
+        Path("out/scenarios/tiny.toml"),
+        Path("out") / UNFINISHED,
+        strategy_name=case.strategy,
+        seed=case.seed,
+        name="gone",
+        device=None,
+    )
+    KeepResult(Path("out"), {path: case.key})(request)

@@ -45,6 +45,8 @@ def test_a_strategy_in_another_scenario_is_another_contestant(tmp_path: Path) ->
         train(folder, "sfl:b=4", {"training.learning_rate": rate})
         for folder, rate in zip(folders, ("0.01", "0.1"), strict=True)
     ]
+    alike = [OpenRun.of(path) for path in paths]
+    assert list(contestants(alike).values()) == [f"sfl:b=4 ({path})" for path in paths], "one name for all"
     paths[1] = paths[1].rename(paths[1].with_name("other"))
     runs = [OpenRun.of(path) for path in paths]
     assert without_repeats(runs) == runs

@@ -74,6 +74,8 @@ def test_the_page_and_its_questions_are_answered(server: PageServer) -> None:
     for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
         assert sent(port, "GET", path, headers={"Host": host}) == (200, b"<p>page</p>")
     assert asked(server, b'{"a": [1.5]}') == (200, {"asked": {"a": [1.5]}})
+    own = {**JSON, "Origin": f"http://127.0.0.1:{port}"}
+    assert sent(port, "POST", f"{path}plan", b"1", own)[0] == 200
     assert asked(server, b'"refuse"') == (400, {"trouble": "expected something else"})
     with PageServer("", echo) as other:
         assert other.token != server.token
@@ -100,6 +102,8 @@ def test_the_page_and_its_questions_are_answered(server: PageServer) -> None:
         ("POST", "/{token}/plan", b"{", JSON, 400),
         ("POST", "/{token}/plan", b"\xff\xfe", JSON, 400),
         ("POST", "/{token}/plan", b"[" * MOST_BYTES, JSON, 400),
+        ("POST", "/{token}/plan", b"1", {**JSON, "Origin": "http://evil.example"}, 403),
+        ("POST", "/{token}/plan", b"1", {**JSON, "Origin": "null"}, 403),
         ("PUT", "/{token}/plan", b"1", JSON, 501),
         ("OPTIONS", "/{token}/plan", b"", {"Origin": "https://evil.example"}, 501),
     ],

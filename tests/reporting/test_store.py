@@ -1,6 +1,7 @@
 """A run's folder: what is written is there again, and nothing that happens leaves half of something."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -193,12 +194,22 @@ def test_timing_that_was_lost_does_not_hinder(run: RunFolder) -> None:
     assert (run.path / "timing.jsonl").read_text() == '{"round":1,"seconds":0.5}\n'
 
 
+def wrong(**changes: object) -> bytes:
+    """The line of a record with something else in it."""
+    return json.dumps(record(2).as_json() | changes).encode() + b"\n"
+
+
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
         (b"nonsense\n", "line 2 of .* must be a JSON object with a round, got 'nonsense': restore"),
         (b"[1]\n", "line 2 of .* must be a JSON object with a round"),
         (b"\xff\n", "line 2 of .* must be a JSON object with a round"),
+        (wrong(loss=math.nan), r"none \(loss must be a finite number, got nan\)"),
+        (wrong(clock=math.inf), r"none \(clock must be a finite number, got inf\)"),
+        (wrong(accuracy="high"), r"none \(accuracy must be a finite number, got 'high'\)"),
+        (wrong(phases={"device_forward": "x"}), r"phases.device_forward must be a finite number, got 'x'"),
+        (wrong(bits={"submodel_upload": True}), r"bits.submodel_upload must be a finite number, got True"),
         (b'{"round":2}\n', r"line 2 of .* must be a record of a round, but is none \('devices' is missing\)"),
     ],
 )
@@ -261,19 +272,28 @@ def test_what_is_not_a_number_is_not_recorded(run: RunFolder) -> None:
 def test_a_result_ends_the_run(run: RunFolder) -> None:
     with pytest.raises(InputError, match=r"must be a finished run, but has no result\.json: continue it"):
         run.result()
-    run.save_result({"accuracy": 0.75, "notes": []})
+    result = {"accuracy": 0.75, "rounds": 0, "seconds": 0.0, "samples": 0, "notes": []}
+    run.save_result(result)
     assert run.lost_its_model
     assert not run.finished
     run.save_model({"weight": np.zeros(2)})
     again = RunFolder.open(run.path)
     assert again.finished
-    assert again.result() == {"accuracy": 0.75, "notes": []}
+    assert again.result() == result
     with no_file_above(10), pytest.raises(StorageError, match=r"result.json: File too large"):
         run.save_result({"accuracy": 0.5, "notes": ["more"]})
     assert again.result()["accuracy"] == 0.75
     (run.path / "result.json").write_text("[]")
     with pytest.raises(InputError, match="must hold one JSON object"):
         again.result()
+    for wrong in ({"accuracy": "high"}, {"rounds": None, "samples": "many"}):
+        (run.path / "result.json").write_text(json.dumps(result | wrong))
+        with pytest.raises(InputError, match=r"(accuracy|samples) in .*result.json must be a number or null"):
+            again.result()
+    assert again.finished
+    run.save_result(result | {"rounds": 3})
+    with pytest.raises(InputError, match=r"must hold the 3 rounds that result\.json counts"):
+        _ = again.state
 
 
 def test_one_process_at_a_time_writes(run: RunFolder) -> None:

@@ -15,9 +15,9 @@ import pytest
 from hasfl.cli.training_view import TrainingView
 from hasfl.record import MeasuredRound
 from hasfl.reporting.locked_folder import FolderLock
-from hasfl.reporting.store import RunFolder
+from hasfl.reporting.store import RunFolder, RunState
 from hasfl.runs.exports import following
-from hasfl.runs.exports.following import State, export_rounds
+from hasfl.runs.exports.following import export_rounds
 from hasfl.runs.exports.values import parameters_of, values_of
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import carry_out
@@ -176,12 +176,12 @@ class Kept:
     """A destination that keeps what it is given."""
 
     def __init__(self, written: int = 0) -> None:
-        self.written, self.calls, self.ended = written, list[list[int]](), list[State]()
+        self.written, self.calls, self.ended = written, list[list[int]](), list[RunState]()
 
     def write(self, records: Any) -> None:
         self.calls.append([each.round for each in records])
 
-    def close(self, state: State) -> None:
+    def close(self, state: RunState) -> None:
         self.ended.append(state)
 
     def abandon(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+import typer.core
 
 from hasfl import __version__
 from hasfl.cli.deployment.clock import clock
@@ -18,11 +19,13 @@ from hasfl.cli.deployment.submit import status, submit
 from hasfl.cli.plans.command import plan
 from hasfl.cli.records.doctor import doctor
 from hasfl.cli.records.export import export
+from hasfl.cli.records.report import report
 from hasfl.cli.records.runs import runs, show
-from hasfl.cli.report import report
 from hasfl.cli.reproduce import reproduce
 from hasfl.cli.training import AsJson, compare, data, train
 from hasfl.errors import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, HasflError, InputError
+
+typer.core.HAS_RICH = False  # else typer 0.20 shows "\\[default: …]", although help is plain text
 
 app = typer.Typer(
     name="hasfl",

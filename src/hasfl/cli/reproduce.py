@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hasfl.cli.outputs import require_folder
 from hasfl.cli.training import PLACES, AsJson, Device, seeds_of, wait_politely
+from hasfl.errors import InputError
 
 if TYPE_CHECKING:
     from hasfl.experiments.experiment import Experiment
@@ -63,11 +65,15 @@ def reproduce(
     from hasfl.reporting.canvas import require_matplotlib
 
     require_matplotlib()
+    if only_draw and (on is not None or device is not None):
+        raise InputError("--only-draw does not train, so --on and --device have no effect: leave them out")
     folder, place = experiments_folder(), out or OUT[quick]
-    asked = read_experiments(figures, folder, quick=quick, seeds=None if seeds is None else seeds_of(seeds))
+    require_folder("--out", place)
+    chosen = None if seeds is None else seeds_of(seeds)
+    asked = read_experiments(figures, folder, quick=quick, seeds=chosen)
     if not only_draw:
         _train(asked, place, device, on)
-    drawn = _draw(asked, folder, place)
+    drawn = _draw(asked, folder, place, chosen)
     if as_json:
         typer.echo(json.dumps({"out": str(place), "files": [str(path) for path in drawn]}))
     else:
@@ -92,7 +98,9 @@ def _all_cores(device: str | None) -> str | None:
     return f"local:{cores}" if device in (None, "cpu") and cores > 1 else None
 
 
-def _draw(experiments: "Sequence[Experiment]", folder: Path, out: Path) -> list[Path]:
+def _draw(
+    experiments: "Sequence[Experiment]", folder: Path, out: Path, seeds: Sequence[int] | None
+) -> list[Path]:
     """Draw the figures, and write the page of claims about everything that has been trained in the folder."""
     from hasfl.experiments.pages import write_claims, write_figure
     from hasfl.experiments.results import Results
@@ -100,4 +108,4 @@ def _draw(experiments: "Sequence[Experiment]", folder: Path, out: Path) -> list[
 
     results = Results.read(out / TRAININGS)
     pictures = [path for each in experiments for path in write_figure(each, results, out)]
-    return [*pictures, write_claims(folder, results, out, quick=experiments[0].quick)]
+    return [*pictures, write_claims(folder, results, out, quick=experiments[0].quick, seeds=seeds)]

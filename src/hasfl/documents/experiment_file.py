@@ -1,11 +1,15 @@
 """The file of an experiment: which scenarios and strategies a figure compares, in TOML."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from hasfl.documents.document import Document, refuse_without_effect
 
+Drawing = Literal[
+    "batch-and-latency", "cut-and-overhead", "curves", "converged", "time-against", "ablation", "bars"
+]  # the kinds of figures
+Seed = Annotated[int, Field(ge=0)]
 OF_AN_AXIS = ("values", "at", "labels", "axis")  # the fields of a panel that only an axis gives an effect
 
 
@@ -25,7 +29,7 @@ class PanelSection(Document):
     at: list[float] = Field(default_factory=list)  # where each point lies on the axis
     labels: list[str] = Field(default_factory=list)  # what is written there; empty: the numbers
     axis: str | None = None  # the name of the axis
-    more_seeds: list[int] = Field(
+    more_seeds: list[Seed] = Field(
         default_factory=list
     )  # beside the experiment's, for the strategies of the paper alone
 
@@ -48,11 +52,19 @@ class ExperimentFile(Document):
 
     figure: str
     title: str
-    draws: Literal[
-        "batch-and-latency", "cut-and-overhead", "curves", "converged", "time-against", "ablation", "bars"
-    ]
+    draws: Drawing
     strategies: list[str] = Field(min_length=1)  # the contestants; ours is the first
     paper: list[str] = Field(default_factory=list)  # those that the paper has in this figure
-    seeds: list[int] = Field(default=[0], min_length=1)
+    seeds: list[Seed] = Field(default=[0], min_length=1)
     panel: list[PanelSection] = Field(min_length=1)
     quick: list[PanelSection] = Field(min_length=1)  # the panels of the small version
+
+    @model_validator(mode="after")
+    def _seeds_are_given_once(self) -> "ExperimentFile":
+        for section in (*self.panel, *self.quick):
+            if section.more_seeds and not self.paper:
+                raise ValueError("more_seeds are for the strategies of the paper, but paper is empty")
+            seeds = [*self.seeds, *section.more_seeds]
+            if len(set(seeds)) < len(seeds):
+                raise ValueError(f"seeds and more_seeds must all be different, got {seeds}")
+        return self

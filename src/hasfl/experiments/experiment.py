@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-Drawing = Literal[
-    "batch-and-latency", "cut-and-overhead", "curves", "converged", "time-against", "ablation", "bars"
-]
+from hasfl.documents.experiment_file import Drawing
+
 Key = tuple[str, str, int]  # scenario, strategy and seed: what tells a training from all others
 
 
@@ -70,6 +69,11 @@ class Experiment:
         """The seeds of all panels, each once."""
         more = (seed for panel in self.panels for seed in panel.more_seeds)
         return tuple(dict.fromkeys([*self.seeds, *more]))
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """What tells the trainings of the figure from all others."""
+        return tuple(case.key for case in self.cases())
 
     def cases(self) -> Iterator[Case]:
         """All trainings of the figure, seed by seed. Panels may share trainings; each is given once."""

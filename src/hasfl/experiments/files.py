@@ -98,6 +98,7 @@ def _points(section: PanelSection, path: Path) -> Iterator[Point]:
 
 def _derived(name: str, text: str, change: Mapping[str, Any], path: Path) -> tuple[str, str]:
     """The name and the text of a scenario with other values; its own ones where nothing changes."""
+    parse_toml(text, Scenario, str(path.parent / SCENARIOS / f"{name}.toml"))
     data = tomllib.loads(text)
     changed = {key: value for key, value in change.items() if _value(data, key) != value}
     for key, value in changed.items():
@@ -112,15 +113,23 @@ def _derived(name: str, text: str, change: Mapping[str, Any], path: Path) -> tup
 def _value(data: Mapping[str, Any], key: str) -> Any:
     """The value of a dotted key; None where it is not given."""
     section, _, rest = key.partition(".")
-    return _value(data.get(section, {}), rest) if rest else data.get(section)
+    return _value(_table(data, section, rest), rest) if rest else data.get(section)
 
 
 def _with_value(data: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """A copy with another value for a dotted key."""
     section, _, rest = key.partition(".")
     copy = deepcopy(dict(data))
-    copy[section] = _with_value(copy.get(section, {}), rest, value) if rest else value
+    copy[section] = _with_value(_table(copy, section, rest), rest, value) if rest else value
     return copy
+
+
+def _table(data: Mapping[str, Any], section: str, key: str) -> Mapping[str, Any]:
+    """A section of a scenario; empty where it is not given."""
+    found = data.get(section, {})
+    if not isinstance(found, dict):
+        raise InputError(f"{section} is not a section of a scenario, so it has no {key}: correct the panel")
+    return found
 
 
 def _word(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Writes the figures and the page of claims of the results that a folder has."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from hasfl.documents.claims_file import ClaimsFile
@@ -25,10 +26,12 @@ def write_figure(experiment: Experiment, results: Results, out: Path) -> list[Pa
     return paths
 
 
-def write_claims(folder: Path, results: Results, out: Path, *, quick: bool) -> Path:
+def write_claims(
+    folder: Path, results: Results, out: Path, *, quick: bool, seeds: Sequence[int] | None = None
+) -> Path:
     """Judge every claim by the results that are there, and write the page."""
     texts = read_toml(str(folder / "claims.toml"), ClaimsFile)
-    experiments = {each.name: each for each in read_experiments([ALL], folder, quick=quick)}
+    experiments = {each.name: each for each in read_experiments([ALL], folder, quick=quick, seeds=seeds)}
     recipe = folder / RECIPE
     page = claims_page(
         experiments,

@@ -29,10 +29,11 @@ def pooled(runs: Mapping[Place, RunResult]) -> dict[Place, RunResult]:
 
 
 def _what_is_learnt(run: RunResult) -> Hashable:
-    """Everything but chance that decides what a training learns."""
+    """Everything but chance that decides what a training learns, as far as its result tells."""
     scenario = {name: part for name, part in tomllib.loads(run.scenario_text).items() if name != "fleet"}
     plans = (run.rounds, run.samples, run.mean_batch, run.mean_cut)
-    return run.strategy, run.seed, json_text(scenario, run.scenario), *(part.tobytes() for part in plans)
+    texts = (json_text(part, run.scenario) for part in (scenario, run.bits))  # bits tell single cuts
+    return run.strategy, run.seed, *texts, *(part.tobytes() for part in plans)
 
 
 def _with_mean(run: RunResult, alike: Sequence[RunResult]) -> RunResult:

@@ -1,6 +1,5 @@
 """What is kept of the trainings of experiments: a small file each, enough for figures and claims."""
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -10,6 +9,8 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from hasfl.arrays import FloatN, IntN
+from hasfl.documents.document import read_json
+from hasfl.documents.result_file import ResultFile
 from hasfl.errors import InputError
 from hasfl.experiments.experiment import Key
 from hasfl.record import RoundRecord
@@ -152,6 +153,11 @@ class Results:
         """One result; None where it is not there."""
         return self._known.get(key)
 
+    def only(self, keys: Iterable[Key]) -> Self:
+        """Those of these trainings that are there. A result without any evaluation counts as none."""
+        found = (self.get(key) for key in keys)
+        return type(self)(result for result in found if result is not None and result.clock.size)
+
     def of(self, scenario: str, strategy: str) -> tuple[RunResult, ...]:
         """The results of a strategy in a scenario, one a seed, sorted by seed."""
         found = [each for each in self if (each.scenario, each.strategy) == (scenario, strategy)]
@@ -167,6 +173,11 @@ def common_accuracy(runs: Iterable[RunResult], served: Served = "mean") -> float
     steps += (steps + 1) / LEVELS <= min(best)  # if the product was rounded down
     steps -= steps / LEVELS > min(best)  # if it was rounded up
     return steps / LEVELS if steps > 0 else None
+
+
+def percent(share: float) -> str:
+    """An accuracy in words."""
+    return f"{100 * share:.3g} %"
 
 
 def result_file(folder: Path, key: Key) -> Path:
@@ -192,9 +203,6 @@ def save_result(folder: Path, result: RunResult) -> Path:
 def read_result(path: Path) -> RunResult:
     """Read a result; a file that is none is refused with a sentence."""
     try:
-        return RunResult.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} must be the result of a training, but is none ({error}): remove it, and hasfl reproduce "
-            "trains it again"
-        ) from None
+        return RunResult.from_json(read_json(str(path), ResultFile).model_dump())
+    except InputError as error:
+        raise InputError(f"{error}; remove the file, and hasfl reproduce trains it again") from None

@@ -81,8 +81,10 @@ class KeepResult:
     keys: dict[Path, Key]  # what each folder trains
 
     def __call__(self, request: RunRequest) -> None:
-        """Keep the result of a finished run."""
-        scenario, strategy, seed = self.keys[request.path]
+        """Keep the result of a finished run. A run whose result is kept has no folder any more."""
+        scenario, strategy, seed = key = self.keys[request.path]
+        if not request.path.exists() and result_file(self.out / TRAININGS, key).exists():
+            return
         with RunFolder.open(request.path) as folder:
             environment = folder.environment()
             result = RunResult(

@@ -85,7 +85,7 @@ def asset(name: str) -> str:
 
 def as_script_data(data: Mapping[str, Any]) -> str:
     """Data as JSON that may stand inside an element `script`; refuses numbers that JSON does not have."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.translate(ESCAPES)
 
 

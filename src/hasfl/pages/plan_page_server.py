@@ -96,7 +96,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, json.dumps(answer, allow_nan=False).encode(), JSON)
 
     def _named_us(self) -> bool:
-        if self.headers.get("Host", "") in self.server.hosts:
+        origin = self.headers.get("Origin")  # browsers name the page that asks
+        ours = origin is None or origin in {f"http://{host}" for host in self.server.hosts}
+        if ours and self.headers.get("Host", "") in self.server.hosts:
             return True
         self._refuse(HTTPStatus.FORBIDDEN, "this server answers to its own address only")
         return False

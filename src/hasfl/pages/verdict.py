@@ -222,8 +222,9 @@ def _of(samples: str) -> str:
 
 
 def _sooner(row: Arrival) -> str:
-    factor = row.times_as_long or 1.0
-    return f"{few_digits(factor)} times sooner than {row.strategy}"
+    factor = few_digits(row.times_as_long or 1.0)
+    how = "about as soon as" if factor == "1" else f"{factor} times sooner than"
+    return f"{how} {row.strategy}"
 
 
 def few_digits(factor: float) -> str:

@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from numpy.typing import NDArray
 
 from hasfl.errors import InputError
-from hasfl.record import RoundRecord
+from hasfl.record import RoundRecord, is_number
 from hasfl.reporting.journal import Journal
 from hasfl.reporting.locked_folder import LOCK, FolderLock, make_locked_folder
 from hasfl.reporting.replacing import RECORDED, json_text, replace_file, write_text, writing
@@ -19,6 +19,8 @@ SCENARIO, SETTINGS, ENVIRONMENT = "scenario.toml", "settings.json", "environment
 ROUNDS, TIMING = "rounds.jsonl", "timing.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
 OWN_FILES = (SCENARIO, SETTINGS, ENVIRONMENT, ROUNDS, TIMING, CHECKPOINT, MODEL, RESULT, LOCK)
+NUMBERS = ("accuracy", "rounds", "seconds", "samples")  # that every result has; null where unknown
+RunState = Literal["running", "stopped", "finished"]
 INDENT = 2  # spaces in the JSON files that people read
 
 
@@ -171,6 +173,14 @@ class RunFolder:
         return FolderLock.is_taken(self.path)
 
     @property
+    def state(self) -> RunState:
+        """How far the run is. The records of a finished run must be whole."""
+        if not self.finished:
+            return "running" if self.in_use else "stopped"
+        self.require_whole()
+        return "finished"
+
+    @property
     def finished(self) -> bool:
         """Whether the run has a result and a model."""
         return not self._missing_at_the_end()
@@ -181,7 +191,14 @@ class RunFolder:
             raise InputError(
                 f"{self.path} must be a finished run, but has no {missing[0]}: continue it with --resume"
             )
-        return _read_json(self.path / RESULT)
+        result = _read_json(self.path / RESULT)
+        for name in NUMBERS:
+            if name not in result or not (result[name] is None or is_number(result[name])):
+                raise InputError(
+                    f"{name} in {self.path / RESULT} must be a number or null: restore the file from a "
+                    "copy, or remove the run's folder and begin it anew"
+                )
+        return result
 
     @property
     def lost_its_model(self) -> bool:

@@ -78,15 +78,15 @@ def _summary(folder: RunFolder) -> RunSummary:
     settings, last = stored_settings(folder), next(folder.newest_records(), None)
     evaluated = (record for record in folder.newest_records() if record.shown_accuracy is not None)
     shown = next(evaluated, None)
-    if finished := folder.finished:
-        folder.require_whole()
+    state = folder.state
+    accuracy = shown.shown_accuracy if shown else None
     return RunSummary(
         run=folder.path.name,
-        state="finished" if finished else "running" if folder.in_use else "stopped",
+        state=state,
         strategy=settings["strategy"],
         seed=settings["seed"],
         rounds=0 if last is None else last.round,
-        accuracy=folder.result().get("accuracy") if finished else shown.shown_accuracy if shown else None,
+        accuracy=folder.result()["accuracy"] if state == "finished" else accuracy,
         measured_on=measured_on([shown]) if shown else None,
         seconds=0.0 if last is None else last.clock,
         elapsed_seconds=folder.elapsed_seconds(),

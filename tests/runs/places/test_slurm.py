@@ -1,6 +1,7 @@
 """Runs as jobs: options, what a job does when it is carried out again, and whole jobs on a false cluster."""
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -102,6 +103,17 @@ def test_a_job_that_is_carried_out_again_goes_on(requests_for: Requests) -> None
     assert (request.path / "timing.jsonl").read_bytes() == recorded
     assert marks([request]) == {os.getpid()}
     require_same_as_here([request], requests_for("whole", rounds=LONG, strategies=["sfl"]))
+
+
+def test_a_job_whose_run_has_ended_says_only_how(requests_for: Requests) -> None:
+    """Its time is up just as training ends. Whoever asked for the run may have removed its folder by then."""
+    pytest.importorskip("submitit")
+    (request,) = requests_for("job", rounds=2, strategies=["sfl"])
+    job = Job(request, lambda ended: shutil.rmtree(ended.path))
+    assert job() == Ending()
+    again = job.checkpoint().function
+    assert again() == Ending()
+    assert not request.path.exists(), "nothing is trained twice"
 
 
 def test_no_pickle_is_read_where_others_may_write(requests_for: Requests) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import typer
 
 from hasfl.arrays import MOST, IntN
+from hasfl.cli.outputs import require_page
 from hasfl.cli.training import AsJson
 from hasfl.errors import InputError
 
@@ -147,10 +148,8 @@ def plan(
 
 def _require_page_options(html: Path | None, port: int | None, *, serve: bool, as_json: bool) -> None:
     """Refuse options that do not go together, before anything is planned."""
-    if html is not None and html.suffix.lower() != ".html":
-        raise InputError(f"--html must be a file that ends with .html, got {html}")
-    if html is not None and not html.parent.is_dir():
-        raise InputError(f"--html must be in a folder that exists, got {html}: make {html.parent} first")
+    if html is not None:
+        require_page("--html", html)
     if serve and html is not None:
         raise InputError("give either --html for a file or --serve for a server, not both")
     if serve and as_json:

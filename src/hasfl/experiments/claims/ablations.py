@@ -115,7 +115,7 @@ def depth_hurts_more_without_iid(comparison: Comparison) -> Measure:
             (iid, other) for iid in panels if not is_non_iid(iid) for other in panels if is_non_iid(other)
         ]
         found = list[tuple[Compared, Compared]]()
-        for seed in evidence.experiment.seeds:
+        for seed in evidence.experiment.all_seeds:
             for iid, other in pairs:
                 less, more = (_lost_by_depth(comparison, evidence, panel, seed) for panel in (iid, other))
                 if less is not None and more is not None:

@@ -12,10 +12,10 @@ from hasfl.experiments.claims.comparing import (
     Contestant,
     least,
     measured,
-    percent,
     time_to,
 )
 from hasfl.experiments.experiment import Experiment, Panel
+from hasfl.experiments.results import percent
 
 ALGORITHM_2 = "hasfl-bcd"
 PAPERS, MEASURED = "paper's constants", "measured constants"  # how the names of panels of "worth" end

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hasfl.experiments.claims.claim import Kind, Measurement
-from hasfl.experiments.results import Results, RunResult, Served, common_accuracy
+from hasfl.experiments.results import Results, RunResult, Served, common_accuracy, percent
 from hasfl.units import format_seconds
 
 PERCENT = 100
@@ -141,11 +141,6 @@ def _gain_by_rounds(pair: Pair, served: Served) -> Compared | None:
     return _points_more(
         pair, end, lambda run: float(run.accuracies(served)[run.rounds <= end].max(initial=0.0))
     )
-
-
-def percent(share: float) -> str:
-    """An accuracy in words."""
-    return f"{PERCENT * share:.3g} %"
 
 
 def span(written: Callable[[float], str], numbers: Sequence[float]) -> str:

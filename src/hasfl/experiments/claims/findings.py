@@ -54,7 +54,8 @@ def finding(claim: Claim, experiments: Mapping[str, Experiment], results: Result
 
 
 def _measured(claim: Claim, experiment: Experiment, results: Results, served: Served) -> Measurement:
-    return claim.measure(Evidence(experiment=experiment, results=results, served=served))
+    own = results.only(experiment.keys)
+    return claim.measure(Evidence(experiment=experiment, results=own, served=served))
 
 
 def _with_level(measured: Measurement) -> str:

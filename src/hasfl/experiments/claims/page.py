@@ -68,7 +68,7 @@ def claims_page(
                 parts.append(_table(column, rows))
         if name in MORE and name in experiments:
             heading, write = MORE[name]
-            parts.append(f"**{heading}**\n\n{write(experiments[name], results)}")
+            parts.append(f"**{heading}**\n\n{write(experiments[name], results.only(experiments[name].keys))}")
     parts += [
         "## How a verdict is found\n\n" + HOW + "\n\n" + RULE,
         "## What was trained\n\n" + _provenance(experiments, results),

@@ -12,14 +12,13 @@ from hasfl.experiments.claims.comparing import (
     Bounded,
     Contestant,
     order,
-    percent,
     span,
     surely_less,
     time_to,
 )
 from hasfl.experiments.experiment import Panel
 from hasfl.experiments.pooling import pooled
-from hasfl.experiments.results import RunResult, common_accuracy
+from hasfl.experiments.results import RunResult, common_accuracy, percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def over_points(orders: Orders) -> Measure:
         by_panel = [
             [
                 times
-                for seed in evidence.experiment.seeds
+                for seed in evidence.experiment.seeds_of(panel, panel.strategies[0])
                 if (times := _times(evidence, panel, seed)) is not None
             ]
             for panel in evidence.experiment.panels

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 
 from hasfl.experiments.claims.beyond import CONTESTANTS, MEASURED, PAPERS, panels_of_worth
 from hasfl.experiments.claims.claim import Measurement
-from hasfl.experiments.claims.comparing import FASTER, Contestant, measured, percent, time_to
+from hasfl.experiments.claims.comparing import FASTER, Contestant, measured, time_to
 from hasfl.experiments.claims.findings import NOTHING, in_words
 from hasfl.experiments.experiment import Experiment, Panel
-from hasfl.experiments.results import Results
+from hasfl.experiments.results import Results, percent
 from hasfl.units import format_seconds
 
 

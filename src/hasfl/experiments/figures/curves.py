@@ -17,7 +17,6 @@ from hasfl.experiments.figures.panels import (
     line_handles,
     looks,
     not_reached,
-    percent,
     reference_marks,
     thinned,
     time_axis,
@@ -27,7 +26,7 @@ from hasfl.experiments.figures.panels import (
     write_right,
 )
 from hasfl.experiments.figures.reaching import Reach, Runs, Trained
-from hasfl.experiments.results import Results, RunResult
+from hasfl.experiments.results import Results, RunResult, percent
 from hasfl.reporting.canvas import ABOVE_LINES, DARK, GRID_WIDTH, TO_PERCENT, label, new_figure
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from hasfl.experiments.experiment import Experiment
 from hasfl.experiments.figures.look import THIN, Look, look
 from hasfl.experiments.figures.reaching import Trained
-from hasfl.experiments.results import Results
+from hasfl.experiments.results import Results, percent
 from hasfl.reporting.canvas import (
     DARK,
     GREY,
@@ -18,7 +18,6 @@ from hasfl.reporting.canvas import (
     NORMAL,
     PALE,
     SMALL,
-    TO_PERCENT,
 )
 
 if TYPE_CHECKING:
@@ -72,19 +71,18 @@ def head(figure: "Figure", experiment: Experiment) -> None:
     figure.suptitle(text, x=0.008, ha="left", fontsize=NORMAL, fontweight="bold")
 
 
-def title(axes: "Axes", trained: Trained, *, extra: str = "", width: int = NOTE_WIDTH) -> None:
+def title(axes: "Axes", trained: Trained) -> None:
     """Write the title of a panel, and below it in grey what was not trained.
 
     A panel without any result says so in its middle.
     """
-    text = trained.panel.title + (f", {extra}" if extra else "")
     if trained.is_empty:
         say_nothing_here(axes, "not trained yet")
         notes = []
     else:
-        notes = [line for note in trained.missing() for line in textwrap.wrap(note, width)]
+        notes = [line for note in trained.missing() for line in textwrap.wrap(note, NOTE_WIDTH)]
     pad = TITLE_PAD + LINE_HEIGHT * NOTE_SIZE * len(notes)
-    axes.set_title(text, loc="left", fontsize=NORMAL, pad=pad)
+    axes.set_title(trained.panel.title, loc="left", fontsize=NORMAL, pad=pad)
     if notes:
         axes.annotate(
             "\n".join(notes),
@@ -99,10 +97,10 @@ def title(axes: "Axes", trained: Trained, *, extra: str = "", width: int = NOTE_
         )
 
 
-def part_title(part: "SubFigure", trained: Trained, width: int = NOTE_WIDTH) -> None:
+def part_title(part: "SubFigure", trained: Trained) -> None:
     """Write the title of a panel that is a figure of its own, and below the panel what was not trained."""
     part.suptitle(trained.panel.title, x=0.02, ha="left", fontsize=NORMAL)
-    notes = [line for note in trained.missing() for line in textwrap.wrap(note, width)]
+    notes = [line for note in trained.missing() for line in textwrap.wrap(note, NOTE_WIDTH)]
     if notes:
         part.supxlabel("\n".join(notes), fontsize=NOTE_SIZE, color=NOTE_COLOUR)
 
@@ -207,11 +205,6 @@ def thinned(each: Look, strategy: str, experiment: Experiment) -> dict[str, Any]
     """The line of a strategy, thinner where the paper does not have it in this figure."""
     beside = bool(experiment.paper) and strategy not in experiment.paper
     return each.line | ({"linewidth": min(each.width, THIN)} if beside else {})
-
-
-def percent(accuracy: float) -> str:
-    """An accuracy as a text."""
-    return f"{TO_PERCENT * accuracy:.1f} %"
 
 
 def grid_lines(axes: "Axes", axis: str = "both") -> None:

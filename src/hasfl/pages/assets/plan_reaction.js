@@ -7,17 +7,20 @@ const reaction = (() => {
   const time = (value) => (page.data.rounds_known ? page.seconds(value) : `${page.digits(value)} ×`);
 
   /* A line through the points that have a plan; a gap where there is none. */
-  const path = (points) => points.map(([x, y], k) => `${k && points[k - 1] ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+  const path = (points) => points.map((point, k) => (point ? `${points[k - 1] ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}` : "")).join("");
 
   function draw(slider, state, width, host) {
     const low = Math.log(slider.positions[0]), high = Math.log(slider.positions.at(-1));
-    const dots = slider.stops.map(({value, plan}) => ({value, time: page.data.plans[plan].time})).filter((dot) => dot.time !== undefined);
-    const trail = state.trail.filter((dot) => dot.time !== undefined).sort((p, q) => p.value - q.value);
+    const known = (dot) => dot.time !== undefined;
+    const stops = slider.stops.map(({value, plan}) => ({value, time: page.data.plans[plan].time}));
+    const dragged = [...state.trail].sort((p, q) => p.value - q.value);
+    const dots = stops.filter(known), trail = dragged.filter(known);
     const now = state.now.time === undefined ? [] : [state.now];
     const most = Math.max(...[...dots, ...trail, ...now].map((dot) => dot.time)) * 1.08 || 1;
     const [unit, size] = page.data.rounds_known ? page.timeUnit(most) : ["×", 1];
     const x = (value) => LEFT + ((Math.log(value) - low) / (high - low || 1)) * (width - LEFT - RIGHT);
     const y = (value) => HEIGHT - BOTTOM - (value / most) * (HEIGHT - TOP - BOTTOM);
+    const place = (dot) => (known(dot) ? [x(dot.value), y(dot.time)] : null);
     const picture = svg("svg", {viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT, "aria-hidden": "true"});
     for (const tick of page.ticks(0, most / size, 3)) {
       picture.append(svg("line", {x1: LEFT, x2: width - RIGHT, y1: y(tick * size), y2: y(tick * size), class: "grid"}),
@@ -32,9 +35,9 @@ const reaction = (() => {
     }
     const own = slider.positions[slider.own];
     picture.append(svg("line", {x1: x(own), x2: x(own), y1: TOP, y2: HEIGHT - BOTTOM, class: "own-value"}));
-    picture.append(svg("path", {d: path(dots.map((dot) => [x(dot.value), y(dot.time)])), class: "stops c0"}));
+    picture.append(svg("path", {d: path(stops.map(place)), class: "stops c0"}));
     for (const dot of dots) picture.append(svg("circle", {cx: x(dot.value), cy: y(dot.time), r: 4, class: "stop c0"}));
-    if (trail.length > 1) picture.append(svg("path", {d: path(trail.map((dot) => [x(dot.value), y(dot.time)])), class: "path c1"}));
+    if (trail.length > 1) picture.append(svg("path", {d: path(dragged.map(place)), class: "path c1"}));
     for (const dot of now) picture.append(svg("circle", {cx: x(dot.value), cy: y(dot.time), r: 6, class: "stop c1 now"}));
     picture.addEventListener("pointermove", (event) => {
       const box = picture.getBoundingClientRect(), at = event.clientX - box.left;

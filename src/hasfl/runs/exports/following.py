@@ -4,17 +4,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Literal, Protocol
+from typing import Protocol
 
 from hasfl.errors import Interrupted
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import RunFolder
+from hasfl.reporting.store import RunFolder, RunState
 
 LOOK_SECONDS = 1.0  # between two looks at the records
 # A run on machines that waits for lost devices looks stopped. So a run counts as stopped after a while only.
 STOPPED_SECONDS = 15.0
-
-State = Literal["running", "stopped", "finished"]
 
 
 class Destination(Protocol):
@@ -27,7 +25,7 @@ class Destination(Protocol):
     def write(self, records: Sequence[RoundRecord]) -> None:
         """Write rounds that come after all earlier ones."""
 
-    def close(self, state: State) -> None:
+    def close(self, state: RunState) -> None:
         """Write what there is to say at the end; the run is in this state."""
 
     def abandon(self) -> None:
@@ -39,7 +37,7 @@ class Exported:
     """What an export has written."""
 
     rounds: int  # the last round that was written
-    state: State  # of the run
+    state: RunState  # of the run
 
 
 def export_rounds(
@@ -49,7 +47,8 @@ def export_rounds(
 
     Ctrl-C ends the following, closes the destination and leaves the run alone.
     """
-    seen, state = destination.written, state_of(run)
+    seen = destination.written
+    state: RunState = "stopped"  # until the first look
     try:
         for look in _looks(run, seen, follow=follow, wait=wait):
             state, records = look
@@ -68,21 +67,16 @@ def export_rounds(
     return Exported(seen, state)
 
 
-def state_of(run: RunFolder) -> State:
-    """Whether a run goes on at this moment."""
-    return "finished" if run.finished else "running" if run.in_use else "stopped"
-
-
 def _looks(
     run: RunFolder, seen: int, *, follow: bool, wait: Callable[[float], None]
-) -> Iterator[tuple[State, list[RoundRecord]]]:
+) -> Iterator[tuple[RunState, list[RoundRecord]]]:
     """The state of the run and its new rounds, at every look.
 
     The state is read before the rounds. So once the run is finished, no round is missed.
     """
     waited = 0.0  # seconds since the run was last seen running
     while True:
-        state = state_of(run)
+        state = run.state
         records = _rounds_after(run, seen)
         seen = records[-1].round if records else seen
         yield state, records

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import RunFolder
-from hasfl.runs.exports.following import State
+from hasfl.reporting.store import RunFolder, RunState
 from hasfl.runs.exports.tracking_server import ServerFault, TrackingServer
 from hasfl.runs.exports.values import (
     MILLISECONDS,
@@ -58,7 +57,7 @@ class ServerRun:
         for together in _calls([self._metrics(record) for record in records]):
             self._log({"metrics": together})
 
-    def close(self, state: State) -> None:
+    def close(self, state: RunState) -> None:
         """Log the result of a finished run, and say in which state the run is."""
         last = next(self._run.newest_records(), None)
         rounds, clock = (0, 0.0) if last is None else (last.round, last.clock)

@@ -17,8 +17,7 @@ from typing import Any
 from hasfl.errors import MissingExtra
 from hasfl.record import RoundRecord
 from hasfl.reporting.replacing import writing
-from hasfl.reporting.store import RunFolder
-from hasfl.runs.exports.following import State
+from hasfl.reporting.store import RunFolder, RunState
 from hasfl.runs.exports.values import begun_at, identity_of, result_of, values_of
 
 FOLDER = "tensorboard"  # in the run's folder
@@ -53,7 +52,7 @@ class EventFile:
                 self._write(step=record.round, summary=_summary(values_of(record), notes))
             self._file.flush()
 
-    def close(self, state: State) -> None:
+    def close(self, state: RunState) -> None:
         """Write the result of a finished run."""
         with writing(self.folder, ADVICE):
             if state == "finished":

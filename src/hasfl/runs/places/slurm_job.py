@@ -3,6 +3,7 @@
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from hasfl.errors import Interrupted
 from hasfl.runs.places.attempt import Ending, attempt
 from hasfl.runs.places.places import After
 from hasfl.runs.places.watching import FewWords
@@ -26,32 +27,43 @@ class Job:
     another thread, where no signal can come between two of its steps.
     """
 
-    def __init__(self, request: RunRequest, after: After) -> None:
+    def __init__(self, request: RunRequest, after: After, ending: Ending | None = None) -> None:
         self.request, self.after = request, after
+        self.ending = ending  # of a training that ended while the job was asked to stop
         self._stop, self._training = False, None
 
     _stop: bool
     _training: Thread | None
 
     def __call__(self) -> Ending:
-        """Carry out the run."""
-        endings: list[Ending] = []
+        """Carry out the run, unless an earlier job has ended it."""
+        if self.ending is not None:
+            return self.ending
         watcher = FewWords(remarks=lambda sentence: None, found=lambda: None)
 
         def train() -> None:
-            endings.append(attempt(self.request, self.after, watcher, lambda: self._stop))
+            self.ending = attempt(self.request, self.after, watcher, lambda: self._stop)
 
         self._training = Thread(target=train, daemon=True)  # it may not keep a job that has to end
         self._training.start()
         while self._training.is_alive():
             self._training.join(LOOK)
-        return endings[0]
+        return self._ended()
+
+    def _ended(self) -> Ending:
+        """How training ended, as its thread has said."""
+        assert self.ending is not None
+        return self.ending
 
     def checkpoint(self) -> "DelayedSubmission":
-        """The time of the job ends: stop after the round with a checkpoint, then ask for another job."""
+        """The time of the job ends: stop after the round with a checkpoint, then ask for another job.
+
+        submitit asks for another job in any case. If training has ended, that job only says how.
+        """
         from submitit.helpers import DelayedSubmission
 
         self._stop = True
         if self._training is not None:
             self._training.join(PATIENCE)
-        return DelayedSubmission(Job(self.request, self.after))
+        ended = self.ending is not None and self.ending.error is not Interrupted
+        return DelayedSubmission(Job(self.request, self.after, self.ending if ended else None))

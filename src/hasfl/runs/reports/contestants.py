@@ -29,12 +29,18 @@ def contestants(runs: Sequence[OpenRun]) -> dict[Path, str]:
         firsts.setdefault(_scenario(run), run)
     if len(firsts) < 2:
         return {run.path: run.settings["strategy"] for run in runs}
-    files = [_file(run) for run in firsts.values()]
-    names = {
-        scenario: _file(first) if files.count(_file(first)) == 1 else first.path.name
-        for scenario, first in firsts.items()
-    }
+    names = dict(zip(firsts, _told_apart(list(firsts.values())), strict=True))
     return {run.path: f"{run.settings['strategy']} ({names[_scenario(run)]})" for run in runs}
+
+
+def _told_apart(runs: Sequence[OpenRun]) -> list[str]:
+    """A name for the scenario of each run: its file, else the run's folder, else the whole path."""
+    written = (
+        [Path(run.settings["scenario"]).stem for run in runs],
+        [run.path.name for run in runs],
+        [str(run.path) for run in runs],
+    )
+    return next(names for names in written if len(set(names)) == len(names))
 
 
 def _scenario(run: OpenRun) -> str:
@@ -42,10 +48,6 @@ def _scenario(run: OpenRun) -> str:
     return run.scenario.model_dump_json(
         exclude={"seed": True, "training": {"strategy": True, "device": True}}
     )
-
-
-def _file(run: OpenRun) -> str:
-    return Path(run.settings["scenario"]).stem
 
 
 def _progress(run: OpenRun) -> tuple[bool, int]:

@@ -33,7 +33,7 @@ class OpenRun:
         with RunFolder.open(path) as folder:
             return cls(
                 path=path,
-                state="finished" if folder.finished else "running" if folder.in_use else "stopped",
+                state=folder.state,
                 scenario=stored_scenario(folder),
                 text=folder.scenario_text(),
                 folder=scenario_folder(folder),

@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
+from hasfl.cli.outputs import require_page
 from hasfl.cli.training import AsJson, wait_politely
-from hasfl.errors import InputError
-
-SUFFIXES = (".html", ".htm")
 
 
 def report(
@@ -37,7 +35,7 @@ def report(
     """
     wait_politely()
     if out is not None:
-        _require_writable(out)
+        require_page("--out", out)
     from rich.console import Console
 
     from hasfl.reporting.replacing import replace_file, write_text
@@ -58,13 +56,3 @@ def report(
     for section in sections:
         typer.echo(f"{section.title}\n  {section.answer.replace(chr(10), chr(10) + '  ')}")
     typer.echo(f"wrote {file} ({len(text.encode()) / 1e6:.1f} MB)")
-
-
-def _require_writable(out: Path) -> None:
-    """Refuse a file that cannot be written before the runs are read, which may take a while."""
-    if out.suffix.lower() not in SUFFIXES:
-        raise InputError(f"--out must be a file that ends with .html, got {out}")
-    if out.is_dir():
-        raise InputError(f"--out must be a file, got {out}, which is a folder: name a file in it")
-    if not out.parent.is_dir():
-        raise InputError(f"--out must be in a folder that exists, got {out}: make {out.parent} first")
