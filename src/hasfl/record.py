@@ -11,7 +11,7 @@ from hasfl.arrays import IntN
 from hasfl.forecast import GoalForecast
 from hasfl.plan import Plan
 
-# The numbers of a record that an evaluation gives.
+# The fields of a record that every evaluation fills, as far as there are samples for it.
 EVALUATED = (
     "accuracy",
     "test_loss",
@@ -19,7 +19,6 @@ EVALUATED = (
     "held_out_loss",
     "mean_device_accuracy",
     "worst_device_accuracy",
-    "last_accuracy",
 )
 EDGE = -1  # the edge server among parties; a device has its index in the fleet
 SecondsByParty = Mapping[str, Mapping[int, float]]  # by step, then by party
@@ -161,14 +160,14 @@ class RoundRecord:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a finite number, as a file may hold it."""
+    """Whether a value that was read from a file is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _require_numbers(row: Mapping[str, Any]) -> None:
     """Refuse a record with something else where a number belongs."""
     numbers = {name: row[name] for name in ("loss", "seconds", "clock", "samples")}
-    numbers |= {name: row[name] for name in EVALUATED if row.get(name) is not None}
+    numbers |= {name: row[name] for name in (*EVALUATED, "last_accuracy") if row.get(name) is not None}
     for of in ("phases", "bits"):
         numbers |= {f"{of}.{name}": value for name, value in dict(row[of]).items()}
     for name, value in numbers.items():

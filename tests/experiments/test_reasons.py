@@ -13,7 +13,7 @@ CUT, MOST = 8, 64
 
 
 def gain_of_habs(problem: Problem) -> float:
-    """How many times as long the best batch size alike for all devices takes as the best batch sizes."""
+    """The time with the best common batch size, divided by the time with the best one for each device."""
     devices = len(problem.fleet)
     alike = [Plan.uniform(devices, batch_size=b, cut=CUT) for b in range(1, MOST + 1)]
     best = best_batches(problem, alike[0].cuts, gap=1e-3).objective

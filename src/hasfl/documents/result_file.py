@@ -13,7 +13,7 @@ Known = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class ResultFile(Document):
-    """A whole file. Lists have an entry for each evaluation."""
+    """The result of one training. Each list has one entry for each evaluation."""
 
     scenario: str
     scenario_text: str

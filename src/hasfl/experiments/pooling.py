@@ -1,4 +1,4 @@
-"""Trainings that carried out the same plans on different fleets: repetitions of one training.
+"""Averages the accuracies of trainings that carried out the same plans on different fleets.
 
 A fleet decides how long a round takes, but not what is learnt in it. On a GPU, two trainings with the same
 plans still differ a little, because sums are added up in another order each time. Times to an accuracy would
@@ -21,7 +21,7 @@ Place = TypeVar("Place", bound=Hashable)
 
 
 def pooled(runs: Mapping[Place, RunResult]) -> dict[Place, RunResult]:
-    """The same trainings. Those with the same plans get the mean of their accuracies."""
+    """Give trainings with the same plans the mean of their accuracies, and leave all others as they are."""
     alike = defaultdict[Hashable, list[RunResult]](list)
     for run in runs.values():
         alike[_what_is_learnt(run)].append(run)
@@ -29,7 +29,7 @@ def pooled(runs: Mapping[Place, RunResult]) -> dict[Place, RunResult]:
 
 
 def _what_is_learnt(run: RunResult) -> Hashable:
-    """Everything but chance that decides what a training learns, as far as its result tells."""
+    """A key that two trainings share if their results show no difference but the fleet and chance."""
     scenario = {name: part for name, part in tomllib.loads(run.scenario_text).items() if name != "fleet"}
     plans = (run.rounds, run.samples, run.mean_batch, run.mean_cut)
     texts = (json_text(part, run.scenario) for part in (scenario, run.bits))  # bits tell single cuts

@@ -20,6 +20,7 @@ ROUNDS, TIMING = "rounds.jsonl", "timing.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
 OWN_FILES = (SCENARIO, SETTINGS, ENVIRONMENT, ROUNDS, TIMING, CHECKPOINT, MODEL, RESULT, LOCK)
 NUMBERS = ("accuracy", "rounds", "seconds", "samples")  # that every result has; null where unknown
+# Of a run: a process trains it now; it can be resumed; it has a result and a model.
 RunState = Literal["running", "stopped", "finished"]
 INDENT = 2  # spaces in the JSON files that people read
 

@@ -37,7 +37,7 @@ class Times:
         return Bounded(gap(scarce.value, rich.value), scarce.exact) if rich.exact else None
 
 
-Gap = Callable[[float, float], float]  # between two times: in seconds (sub), or as a factor (truediv)
+Gap = Callable[[float, float], float]  # compares two times: `sub` in seconds, `truediv` as a factor
 Orders = Callable[[Times], Iterator[bool]]  # each comparison that is made of the times: whether it holds
 
 

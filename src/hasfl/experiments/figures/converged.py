@@ -98,7 +98,7 @@ def _draw_accuracy(axes: "Axes", place: int, runs: Runs, look: Look) -> None:
     if len(best) > 1:
         values = [TO_PERCENT * each for each in best]
         axes.plot(values, [place] * len(best), "|", color=DARK, ms=6, zorder=ABOVE_LINES)
-    write_right(axes, f"{fmean(best):.1%}".replace("%", " %"), place)
+    write_right(axes, f"{TO_PERCENT * fmean(best):.1f} %", place)
 
 
 class Convergence(NamedTuple):

@@ -7,22 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hasfl.errors import InputError
-from hasfl.record import RoundRecord
+from hasfl.record import EVALUATED, RoundRecord
 from hasfl.reporting.store import ENVIRONMENT, RunFolder
 from hasfl.runner.stored_runs import stored_settings
 
-NUMBERS = (
-    "accuracy",
-    "test_loss",
-    "held_out_accuracy",
-    "held_out_loss",
-    "mean_device_accuracy",
-    "worst_device_accuracy",
-    "seconds",
-    "clock",
-    "samples",
-    "loss",
-)
+NUMBERS = (*EVALUATED, "seconds", "clock", "samples", "loss")
 IN_GROUPS = ("phases", "bits")
 MILLISECONDS = 1000  # in a second
 

@@ -1,4 +1,4 @@
-"""Which runs of a report repeat another one, and what each contestant is called.
+"""Leaves out runs that repeat another run, and names the contestants of a report.
 
 A contestant is a strategy in a scenario; its runs differ in their seeds. Two runs with the same scenario,
 strategy and seed are one training, which must not count as two seeds.
