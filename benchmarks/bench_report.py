@@ -108,6 +108,8 @@ def prolong(run: Path, rounds: int, seed: int) -> None:
     for record in prolonged(records, rounds, moving="rbs" in run.name, seed=seed):
         journal.append(record.as_json())
     journal.close()
+    with RunFolder.open(run) as folder:
+        folder.save_result(folder.result() | {"rounds": rounds})
 
 
 def written(file: Path, runs: list[Path]) -> tuple[Path, float]:
