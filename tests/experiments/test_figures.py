@@ -238,7 +238,11 @@ def test_bars_say_who_did_not_reach_the_accuracy() -> None:
     widths = [bar.get_width() for bar in axes.patches]
     assert widths == [runs[0].seconds_to(0.6), runs[1].seconds_to(0.6), runs[2].seconds]
     assert [bar.get_facecolor()[:3] == (1, 1, 1) for bar in axes.patches] == [False, False, True]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["HASFL", "b = 8, cut 2", "b = 8, cut 4"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "hasfl (ours)",
+        "b = 8, cut 2",
+        "b = 8, cut 4",
+    ]
     said = texts(axes)
     assert f"({widths[1] / widths[0]:.2f} ×)" in said
     assert "not reached in 1 h 06 min" in said

@@ -51,7 +51,7 @@ name = "one"
 title = "one"
 scenario = "tiny"
 accuracy = 0.1
-vary = "fleet.devices"
+vary = ["fleet.devices"]
 values = [2, 3]
 at = [2.0, 3.0]
 axis = "devices"
@@ -81,7 +81,7 @@ def learnt(result: RunResult) -> dict[str, object]:
 def test_every_experiment_of_the_repository_can_be_trained(quick: bool) -> None:
     experiments = read_experiments(["all"], REPOSITORY, quick=quick)
     figures = [f"fig{number:02}" for number in (2, 3, *range(5, 12))]
-    assert [experiment.name for experiment in experiments] == [*figures, "gamma", "hindsight", "worth"]
+    assert [experiment.name for experiment in experiments] == [*figures, "gamma", "hindsight", "rms", "worth"]
     for case in cases_of(experiments):
         scenario = parse_toml(case.point.text, Scenario, source=case.point.scenario)
         assert scenario.training.score_last, "one column of every comparison is served the paper's way"
@@ -231,7 +231,11 @@ def test_a_scenario_that_is_broken_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ('vary = "fleet.devices"', 'vary = "seed.x"', "seed is not a section of a scenario, so it has no x"),
+        (
+            'vary = ["fleet.devices"]',
+            'vary = ["seed.x"]',
+            "seed is not a section of a scenario, so it has no x",
+        ),
         ("seeds = [0]", "seeds = [-1]", r"seeds\[0\] must be greater than or equal to 0"),
         ("seeds = [0]", "seeds = [0, 0]", "seeds and more_seeds must all be different"),
         (

@@ -28,6 +28,7 @@ from hasfl.strategies.cut_rules import (
     fixed_cut,
     hams,
     quarter_cut,
+    random_common_cut,
     random_cuts,
     resource_aware_cuts,
     whole_model,
@@ -130,7 +131,15 @@ def test_what_a_device_draws_does_not_depend_on_who_else_is_there(
     assert rule(now, ones(now)).tolist() == drawn.tolist()
 
 
-@pytest.mark.parametrize(("rule", "choices"), [(random_batches, 8), (random_cuts, 5)])
+@given(SEEDS)
+def test_a_common_random_cut_fits_every_device(seed: int) -> None:
+    now = random_situation(seed)
+    cuts = random_common_cut(now, ones(now))
+    assert len(set(cuts.tolist())) == 1
+    assert (memory_needed(Plan(ones(now), cuts), now.problem.profile) <= now.problem.fleet.memory).all()
+
+
+@pytest.mark.parametrize(("rule", "choices"), [(random_batches, 8), (random_cuts, 5), (random_common_cut, 5)])
 def test_draws_are_uniform_and_fresh_in_every_round(rule: Rule, choices: int) -> None:
     problem = roomy(1)
     now = situation(replace(problem, max_batch=8))

@@ -24,8 +24,8 @@ class PanelSection(Document):
     change: dict[str, Any] = Field(
         default_factory=dict
     )  # other values for keys of the scenario, by dotted key
-    vary: str | None = None  # a dotted key of the scenario, such as fleet.flops
-    values: list[Any] = Field(default_factory=list)  # its value at each point
+    vary: list[str] = Field(default_factory=list)  # dotted keys of the scenario, such as fleet.flops
+    values: list[Any] = Field(default_factory=list)  # the value of all of them at each point
     at: list[float] = Field(default_factory=list)  # where each point lies on the axis
     labels: list[str] = Field(default_factory=list)  # what is written there; empty: the numbers
     axis: str | None = None  # the name of the axis
@@ -35,7 +35,7 @@ class PanelSection(Document):
 
     @model_validator(mode="after")
     def _points_agree(self) -> "PanelSection":
-        if self.vary is None:
+        if not self.vary:
             refuse_without_effect(self, OF_AN_AXIS, "vary")
         elif len(self.values) != len(self.at) or len(self.labels) not in (0, len(self.at)):
             raise ValueError(

@@ -86,13 +86,14 @@ def _panel(section: PanelSection, strategies: Sequence[str], path: Path, *, more
 
 def _points(section: PanelSection, path: Path) -> Iterator[Point]:
     base = read_text(str(path.parent / SCENARIOS / f"{section.scenario}.toml"))
-    if section.vary is None:
+    if not section.vary:
         name, text = _derived(section.scenario, base, section.change, path)
         yield Point(scenario=name, text=text)
         return
     labels = section.labels or [f"{at:g}" for at in section.at]
     for value, at, label in zip(section.values, section.at, labels, strict=True):
-        name, text = _derived(section.scenario, base, section.change | {section.vary: value}, path)
+        change = section.change | dict.fromkeys(section.vary, value)
+        name, text = _derived(section.scenario, base, change, path)
         yield Point(scenario=name, text=text, value=at, label=label)
 
 

@@ -17,6 +17,7 @@ from hasfl.strategies.cut_rules import (
     fixed_cut,
     hams,
     quarter_cut,
+    random_common_cut,
     random_cuts,
     resource_aware_cuts,
     whole_model,
@@ -54,6 +55,8 @@ STRATEGIES: dict[str, Pair] = {
         Pair(name="rbs+hams", batch_rule=random_batches, cut_rule=hams),
         Pair(name="habs+rms", batch_rule=habs, cut_rule=random_cuts),
         Pair(name="rbs+rms", batch_rule=random_batches, cut_rule=random_cuts),
+        Pair(name="habs+rms-alike", batch_rule=habs, cut_rule=random_common_cut),
+        Pair(name="rbs+rms-alike", batch_rule=random_batches, cut_rule=random_common_cut),
         Pair(name="rbs+rhams", batch_rule=random_batches, cut_rule=resource_aware_cuts),
         Pair(name="fl", batch_rule=FixedBatch(), cut_rule=whole_model, paradigm=FEDERATED),
         Pair(name="sl", batch_rule=FixedBatch(), cut_rule=quarter_cut, paradigm=SEQUENTIAL),
@@ -63,7 +66,12 @@ STRATEGIES: dict[str, Pair] = {
 }
 
 BATCH_RULES = {"habs": habs, "rbs": random_batches}
-CUT_RULES = {"hams": hams, "rms": random_cuts, "rhams": resource_aware_cuts}
+CUT_RULES = {
+    "hams": hams,
+    "rms": random_cuts,
+    "rms-alike": random_common_cut,
+    "rhams": resource_aware_cuts,
+}
 OPTIONS = {"fl": ("b",), "sl": ("b", "cut"), "sfl": ("b", "cut"), "cl": ("b",), "fixed": ("b", "cut")}
 
 
@@ -71,10 +79,10 @@ def strategy(chosen: str | Strategy | Callable[[Situation], Plan], folder: Path 
     """The strategy of this name, or one of a user's own.
 
     A name is one of the table, a pair of rules, or a name with options. A pair is "<batch>+<cut>": batch
-    is habs, rbs or b=16, and cut is hams, rms, rhams or cut=4. Options are as in "fl:b=16", "cl:b=16",
-    "sfl:cut=4" and "sl:b=16,cut=4"; "fixed:b=16,cut=4" is the pair "b=16+cut=4". Any other name with a colon,
-    "package.module:callable", is a function or class of the user's own (`strategy.OwnStrategy`), which is
-    searched in `folder` first.
+    is habs, rbs or b=16, and cut is hams, rms, rms-alike, rhams or cut=4. Options are as in "fl:b=16",
+    "cl:b=16", "sfl:cut=4" and "sl:b=16,cut=4"; "fixed:b=16,cut=4" is the pair "b=16+cut=4". Any other name
+    with a colon, "package.module:callable", is a function or class of the user's own
+    (`strategy.OwnStrategy`), which is searched in `folder` first.
     """
     if isinstance(chosen, Pair | OwnStrategy):
         return chosen

@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError
@@ -21,13 +22,24 @@ def hams(situation: Situation, batch_sizes: IntN, *, gap: float = GAP) -> IntN:
 
 def random_cuts(situation: Situation, batch_sizes: IntN) -> IntN:
     """Random cuts (RMS): uniform over the cuts whose client part fits the device's memory with one sample."""
-    largest_batches(situation, np.ones_like(batch_sizes))  # the first cut needs the least
-    fits = largest_batch_in_memory(situation.problem, slice(None)) >= 1
     drawn = [
         situation.seeds.stream("cut", situation.round, int(device)).choice(np.flatnonzero(row))
-        for device, row in zip(situation.devices, fits, strict=True)
+        for device, row in zip(situation.devices, _cuts_that_fit(situation), strict=True)
     ]
     return np.array(drawn, dtype=np.int64) + 1
+
+
+def random_common_cut(situation: Situation, batch_sizes: IntN) -> IntN:
+    """One random cut for all devices: the other way to read RMS. It is uniform over the cuts that fit all."""
+    (fits,) = np.nonzero(_cuts_that_fit(situation).all(axis=0))
+    return np.full(len(situation.devices), situation.seeds.stream("cut", situation.round).choice(fits) + 1)
+
+
+def _cuts_that_fit(situation: Situation) -> NDArray[np.bool_]:
+    """For each device and cut, whether the client part fits the device's memory with one sample."""
+    largest_batches(situation, np.ones(len(situation.devices), dtype=np.int64))  # the first cut must fit
+    fits: NDArray[np.bool_] = largest_batch_in_memory(situation.problem, slice(None)) >= 1
+    return fits
 
 
 def resource_aware_cuts(situation: Situation, batch_sizes: IntN) -> IntN:

@@ -74,15 +74,19 @@ def against(comparison: Comparison, panel_name: str, strategy: str) -> Measure:
 
 
 def ahead(*pairs: tuple[str, str]) -> Measure:
-    """In how many panels the first strategy of each pair is faster than the second."""
+    """In how many panels the first strategy of each pair is faster than the second.
+
+    `OURS` is the first strategy of a panel, whatever its name.
+    """
 
     def measure(evidence: Evidence) -> Measurement:
-        compared = [
-            (Contestant(panel.points[0].scenario, one), Contestant(panel.points[0].scenario, other))
-            for panel in evidence.experiment.panels
-            for one, other in pairs
-            if {one, other} <= set(panel.strategies)
-        ]
+        compared = []
+        for panel in evidence.experiment.panels:
+            scenario, ours = panel.points[0].scenario, panel.strategies[0]
+            for one, other in pairs:
+                first = ours if one == OURS else one
+                if {first, other} <= set(panel.strategies):
+                    compared.append((Contestant(scenario, first), Contestant(scenario, other)))
         return order(FASTER, evidence.results, compared, evidence.served)
 
     return measure

@@ -1,7 +1,7 @@
 """A claim, what was measured for it, and the one rule that turns numbers into a verdict."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -9,7 +9,15 @@ from hasfl.experiments.experiment import Experiment
 from hasfl.experiments.results import Results, Served
 
 Verdict = Literal[
-    "reproduced", "stronger", "weaker", "not reproduced", "not measured", "met", "not met", "for information"
+    "reproduced",
+    "stronger",
+    "weaker",
+    "not reproduced",
+    "not measured at convergence",
+    "not measured",
+    "met",
+    "not met",
+    "for information",
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 # What the values of a measurement are: times faster; points of accuracy more; 1 or 0 for each comparison of
@@ -20,10 +28,14 @@ MARGIN = 0.5  # points of accuracy; about the standard error of an accuracy on 1
 MOST = 0.5  # an order holds in most comparisons if it holds in more than this share
 RULE = f"""\
 - *Times faster*: "stronger" from {HIGHEST} times the paper's number, "reproduced" from {LOWEST} times,
-  "weaker" as long as ours is above 1, else "not reproduced".
+  "weaker" as long as ours is above 1, else "not reproduced". The verdict is about the highest accuracy that
+  both reached. A lead changes with the accuracy, so its range is given too.
 - *Points of accuracy*: "stronger" from {MARGIN} points above the paper's number, "reproduced" from
   {MARGIN} points below it, "weaker" as long as ours is above 0, else "not reproduced". {MARGIN} points are
-  about the standard error of an accuracy on 10,000 test samples.
+  about the standard error of an accuracy on 10,000 test samples. The paper speaks of converged accuracies.
+  So a strategy that is ahead is "not measured at convergence", unless both trainings have converged by the
+  paper's rule: the best accuracy has gained less than 0.02 % over five evaluations. A strategy that is not
+  ahead is "not reproduced" all the same.
 - *Orders and trends*: "reproduced" if they hold in all comparisons, "weaker" if in more than half of them,
   else "not reproduced". "7 of 8" says in how many. A comparison is of trainings with the same seed.
 - *Ratios that were asked for*: "met" up to the number that was asked for, else "not met".
@@ -39,6 +51,9 @@ class Measurement:
     at: str = ""  # the accuracy or the time that trainings were compared at
     note: str = ""  # what the number is about, where the claim leaves it open
     missing: int = 0  # comparisons that have no results
+    converged: bool = True  # whether all trainings have, where points of accuracy are compared
+    leads: tuple[float, ...] = ()  # the factors at all accuracies from `since` on, the lowest and the highest
+    since: float = math.nan  # an accuracy
 
     @property
     def known(self) -> bool:
@@ -79,14 +94,20 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What we found about a claim, in words."""
+class Judged:
+    """What one strategy in the role of HASFL came to, with one way to serve a model, in words."""
 
     ours: str
     verdict: Verdict
-    at: str
+    at: str = ""  # the accuracy or the time, and the range of a lead over accuracies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What we found about a claim."""
+
     reason: str
-    last: str  # the same, where the last model is served as in the paper
+    judged: Mapping[tuple[str, Served], Judged]  # by what stands for HASFL, and what is served
 
 
 def verdict_of(measured: Measurement, number: float | None) -> Verdict:
@@ -105,6 +126,8 @@ def verdict_of(measured: Measurement, number: float | None) -> Verdict:
     else:
         high, low, nothing = number + MARGIN, number - MARGIN, 0.0
     ours = measured.value
+    if ours > nothing and not measured.converged:
+        return "not measured at convergence"
     if ours >= high:
         return "stronger"
     if ours >= low:

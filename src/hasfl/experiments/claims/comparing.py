@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hasfl.experiments.claims.claim import Kind, Measurement
-from hasfl.experiments.results import Results, RunResult, Served, common_accuracy, percent
+from hasfl.experiments.results import LEVELS, Results, RunResult, Served, common_accuracy, percent
+from hasfl.goal import plateau
 from hasfl.units import format_seconds
 
 PERCENT = 100
@@ -27,6 +28,9 @@ class Compared(NamedTuple):
 
     value: float
     at: float = math.nan
+    converged: bool = True  # whether both trainings have; of points of accuracy
+    leads: tuple[float, ...] = ()  # of factors to an accuracy: those at all accuracies from `since` to `at`
+    since: float = math.nan  # half of `at`
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,15 @@ def measured(
 ) -> Measurement:
     """A comparison of two contestants: one value for each seed that both have."""
     found = _compared(comparison, results, one, other, served)
+    leads = [lead for each in found for lead in each.leads]
     return Measurement(
         kind=comparison.kind,
         values=tuple(each.value for each in found),
         at=span(comparison.at, [each.at for each in found]),
         missing=0 if found else 1,
+        converged=all(each.converged for each in found),
+        leads=tuple(end(leads) for end in (min, max)) if leads else (),
+        since=min((each.since for each in found), default=math.nan),
     )
 
 
@@ -91,7 +99,7 @@ def least(kind: Kind, named: Sequence[tuple[str, Measurement]]) -> Measurement:
     if missing or not named:
         return Measurement(kind=kind, missing=missing)
     name, smallest = min(named, key=lambda each: each[1].value)
-    return Measurement(kind=kind, values=smallest.values, at=smallest.at, note=name)
+    return replace(smallest, note=name)
 
 
 def time_to(run: RunResult, accuracy: float, served: Served) -> Bounded:
@@ -110,12 +118,20 @@ def _times_at_common(
 ) -> Callable[..., Compared | None]:
     """The effort of the second over that of the first, to the highest accuracy that both reached."""
 
+    def factor(pair: Pair, accuracy: float, served: Served) -> float | None:
+        one, other = (effort(run, accuracy, served) for run in pair)
+        return other / one if one and other else None
+
     def compare(pair: Pair, served: Served) -> Compared | None:
         accuracy = common_accuracy(pair, served)
-        if accuracy is None:
+        value = None if accuracy is None else factor(pair, accuracy, served)
+        if accuracy is None or value is None:
             return None
-        one, other = (effort(run, accuracy, served) for run in pair)
-        return Compared(other / one, accuracy) if one and other else None
+        highest = round(accuracy * LEVELS)
+        steps = range(math.ceil(highest / 2), highest + 1)
+        leads = (factor(pair, step / LEVELS, served) for step in steps)
+        known = tuple(each for each in leads if each is not None)
+        return Compared(value, accuracy, leads=known, since=steps[0] / LEVELS)
 
     return compare
 
@@ -130,7 +146,9 @@ def _gain(end_of: Callable[[Pair], float]) -> Callable[[Pair, Served], Compared 
 
     def compare(pair: Pair, served: Served) -> Compared | None:
         end = end_of(pair)
-        return _points_more(pair, end, lambda run: run.accuracy_by(end, served))
+        found = _points_more(pair, end, lambda run: run.accuracy_by(end, served))
+        converged = all(plateau(run.accuracies(served).tolist()) is not None for run in pair)
+        return None if found is None else found._replace(converged=converged)
 
     return compare
 

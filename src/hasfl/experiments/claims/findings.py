@@ -2,17 +2,30 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import get_args
 
 from hasfl.documents.claims_file import ClaimText
 from hasfl.errors import InputError
 from hasfl.experiments.claims import ablations, benchmarks, beyond, resources
-from hasfl.experiments.claims.claim import Claim, Evidence, Finding, Measure, Measurement, verdict_of
+from hasfl.experiments.claims.benchmarks import OURS
+from hasfl.experiments.claims.beyond import ALGORITHM_2
+from hasfl.experiments.claims.claim import (
+    Claim,
+    Evidence,
+    Finding,
+    Judged,
+    Measure,
+    Measurement,
+    verdict_of,
+)
 from hasfl.experiments.experiment import Experiment
-from hasfl.experiments.results import Results, Served
+from hasfl.experiments.results import Results, Served, percent
 
 OF_THE_PAPER: Mapping[str, Measure] = benchmarks.MEASURES | resources.MEASURES | ablations.MEASURES
 BEYOND: Mapping[str, Measure] = beyond.MEASURES
 NOTHING = "–"
+CALLED_HASFL = (OURS, ALGORITHM_2)  # what may stand for HASFL: what we built, and what the paper describes
 THOUSAND = 1000  # from here on, three significant digits would read 1e+03
 
 
@@ -40,26 +53,41 @@ def claims_of(texts: Sequence[ClaimText], measures: Mapping[str, Measure]) -> li
 def finding(claim: Claim, experiments: Mapping[str, Experiment], results: Results, *, quick: bool) -> Finding:
     """What our results say about a claim. Reasons are about whole trainings, so small ones get none."""
     experiment = experiments.get(claim.figure)
+    judged = {
+        (ours, served): _judged(claim, experiment, ours, served, results)
+        for ours in CALLED_HASFL
+        for served in get_args(Served)
+    }
+    known = judged[OURS, "mean"].verdict != "not measured"
+    return Finding(reason=claim.because if known and not quick else "", judged=judged)
+
+
+def _judged(
+    claim: Claim, experiment: Experiment | None, ours: str, served: Served, results: Results
+) -> Judged:
     if experiment is None:
-        return Finding(ours=NOTHING, verdict="not measured", at="", reason="", last=NOTHING)
-    mean, last = (_measured(claim, experiment, results, served) for served in ("mean", "last"))
-    verdict = verdict_of(mean, claim.number)
-    return Finding(
-        ours=in_words(mean),
-        verdict=verdict,
-        at=mean.at,
-        reason="" if quick or verdict == "not measured" else claim.because,
-        last="the same" if last == mean else _with_level(last),
+        return Judged(ours=NOTHING, verdict="not measured")
+    made = with_ours(experiment, ours)
+    own = results.only(made.keys)
+    measured = claim.measure(Evidence(experiment=made, results=own, served=served))
+    at = [measured.at if measured.values else "", lead_in_words(measured)]
+    return Judged(
+        ours=in_words(measured),
+        verdict=verdict_of(measured, claim.number),
+        at="; ".join(part for part in at if part),
     )
 
 
-def _measured(claim: Claim, experiment: Experiment, results: Results, served: Served) -> Measurement:
-    own = results.only(experiment.keys)
-    return claim.measure(Evidence(experiment=experiment, results=own, served=served))
+def with_ours(experiment: Experiment, ours: str) -> Experiment:
+    """The same figure with this strategy in the role of HASFL. A figure without HASFL stays as it is."""
+    if ours == OURS or OURS not in experiment.paper:
+        return experiment
 
+    def with_it(strategies: Sequence[str]) -> tuple[str, ...]:
+        return ours, *(name for name in strategies if name not in CALLED_HASFL)
 
-def _with_level(measured: Measurement) -> str:
-    return f"{in_words(measured)} at {measured.at}" if measured.values and measured.at else in_words(measured)
+    panels = (replace(panel, strategies=with_it(panel.strategies)) for panel in experiment.panels)
+    return replace(experiment, paper=with_it(experiment.paper), panels=tuple(panels))
 
 
 def in_words(measured: Measurement) -> str:
@@ -74,6 +102,14 @@ def in_words(measured: Measurement) -> str:
     unit = {"factor": " ×", "points": " points"}.get(measured.kind, "")
     note = f", {measured.note}" if measured.note else ""
     return f"{_number(measured, measured.value)}{unit}{spread}{note}"
+
+
+def lead_in_words(measured: Measurement) -> str:
+    """The range of a factor over accuracies; empty where there is none."""
+    if not measured.known or not measured.leads:
+        return ""
+    ends = dict.fromkeys(_number(measured, lead) for lead in measured.leads)
+    return f"{' to '.join(ends)} × from {percent(measured.since)} on"
 
 
 def _number(measured: Measurement, value: float) -> str:

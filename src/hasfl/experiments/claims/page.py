@@ -4,13 +4,22 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hasfl.documents.claims_file import ClaimsFile
+from hasfl.experiments.claims.benchmarks import OURS
 from hasfl.experiments.claims.claim import RULE, VERDICTS, Claim, Finding
-from hasfl.experiments.claims.findings import BEYOND, NOTHING, OF_THE_PAPER, claims_of, finding
+from hasfl.experiments.claims.findings import (
+    BEYOND,
+    CALLED_HASFL,
+    NOTHING,
+    OF_THE_PAPER,
+    claims_of,
+    finding,
+)
 from hasfl.experiments.claims.tables import contestants_table, final_table, table, worth_table
 from hasfl.experiments.experiment import Experiment
-from hasfl.experiments.results import Results, RunResult
+from hasfl.experiments.results import Results, RunResult, Served
 
 SHORT = 12  # letters of a commit
+SERVED: Mapping[Served, str] = {"mean": "running mean", "last": "last model"}
 # What numbers are compared with, and what a table of such claims is headed with.
 PAPER, ASKED = "paper", "asked for"
 HEADERS = {PAPER: "claim, and why", ASKED: "question beyond the paper, and why"}
@@ -20,6 +29,12 @@ all{}` makes this page again; it trains only what has no result yet."""
 SMALL = """\
 **These are the small versions of all experiments.** They show that everything works; their numbers say
 nothing about the paper."""
+COUNTED = """\
+**Which method is judged.** Two strategies stand for HASFL. `hasfl-bcd` is what the paper describes:
+Algorithm 2, with the constants of the paper's bound. `hasfl` is what we built instead: an exact planner, with
+constants of another law that are guessed and then measured in training. Each table of Figs. 5 to 9 judges
+both. The other figures compare fixed plans (Figs. 2 and 3), or HABS and HAMS with our planner and constants
+(Figs. 10 and 11), so their claims count alike for both. How often each verdict was found:"""
 HOW = """\
 "x times faster" compares the virtual times to the highest test accuracy that both trainings reached,
 rounded down to half a per cent. Figs. 7 to 9 compare all times of a panel at one accuracy. "More accurate"
@@ -33,6 +48,7 @@ running mean, and for the last model, which is the paper's way. The verdict is a
 MORE: Mapping[str, tuple[str, Callable[[Experiment, Results], str]]] = {
     "worth": ("Time to one accuracy", worth_table),
     "gamma": ("What trainings came to", final_table),
+    "rms": ("What trainings came to", final_table),
     "fig05": ("How many times faster hasfl is than contestants that the paper leaves out", contestants_table),
 }
 Found = Sequence[tuple[Claim, Finding]]
@@ -65,7 +81,7 @@ def claims_page(
         parts.append(_heading(name, experiments, picture=name in pictures))
         for column, each in by_column.items():
             if rows := [pair for pair in each if pair[0].figure == name]:
-                parts.append(_table(column, rows))
+                parts.append(_table(column, experiments.get(name), rows))
         if name in MORE and name in experiments:
             heading, write = MORE[name]
             parts.append(f"**{heading}**\n\n{write(experiments[name], results.only(experiments[name].keys))}")
@@ -79,10 +95,23 @@ def claims_page(
 
 def _introduction(of_the_paper: Found, *, quick: bool) -> str:
     again = AGAIN.format(" --quick" if quick else "")
-    counts = Counter(each.verdict for _, each in of_the_paper)
-    listed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
-    summary = f"Of {len(of_the_paper)} claims of the paper: {listed}."
-    return "\n\n".join(["# Claims of the paper, measured", again, summary, *([SMALL] if quick else [])])
+    parts = ["# Claims of the paper, measured", again, *([SMALL] if quick else []), COUNTED]
+    return "\n\n".join([*parts, verdict_counts([each for _, each in of_the_paper])])
+
+
+def verdict_counts(found: Sequence[Finding]) -> str:
+    """How often each verdict was found, by what stands for HASFL and by what is served."""
+    counts = {
+        (ours, served): Counter(each.judged[ours, served].verdict for each in found)
+        for ours in CALLED_HASFL
+        for served in SERVED
+    }
+    present = [verdict for verdict in VERDICTS if any(each[verdict] for each in counts.values())]
+    rows = [
+        [f"`{ours}`", SERVED[served], *(str(each[verdict]) for verdict in present)]
+        for (ours, served), each in counts.items()
+    ]
+    return table(["in the role of HASFL", "served", *present], rows)
 
 
 def _heading(name: str, experiments: Mapping[str, Experiment], *, picture: bool) -> str:
@@ -96,17 +125,28 @@ def _heading(name: str, experiments: Mapping[str, Experiment], *, picture: bool)
     return "\n\n".join([f"## {experiment.figure}: {experiment.title}", again, *shown])
 
 
-def _table(column: str, found: Found) -> str:
+def _table(column: str, experiment: Experiment | None, found: Found) -> str:
+    """A table with a column for each strategy that may stand for HASFL, where HASFL is in the figure."""
+    both = column == PAPER and experiment is not None and OURS in experiment.paper
+    shown = CALLED_HASFL if both else (OURS,)
     rows = [
         [
             f"**{claim.words}**" + (f"<br>{each.reason}" if each.reason else ""),
             claim.paper or NOTHING,
-            (f"{each.ours} at {each.at}" if each.at else each.ours) + f"<br>last model: {each.last}",
-            each.verdict,
+            *(cell for ours in shown for cell in _cells(each, ours)),
         ]
         for claim, each in found
     ]
-    return table([HEADERS[column], column, "ours", "verdict"], rows)
+    headers = [cell for ours in shown for cell in ((f"`{ours}` as HASFL" if both else "ours"), "verdict")]
+    return table([HEADERS[column], column, *headers], rows)
+
+
+def _cells(finding: Finding, ours: str) -> tuple[str, str]:
+    """What was found and the verdict; below, the same for the last model where it differs."""
+    mean, last = (finding.judged[ours, served] for served in SERVED)
+    found, other = (f"{each.ours} at {each.at}" if each.at else each.ours for each in (mean, last))
+    below = "" if mean.verdict == last.verdict else f"<br>last model: {last.verdict}"
+    return f"{found}<br>last model: {'the same' if found == other else other}", mean.verdict + below
 
 
 def _provenance(experiments: Mapping[str, Experiment], results: Results) -> str:

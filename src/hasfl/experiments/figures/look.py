@@ -52,12 +52,14 @@ class Look:
 
 
 KNOWN = {
-    "hasfl": Look(name="HASFL", colour=BLUE, width=STRONG),
+    "hasfl": Look(name="hasfl (ours)", colour=BLUE, width=STRONG),
     "rbs+hams": Look(name="RBS+HAMS", colour=VERMILLION, dashes=(0, (5, 1.5)), marker="s"),
     "habs+rms": Look(name="HABS+RMS", colour=GREEN, dashes=(0, (6, 1.5, 1.5, 1.5)), marker="^"),
     "rbs+rms": Look(name="RBS+RMS", colour=PURPLE, dashes=(0, (1.5, 1)), marker="D"),
     "rbs+rhams": Look(name="RBS+RHAMS", colour=ORANGE, dashes=(0, (3, 1, 1, 1, 1, 1)), marker="v"),
-    "hasfl-bcd": Look(name="HASFL-BCD", colour=SKY, dashes=(0, (4, 1)), marker="P", width=THIN),
+    "hasfl-bcd": Look(name="hasfl-bcd (paper)", colour=SKY, dashes=(0, (4, 1)), marker="P", width=THIN),
+    "habs+rms-alike": Look(name="HABS+RMS-alike", colour=GREEN, dashes=(0, (1, 1)), marker="h", width=THIN),
+    "rbs+rms-alike": Look(name="RBS+RMS-alike", colour=PURPLE, dashes=(0, (3, 1)), marker="p", width=THIN),
     "fl": Look(name="FL", colour="#333333", marker="X", width=THIN),
     "sfl": Look(name="SFL", colour="#666666", dashes=(0, (5, 1.5)), marker="<", width=THIN),
     "sl": Look(name="SL", colour="#808080", dashes=(0, (1.5, 1)), marker=">", width=THIN),
