@@ -139,7 +139,7 @@ def test_a_common_random_cut_fits_every_device(seed: int) -> None:
     assert (memory_needed(Plan(ones(now), cuts), now.problem.profile) <= now.problem.fleet.memory).all()
 
 
-@pytest.mark.parametrize(("rule", "choices"), [(random_batches, 8), (random_cuts, 5), (random_common_cut, 5)])
+@pytest.mark.parametrize(("rule", "choices"), [(random_batches, 8), (random_cuts, 5)])
 def test_draws_are_uniform_and_fresh_in_every_round(rule: Rule, choices: int) -> None:
     problem = roomy(1)
     now = situation(replace(problem, max_batch=8))
@@ -154,6 +154,14 @@ def test_draws_are_uniform_and_fresh_in_every_round(rule: Rule, choices: int) ->
     assert repeats == pytest.approx(1 / choices, abs=5 / np.sqrt(drawn.size))
     alike = (drawn[:, 0] == drawn[:, 1]).mean()
     assert alike == pytest.approx(1 / choices, abs=5 * np.sqrt(1 / choices / rounds))
+
+
+def test_a_common_random_cut_is_uniform_and_fresh_in_every_round() -> None:
+    now, rounds = situation(roomy(1)), 1500
+    drawn = np.array([random_common_cut(replace(now, round=t), ones(now))[0] for t in range(1, rounds + 1)])
+    expected = rounds / len(now.problem.profile)
+    assert all(abs((drawn == cut).sum() - expected) < 5 * np.sqrt(expected) for cut in range(1, 6))
+    assert (drawn[1:] == drawn[:-1]).sum() == pytest.approx(expected, abs=5 * np.sqrt(expected))
 
 
 def test_another_seed_draws_others() -> None:
