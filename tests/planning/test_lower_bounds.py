@@ -11,6 +11,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hasfl.errors import Infeasible
 from hasfl.plan import Plan
@@ -25,7 +27,7 @@ from hasfl.planning.exact.relaxation import Relaxation
 from hasfl.planning.exact.search import Found, Search
 from hasfl.planning.exhaustive import objectives
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.tables import T3, T4, TIMES, CostTables, Ints
+from hasfl.planning.tables import STEP_TIMES, T3, T4, TIMES, CostTables, Ints
 from hasfl.problem import Problem
 from hasfl.theory.laws import law_of
 from hasfl.theory.rounds import Floats, RoundsLaw
@@ -244,8 +246,39 @@ def test_a_box_is_bounded_below_all_its_plans(law: str) -> None:
                 for k, edges in ((T3, cells.up_edges), (T4, cells.down_edges))
             )
             assert (cells.bounds[rows, columns] <= left + allowed).all(), seed
+            still_open = cells.bounds < test.needed
+            if still_open.any():
+                low, high = cells.rectangle(still_open)
+                steps_of = sides[STEP_TIMES][:, inside].T
+                cut_off = ((steps_of < low / ROUNDOFF) | (steps_of > high * ROUNDOFF)).any(axis=1)
+                assert (left + allowed >= lines.needed)[cut_off].all(), seed
             bounded += 1
     assert bounded >= 100
+
+
+SIDES = st.lists(st.floats(0, 1), min_size=5, max_size=5).map(np.array)
+
+
+@given(SIDES, st.integers(0, 4), st.floats(0, 1))
+def test_both_halves_of_a_box_together_hold_all_its_plans(plan: Floats, side: int, middle: float) -> None:
+    halves = Box(np.zeros(5), np.ones(5)).halves(side, middle)
+    assert any((half.lower <= plan).all() and (plan <= half.upper).all() for half in halves)
+    assert sum(float(np.prod(half.upper - half.lower)) for half in halves) == pytest.approx(1)  # no overlap
+
+
+@given(st.integers(1, 4), st.integers(2, 5), st.data())
+def test_boxes_split_by_device_together_hold_all_cuts(devices: int, layers: int, data: st.DataObject) -> None:
+    """Each cut of the device is in one box. All others are in both, unless they were excluded before."""
+    before = np.array(
+        data.draw(st.lists(st.booleans(), min_size=devices * layers, max_size=devices * layers))
+    )
+    before = before.reshape(devices, layers)
+    device, cut = data.draw(st.integers(0, devices - 1)), data.draw(st.integers(1, layers - 1))
+    parts = Box(np.zeros(5), np.ones(5), forbidden=before).split_by_device(device, cut, before.shape, 1)
+    expected = np.where(before, 0, len(parts))
+    expected[device] = ~before[device]
+    held = np.sum([~part.forbidden for part in parts], axis=0)
+    assert np.array_equal(held, expected)
 
 
 def paying_plans(fixed: FixedCuts, plans: Floats, rng: np.random.Generator) -> list[Floats]:
