@@ -170,7 +170,6 @@ MEASURES: dict[str, Measure] = {
     "shallower-sends-more-in-rounds": in_order(
         _more("bits", "activation_upload", "gradient_download"), smaller_and_larger
     ),
-    "shallower-sends-more-in-all": in_order(_more("bits", *ARROWS), smaller_and_larger),
     "shallower-computes-less": in_order(
         _more("phases", "device_forward", "device_backward"), larger_and_smaller
     ),

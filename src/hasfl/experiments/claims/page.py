@@ -24,7 +24,7 @@ SERVED: Mapping[Served, str] = {"mean": "running mean", "last": "last model"}
 PAPER, ASKED = "paper", "asked for"
 HEADERS = {PAPER: "claim, and why", ASKED: "question beyond the paper, and why"}
 AGAIN = """\
-Every claim of the paper's evaluation is here with our own number, a verdict and the reason. `hasfl reproduce
+Here are the claims of the paper's evaluation with our own numbers, verdicts and reasons. `hasfl reproduce
 all{}` makes this page again; it trains only what has no result yet."""
 SMALL = """\
 **These are the small versions of all experiments.** They show that everything works; their numbers say

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import sub, truediv
 
-from hasfl.experiments.claims.benchmarks import NEITHER, RESOURCES, is_non_iid, strategies_of
+from hasfl.experiments.claims.benchmarks import (
+    NEITHER,
+    NO_BATCHES,
+    NO_CUTS,
+    RESOURCES,
+    is_non_iid,
+    strategies_of,
+)
 from hasfl.experiments.claims.claim import Evidence, Measure, Measurement
 from hasfl.experiments.claims.comparing import (
     FASTER,
@@ -122,6 +129,13 @@ def resources_before_neither(times: Times) -> Iterator[bool]:
             yield surely_less(times.at[place, RESOURCES], times.at[place, NEITHER])
 
 
+def either_compensates(times: Times) -> Iterator[bool]:
+    """Each strategy that chooses one of both, with the scarcest resource, against neither with the most."""
+    for one in (NO_BATCHES, NO_CUTS):
+        if {one, NEITHER} <= set(times.others):
+            yield surely_less(times.at[times.places[0], one], times.at[times.places[-1], NEITHER])
+
+
 def gap_grows(gap: Gap) -> Orders:
     """From each place to the next: the gap between the time of each other and ours."""
 
@@ -170,6 +184,8 @@ MEASURES: dict[str, Measure] = {
     **_both_ways("robust-to-rates", ours_grows_least),
     **_both_ways("neither-suffers-most-from-compute", neither_grows_most),
     **_both_ways("neither-suffers-most-from-rates", neither_grows_most),
+    "either-compensates-for-compute": over_points(either_compensates),
+    "either-compensates-for-rates": over_points(either_compensates),
     "rhams-before-neither-at-any-compute": over_points(resources_before_neither),
     "rhams-before-neither-at-any-rate": over_points(resources_before_neither),
     "first-with-any-number-of-devices": over_points(ours_first),
