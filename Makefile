@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 READY_TO_DEPLOY := .venv/.ready-to-deploy
 
-.PHONY: help demo test test-all test-fleet check lint types coverage bench bless figures docs clean
+.PHONY: help demo test test-all test-fleet test-extras check lint types coverage bench bless figures docs clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -34,7 +34,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
 # Measuring coverage makes tests 1.6 times as slow, so only those that cover the deciding wing are measured.
 DECIDING := tests/theory tests/planning tests/strategies tests/documents tests/runner tests/training \
   $(filter-out tests/test_docs.py tests/test_readme.py,$(wildcard tests/test_*.py))
-QUICK := -m "not slow and not fleet"
+QUICK := -m "not slow and not fleet and not extras"
 
 test: $(READY_TO_DEPLOY)  ## Run the quick tests and require 95 % coverage of the deciding wing
 	$(PYTEST) $(QUICK) $(DECIDING) --cov --cov-report=
@@ -42,12 +42,25 @@ test: $(READY_TO_DEPLOY)  ## Run the quick tests and require 95 % coverage of th
 	$(PYTEST) $(QUICK) $(addprefix --ignore=,$(DECIDING))
 
 test-all: test  ## Run the quick tests, then the slow ones: long matrices, killed processes
-	$(PYTEST) -m "slow and not fleet"
+	$(PYTEST) -m "slow and not fleet and not extras"
 
 test-fleet: $(READY_TO_DEPLOY)  ## Run the longest tests: whole deployments, killed processes, fuzzing; about twenty minutes
 	$(PYTEST) -m fleet
 
-check: lint types test-all  ## Everything a change must pass
+# These tests have an environment of their own: their packages need a newer click than the lock has (decision 0003).
+EXTRAS := .venv/extras
+
+$(EXTRAS)/.ready: requirements.lock requirements-extras.lock pyproject.toml
+	$(PYTHON) -m venv $(EXTRAS)
+	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check -r requirements-extras.lock
+	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+test-extras: $(EXTRAS)/.ready  ## Run the tests that need packages of Hugging Face, pandas or ONNX
+	HASFL_EXTRAS=1 $(PYTEST:$(BIN)/%=$(EXTRAS)/bin/%) -m extras $$(grep -rl --include='*.py' 'mark\.extras' tests)
+
+check: lint types test-all test-extras  ## Everything a change must pass
 
 lint: $(READY_TO_DEPLOY)  ## ruff, format and rules
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import torch
 
 from hasfl.data import Dataset, load_dataset
 from hasfl.errors import InputError, MissingExtra
+from tests.extras import extra
 
 TOKENS, Y = np.arange(24).reshape(8, 3) % 5, np.arange(8) % 2
 
@@ -27,7 +28,7 @@ def test_without_the_package_it_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.fixture
 def datasets(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    package = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
+    package = extra("datasets")
     package.disable_progress_bars()
     return package
 
@@ -46,6 +47,7 @@ def same(one: Dataset, other: Dataset) -> bool:
     )
 
 
+@pytest.mark.extras
 def test_tokens_by_their_usual_names(datasets: Any, tmp_path: Path) -> None:
     saved(datasets, tmp_path / "mine", {"input_ids": TOKENS.tolist(), "text": ["a"] * 8, "label": Y.tolist()})
     expected = Dataset.of_arrays("mine", TOKENS, Y, TOKENS, Y)
@@ -55,8 +57,9 @@ def test_tokens_by_their_usual_names(datasets: Any, tmp_path: Path) -> None:
     assert per_token.y_train.tolist() == TOKENS.tolist()
 
 
+@pytest.mark.extras
 def test_images_and_names_of_classes(datasets: Any, tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image", reason="images need Pillow")
+    image = extra("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (8, 6, 6, 3), dtype=np.uint8)
     features = {"img": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
     saved(
@@ -73,6 +76,7 @@ def test_images_and_names_of_classes(datasets: Any, tmp_path: Path) -> None:
     assert torch.equal(found.x_train, expected.x_train)
 
 
+@pytest.mark.extras
 def test_numbers(datasets: Any, tmp_path: Path) -> None:
     saved(datasets, tmp_path / "mine", {"x": (TOKENS / 4).tolist(), "y": (Y / 3).tolist()})
     assert same(
@@ -80,6 +84,7 @@ def test_numbers(datasets: Any, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize(
     ("columns", "asked", "fault"),
     [
@@ -99,6 +104,7 @@ def test_faulty_columns_are_refused(
         load_dataset("mine", folder=tmp_path, columns=asked)
 
 
+@pytest.mark.extras
 def test_both_splits_are_needed(datasets: Any, tmp_path: Path) -> None:
     table = datasets.Dataset.from_dict({"x": [1, 2], "y": [0, 1]})
     table.save_to_disk(str(tmp_path / "one"))

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from hasfl import Dataset, Goal, Machine, layered, simulate, untie
 from hasfl.errors import ModelError
 from tests.engines.simulations import unequal_fleet
+from tests.extras import extra
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-transformers = pytest.importorskip("transformers", reason="transformers builds the models of this test")
+pytestmark = [pytest.mark.extras, pytest.mark.filterwarnings("ignore")]
 
 CLASSES, TOKENS, LENGTH, DEVICES = 3, 20, 8, 3
 WIDTHS = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -34,6 +34,7 @@ class Logits(nn.Module):
 
 def built(kind: str, config: str, *, last: bool = False, **options: Any) -> nn.Module:
     """A model in float64, so that the engines differ by little, and without dropout, which is random."""
+    transformers = extra("transformers")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         settings = getattr(transformers, config)(**options)

@@ -22,6 +22,7 @@ from hasfl.runs.exports.values import parameters_of, values_of
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import carry_out
 from tests.cli.conftest import Hasfl
+from tests.extras import extra
 from tests.reporting.runs import no_file_above, record
 from tests.runner.scenarios import rounds, sentence, write
 from tests.runs.conftest import Forking
@@ -321,15 +322,16 @@ def test_without_tensorboardx(hasfl: Hasfl, run: Path, monkeypatch: pytest.Monke
     assert said == "hasfl: writing for TensorBoard needs tensorboardX: pip install 'hasfl[tensorboard]'"
 
 
+@pytest.mark.extras
 def test_the_line_that_loads_records_into_pandas(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The example of docs/exports.md, as it stands there."""
-    pytest.importorskip("pandas", reason="pandas is not installed")
+    extra("pandas")
     page = (Path(__file__).parents[2] / "docs" / "exports.md").read_text()
     (line,) = (each.strip() for each in page.splitlines() if "read_json" in each)
-    assert "runs/scenario-hasfl-seed0" in line
+    assert "runs/demo-hasfl-seed0" in line  # of hasfl train examples/demo.toml, the run of the page
     monkeypatch.chdir(run.parent)
     names: dict[str, Any] = {}
-    exec(f"import pandas\n{line.replace('runs/scenario-hasfl-seed0', 'run')}", names)
+    exec(f"import pandas\n{line.replace('runs/demo-hasfl-seed0', 'run')}", names)
     frame = names["rounds"]
     assert frame["loss"].tolist() == [row["loss"] for row in rounds(run)]
     assert frame["round"].tolist() == list(range(1, 7))

@@ -14,6 +14,7 @@ from hasfl.networks import small_cnn
 from hasfl.reporting.store import RunFolder
 from hasfl.runs.saved_model import saved_weights, trained_module
 from tests.cli.conftest import Hasfl
+from tests.extras import extra
 from tests.runner.scenarios import files, rounds, sentence, write
 
 OWN = """
@@ -106,10 +107,10 @@ def test_a_run_hands_out_the_users_module(
     assert set(program.state_dict()) <= set(module.state_dict())
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize(("name", "data"), [("Net", "digits"), ("Rows", "{}:rows")])
 def test_onnx_computes_the_same(hasfl: Hasfl, tmp_path: Path, own: str, name: str, data: str) -> None:
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime runs the exported file")
-    pytest.importorskip("onnxscript", reason="torch writes ONNX with onnxscript")
+    runtime, _ = extra("onnxruntime"), extra("onnxscript")  # torch writes ONNX with onnxscript
     run = train(hasfl, tmp_path, model__name=f'"{own}:{name}"', data__name=f'"{data.format(own)}"')
     outcome = hasfl("export", run, "--to", "onnx")
     assert (outcome.code, outcome.out, outcome.err) == (0, f"wrote {run / 'model.onnx'}\n", "")
