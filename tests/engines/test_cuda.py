@@ -17,8 +17,8 @@ from tests.engines.test_descent import KNOBS
 from tests.engines.trainings import OPTIMIZERS, carry_out, job, snapshot, timetable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-# float64; forty rounds of sums in other orders, by other algorithms. What is 0 but for rounding, such as the
-# gradient of a shift before a batch norm, Adam enlarges by 0.01 / 1e-8.
+# float64; forty rounds of sums in other orders, by other algorithms. What is 0 but for
+# rounding, Adam enlarges.
 TOLERANCE = {"sgd": 1e-8, "momentum": 1e-8, "adam": 1e-6}
 
 

@@ -26,9 +26,8 @@ from tests.engines.trainings import (
 )
 
 # Sums of some hundred products in another order, in float64, over nine rounds: about 1e3 · 1e-16. Adam
-# divides by the root of what may be a gradient of rounding errors alone, and by 1e-8 at least: each step may
-# be off by 0.01 · 1e-16 / 1e-8, and layers that normalise pass it on enlarged.
-TOLERANCE = {"sgd": 1e-12, "momentum": 1e-12, "adam": 1e-8}
+# divides a gradient of rounding errors alone by its ε: each step may be off by 0.01 · 1e-16 / 1e-3.
+TOLERANCE = {"sgd": 1e-12, "momentum": 1e-12, "adam": 1e-10}
 WITH_EVERY_OPTIMIZER = ("plain", "batch norm 1d", "small-cnn batch", "dropout", "encoder")
 CASES = [(name, "momentum") for name in MODELS] + [
     (name, optimizer) for name in WITH_EVERY_OPTIMIZER for optimizer in ("sgd", "adam")
@@ -37,7 +36,7 @@ CASES = [(name, "momentum") for name in MODELS] + [
 
 @pytest.mark.parametrize(("name", "optimizer"), CASES)
 def test_engines_agree_after_every_round(name: str, optimizer: str) -> None:
-    smallest = 3 if name == "batch norm 1d" else 1  # of one or two numbers it only enlarges rounding errors
+    smallest = 2 if name == "batch norm 1d" else 1  # one value has no variance
     engines = [kind(job(model(name), OPTIMIZERS[optimizer])) for kind in (ReferenceEngine, SimulatedEngine)]
     steps = timetable(len(model(name)), smallest=smallest)
     assert len({step.order.plan.deepest_cut for step in steps if step.begins}) > 1

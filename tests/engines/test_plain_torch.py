@@ -22,6 +22,8 @@ from tests.engines.trainings import ENGINES, LAST, Step, adam, carry_out, job, l
 
 # float64, about ten rounds, the same sums in another order.
 TOLERANCE = 1e-12
+# Adam may enlarge a rounding error of 1e-16 by 0.02 / 1e-3 where a gradient is 0 but for rounding.
+ADAM_TOLERANCE = 1e-10
 STEPPING = [sgd(0.3), momentum(0.1)]
 ROUNDS = 8
 
@@ -89,8 +91,7 @@ def test_one_device_has_nobody_to_federate_with(
     steps = steady([Plan([2 + t % 3], cuts[t]) for t in range(ROUNDS)], interval=interval)
     engine = train(kind, optimizer, steps, name)
     expected = concatenated_sgd(engine.job, [step.order for step in steps])
-    # Adam may enlarge a rounding error of 1e-16 by 0.02 / 1e-8 where a gradient is 0 but for rounding.
-    assert_same(engine, expected, 1e-8 if isinstance(optimizer.optimizer, Adam) else TOLERANCE)
+    assert_same(engine, expected, ADAM_TOLERANCE if isinstance(optimizer.optimizer, Adam) else TOLERANCE)
 
 
 @pytest.mark.parametrize("optimizer", [*STEPPING, adam(0.02)], ids=label)
@@ -100,7 +101,7 @@ def test_with_no_private_layer_it_is_centralised(kind: type[LocalEngine], optimi
     steps = steady([Plan([1 + t % 2, 3, 2, 1 + t % 4], [5] * 4) for t in range(ROUNDS)], interval=3)
     engine = train(kind, optimizer, steps, "small-cnn batch", depth=0)
     expected = weighted_sgd(engine.job, [step.order for step in steps])
-    assert_same(engine, expected, 1e-8 if isinstance(optimizer.optimizer, Adam) else TOLERANCE)
+    assert_same(engine, expected, ADAM_TOLERANCE if isinstance(optimizer.optimizer, Adam) else TOLERANCE)
 
 
 @pytest.mark.parametrize("kind", ENGINES)
@@ -114,7 +115,7 @@ def test_with_every_layer_private_it_is_fed_avg(
     steps = steady(plans, interval=interval)
     engine = train(kind, optimizer, steps, name)
     expected = fed_avg(engine.job, [step.order for step in steps], interval)
-    assert_same(engine, expected, 1e-8 if isinstance(optimizer.optimizer, Adam) else TOLERANCE)
+    assert_same(engine, expected, ADAM_TOLERANCE if isinstance(optimizer.optimizer, Adam) else TOLERANCE)
 
 
 @pytest.mark.parametrize("kind", ENGINES)

@@ -49,8 +49,16 @@ def momentum(rate: float, kept: float = 0.9) -> Updates:
     return at_rate(rate, Momentum(kept))
 
 
+ADAM_EPSILON = 1e-3
+
+
 def adam(rate: float) -> Updates:
-    return at_rate(rate, Adam())
+    """Adam whose ε is far above rounding errors.
+
+    Some gradients are 0 but for rounding, such as that of a bias before a batch norm. Adam divides them by ε.
+    An ε of 1e-8 would enlarge an error of 1e-16 to 1e-8, and it is another error on each processor.
+    """
+    return at_rate(rate, Adam(epsilon=ADAM_EPSILON))
 
 
 OPTIMIZERS: dict[str, Updates] = {"sgd": sgd(0.1), "momentum": momentum(0.05), "adam": adam(0.01)}

@@ -30,7 +30,7 @@ from hasfl.schedule import RateSchedule
 from hasfl.state.optimizers import Momentum, Sgd
 from hasfl.state.updates import Updates
 from tests.engines.models import model as catalogue_model
-from tests.engines.trainings import adam, at_rate, momentum, sgd, take_reading
+from tests.engines.trainings import ADAM_EPSILON, adam, at_rate, momentum, sgd, take_reading
 from tests.engines.trainings import job as any_job
 from tests.readings.test_noise_and_drift import Spy, harmonic, least_squares, order, weights_of_samples
 from tests.readings.test_paper_estimates import LARGEST_Z, SHARES, A, C, z_score
@@ -99,7 +99,7 @@ REACH: dict[str, tuple[Updates, Callable[[np.ndarray, int], np.ndarray]]] = {
     "sgd, far below the limit": (sgd(1e-4), lambda g, t: 1e-4 * g),
     "momentum": (momentum(0.01), lambda g, t: 0.1 * g),
     "nesterov": (at_rate(0.01, Momentum(nesterov=True)), lambda g, t: 0.1 * g),
-    "adam": (adam(0.01), lambda g, t: 0.01 * g / (np.abs(g) + 1e-8)),
+    "adam": (adam(0.01), lambda g, t: 0.01 * g / (np.abs(g) + ADAM_EPSILON)),
     "warming up": (Updates(Sgd(), RateSchedule(0.03, warm_up=4)), lambda g, t: 0.03 * min(t / 4, 1) * g),
     "clipped": (
         at_rate(0.03, Sgd(), clip=0.01),

@@ -52,10 +52,13 @@ def at_random(shape: Sequence[int], seed: int) -> Tensor:
 
 
 def replicas(layer: nn.Module, devices: int) -> LayerState:
-    """Stacked tensors, no two devices' alike; buffers such as a variance stay positive."""
+    """Stacked tensors, no two devices' alike; buffers such as a variance stay positive.
+
+    Weights are small, since a softmax of large numbers has gradients that are differences of equal numbers.
+    """
     state = LayerState.of(layer.double(), lambda weight: {}).replicated(devices)
     for seed, weight in enumerate(state.weights.values()):
-        weight.copy_(at_random(weight.shape, seed)).requires_grad_()
+        weight.copy_(0.5 * at_random(weight.shape, seed)).requires_grad_()
     for buffer in state.buffers.values():
         if buffer.is_floating_point():
             buffer += torch.arange(devices).reshape(-1, *(1,) * (buffer.dim() - 1))
