@@ -14,6 +14,8 @@ import pytest
 
 from hasfl.deployment.hosting.desks import DESKS_FOLDER
 from hasfl.reporting.locked_folder import LOCK
+from tests.deployment.test_flower import descendants
+from tests.deployment.test_supervision import lives
 from tests.runner.scenarios import rounds, write
 
 SECONDS = 180.0  # for everything, on a small machine that others use too
@@ -80,6 +82,28 @@ def test_a_fleet_trains_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert all(row["measured"]["seconds"] > 0 for row in rounds(tmp_path / "runs" / "run"))
     for folder in (tmp_path / "fleet", tmp_path / "fleet" / "keys" / "fed"):
         assert folder.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.fleet
+@pytest.mark.parametrize(
+    ("trained", "last_words"),
+    [(0, "hasfl: ended"), (6, "the same command with --resume continues the run")],
+    ids=["while it starts", "while it trains"],
+)
+def test_sigterm_ends_all_processes(tmp_path: Path, trained: int, last_words: str) -> None:
+    write(tmp_path, CHANGES | {"stop.rounds": "1000000"})
+    with serve(tmp_path) as command:
+        try:
+            until(lambda: len(rounds(tmp_path / "runs" / "run")) >= trained, f"round {trained}")
+            until(lambda: len(descendants(command.pid)) >= 5, "the start of some processes")
+            started = descendants(command.pid)
+            command.terminate()
+            err = command.communicate(timeout=SECONDS)[1]
+        finally:
+            command.kill()
+    assert command.returncode == 143, err
+    assert err.splitlines()[-1].endswith(last_words)
+    until(lambda: not any(lives(process) for process in started), "the end of all processes")
 
 
 @pytest.mark.fleet

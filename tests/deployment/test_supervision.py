@@ -121,11 +121,14 @@ with Supervisor([Program(name="it", command=("sleep", "1000"), log=folder / "it.
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_programs_end_with_their_supervisor(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stderr=subprocess.DEVNULL) as parent:
-        until(lambda: (tmp_path / "started").exists() and (tmp_path / "started").read_text())
-        process = int((tmp_path / "started").read_text())
-        assert lives(process)
-        parent.send_signal(number)
-        parent.wait(10)
+        try:
+            until(lambda: (tmp_path / "started").exists() and (tmp_path / "started").read_text())
+            process = int((tmp_path / "started").read_text())
+            assert lives(process)
+            parent.send_signal(number)
+            parent.wait(10)
+        finally:
+            parent.kill()
     until(lambda: not lives(process), seconds=5.0)
 
 

@@ -3,8 +3,12 @@
 import io
 import os
 import re
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -23,7 +27,7 @@ from hasfl.cli.records.report import report
 from hasfl.cli.records.runs import runs, show
 from hasfl.cli.reproduce import reproduce
 from hasfl.cli.training import AsJson, compare, data, train
-from hasfl.errors import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, HasflError, InputError
+from hasfl.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_WRONG_USAGE, HasflError, InputError
 
 typer.core.HAS_RICH = False  # else typer 0.20 shows "\\[default: …]", although help is plain text
 
@@ -42,6 +46,31 @@ EXTRAS = dict.fromkeys(
 ) | dict.fromkeys(("flwr", "grpc", "cryptography", "httpx"), "hasfl[deploy]")
 
 
+@contextmanager
+def sigterm_like_control_c() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, with an exit code of its own.
+
+    A job in the background hears no Ctrl-C.
+    """
+    heard = False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        heard = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except SystemExit as stop:
+        if heard and stop.code == EXIT_INTERRUPTED:
+            sys.exit(EXIT_TERMINATED)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@sigterm_like_control_c()
 def main() -> NoReturn:
     """Run the command line; an error becomes one sentence on standard error."""
     if isinstance(sys.stdout, io.TextIOWrapper):

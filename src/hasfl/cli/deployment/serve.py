@@ -1,18 +1,16 @@
 """The commands `serve fed`, `serve edge` and `serve device`: one for each host of a deployment."""
 
-import signal
 import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from hasfl.deployment.hosting.addresses import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDRESS
-from hasfl.errors import InputError, Interrupted, Terminated, naming
+from hasfl.errors import InputError, Interrupted, naming
 from hasfl.units import Dimension, parse_quantity
 
 MOST_THREADS = 1024
@@ -191,18 +189,11 @@ def _serve_node(settings: Any, superlink: str, sentence: str) -> None:
 
 @contextmanager
 def until_told_to_end() -> Iterator[None]:
-    """End in order at Ctrl-C and at SIGTERM, so that the nodes say goodbye."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise Terminated("ended")
-
-    before = signal.signal(signal.SIGTERM, end)
+    """Say that Ctrl-C or SIGTERM ended the command."""
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted("ended") from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class Options:
