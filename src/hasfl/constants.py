@@ -110,16 +110,17 @@ class BoundConstants:
 class MeasuredConstants:
     """Constants measured in training. They give the number of rounds R that a plan needs:
 
-    R = rounds · (1 + skew_J + noise · mean_i n(b_i) · (1 + drift_J)),   n(b) = 1/b for b > 1
+    R = rounds · (1 + skew_J + x + curvature · x²),    x = noise · mean_i n(b_i) · (1 + drift_J)
 
     J is the deepest cut. drift_J is the sum of `drift_of` over layers 1 to J, and skew_J that of `skew_of`.
-    n(1) is `single_noise` where one of the layers 1 to J has batch norm, else 1.
+    n(b) is 1/b for b > 1. n(1) is `single_noise` where one of the layers 1 to J has batch norm, else 1.
     """
 
     rounds: float  # R∞, the rounds that infinitely large batches would need
     noise: float  # the batch size at which noise doubles the rounds, without drift and skew
     drift_of: FloatL  # the share by which a private layer j raises the cost of noise
     skew_of: FloatL | None = None  # rounds that a private layer j costs where data differ, over R∞; None: 0
+    curvature: float = 0.0  # c; at a learning rate that is too high for small batches, R grows faster than x
     noise_error: float = 0.0  # standard error of ln noise
     drift_error: float = 0.0  # standard error of ln drift
     skew_error: float = 0.0  # standard error of the skew of a model that devices hold whole
@@ -132,6 +133,7 @@ class MeasuredConstants:
         "noise": "noise",
         "drift_of": "drift",
         "skew_of": "skew",
+        "curvature": "curvature",
     }
 
     def __post_init__(self) -> None:
@@ -141,7 +143,7 @@ class MeasuredConstants:
         skew = quantities("constants.skew_of", skew_of)
         same_length({"constants.drift_of": self.drift_of, "constants.skew_of": skew}, per="layer")
         object.__setattr__(self, "skew_of", skew)
-        for field in ("noise", "noise_error", "drift_error", "skew_error"):
+        for field in ("noise", "curvature", "noise_error", "drift_error", "skew_error"):
             object.__setattr__(self, field, quantity(f"constants.{field}", getattr(self, field)))
         object.__setattr__(self, "single_noise", _checked_single_noise(self.single_noise))
 

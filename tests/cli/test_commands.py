@@ -110,6 +110,7 @@ def test_completion_of_names(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.M
     assert completed(hasfl, monkeypatch, "hasfl train x.toml --strategy rbs+") == [
         "rbs+hams",
         "rbs+rms",
+        "rbs+rms-alike",
         "rbs+rhams",
     ]
     assert completed(hasfl, monkeypatch, "hasfl submit x.toml --strategy hasfl-") == ["hasfl-bcd"]

@@ -65,8 +65,8 @@ def random_problem(
 
 
 def measured(problem: Problem, seed: int) -> Problem:
-    """The same problem with rounds as if measured; sometimes without noise, drift or skew."""
-    rng = np.random.default_rng(seed)
+    """The same problem with rounds as if measured; sometimes without noise, drift, skew or curvature."""
+    rng, of_curvature = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     layers = len(problem.profile)
     constants = MeasuredConstants(
         rounds=float(10 ** rng.uniform(-3, 5)),
@@ -74,6 +74,9 @@ def measured(problem: Problem, seed: int) -> Problem:
         drift_of=10 ** rng.uniform(-3, 1, layers) * (rng.random(layers) < 0.7),
         skew_of=10 ** rng.uniform(-3, 0.5, layers) * (rng.random(layers) < 0.5),
     )
+    if of_curvature.random() < 0.6:
+        steepest = 1 / (1 + constants.skew_upto[-1])
+        constants = replace(constants, curvature=steepest * float(10 ** of_curvature.uniform(-3, 0)))
     return replace(problem, constants=constants, target=None)
 
 

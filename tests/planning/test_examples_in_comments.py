@@ -17,7 +17,7 @@ from hasfl.theory.rounds import BatchNoise, Lines
 
 SECONDS = np.array([[1.0, 2.0], [2.0, 3.0], [3.0, 6.0]])  # devices A, B, C at cuts 1 and 2
 BOX = np.array([[4.0, 4.0, 2.0, 2.0]]), np.array([[6.0, 6.0, 3.0, 3.0]])
-LINES = Lines(np.ones(1), np.full(1, 8.0), np.full(1, 25.0), np.full(1, 25.0))
+LINES = Lines(np.ones(1), np.full(1, 8.0), np.full(1, 25.0), np.full(1, 25.0), np.zeros(1))
 CORNER = 4 + 4 + (2 + 2) / 10
 
 
@@ -122,7 +122,15 @@ def test_the_batch_grid() -> None:
 
 
 def test_the_line_of_the_measured_law() -> None:
-    law = MeasuredRounds(1.0, np.ones(1), np.ones(1), 1.0, BatchNoise(np.ones(1)))
+    law = MeasuredRounds(
+        endless=1.0,
+        fixed_upto=np.ones(1),
+        per_noise_upto=np.ones(1),
+        per_square_upto=np.zeros(1),
+        sampling=1.0,
+        sampling_square=0.0,
+        noise=BatchNoise(np.ones(1)),
+    )
     seconds, noise = np.full(1, 4.0), np.full(1, 8.0)  # A = 4, B = 1 + 8
     assert law.slope(seconds, noise, 1)[0] == 1.5
     for low, high, expected in ((1.0, 2.0, 34 / 3), (1.5, 1.5, 12.0)):

@@ -59,7 +59,8 @@ def naive_objective(problem: Problem, plan: Plan) -> float:
             sum(each[j] for j in range(deepest)) * apart
             for each in (constants.drift_of, np.asarray(constants.skew_of))
         )
-        rounds = constants.rounds * (1 + skew + constants.noise * noise / len(plan) * (1 + drift))
+        x = constants.noise * noise / len(plan) * (1 + drift)
+        rounds = constants.rounds * (1 + skew + x + constants.curvature * x**2)
     else:
         steep = constants.smoothness * problem.learning_rate
         drift = (

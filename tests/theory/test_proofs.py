@@ -60,21 +60,29 @@ def upto(most: float) -> st.SearchStrategy[Floats]:
 
 
 @st.composite
-def points(draw: st.DrawFn, most: int = 6) -> Points:
+def points(draw: st.DrawFn, most: int = 6, *, curved: bool = True) -> Points:
     size = draw(st.integers(1, most))
     shares = draw(st.lists(st.floats(0.01, 0.95), min_size=size, max_size=size))
     noise, deepest_cut = np.array(shares) * draw(magnitudes(0.1, 100)), draw(st.integers(1, LAYERS))
     seconds = draw(st.lists(magnitudes(1e-2, 1e2), min_size=size, max_size=size))
     if draw(st.booleans()):
         sampling = draw(magnitudes(1e-2, 1e2))
+        per_noise = sampling * (1 + draw(upto(3)))
+        curvature = draw(magnitudes(1e-3, 10)) if curved else 0.0
         law: RoundsLaw = MeasuredRounds(
-            draw(magnitudes(1e-3, 1e5)), 1 + draw(upto(3)), sampling * (1 + draw(upto(3))), sampling, NOISE
+            endless=draw(magnitudes(1e-3, 1e5)),
+            fixed_upto=1 + draw(upto(3)),
+            per_noise_upto=per_noise,
+            per_square_upto=curvature * per_noise**2,
+            sampling=sampling,
+            sampling_square=curvature * sampling**2,
+            noise=NOISE,
         )
     else:
-        per_noise, drift = draw(magnitudes(1e-3, 1e3)), draw(upto(3))
+        of_bound, drift = draw(magnitudes(1e-3, 1e3)), draw(upto(3))
         bound = Theorem1(
             scale=draw(magnitudes(1e-3, 1e5)),
-            per_noise=per_noise,
+            per_noise=of_bound,
             drift_upto=drift,
             steepness=0.5,
             learning_rate=0.1,
@@ -82,14 +90,14 @@ def points(draw: st.DrawFn, most: int = 6) -> Points:
         )
         # The target lies above the floor, so Θ is finite; it may lie far above it.
         most_noise = float(noise.max()) / max(shares)
-        law = Corollary1(bound, float(drift[deepest_cut - 1]) + per_noise * most_noise)
+        law = Corollary1(bound, float(drift[deepest_cut - 1]) + of_bound * most_noise)
     return Points(law, deepest_cut, np.array(seconds), noise)
 
 
 FACTORS = magnitudes(0.01, 100)  # of the value that is to be proved, over Θ
 
 
-@given(points(most=1), FACTORS, magnitudes(1, 10), st.booleans())
+@given(points(most=1, curved=False), FACTORS, magnitudes(1, 10), st.booleans())
 def test_of_one_plan_exactly_its_objective_is_proved(
     plan: Points, factor: float, width: float, at_low_end: bool
 ) -> None:
@@ -98,6 +106,13 @@ def test_of_one_plan_exactly_its_objective_is_proved(
     value = objective * factor
     low, high = (slope, slope * width) if at_low_end else (slope / width, slope)
     assert plan.proved(value, low, high) == pytest.approx(min(value, objective), rel=ROUNDOFF)
+
+
+@given(points(most=1))
+def test_the_line_of_one_slope_is_exact_for_a_plan_with_the_value(plan: Points) -> None:
+    """With curvature too, because the tangent touches where this plan is."""
+    objective, slope = float(plan.values[0]), float(plan.slopes[0])
+    assert plan.proved(objective, slope, slope) == pytest.approx(objective, rel=ROUNDOFF)
 
 
 @given(points(), FACTORS, magnitudes(1, 10), magnitudes(1, 10), magnitudes(0.1, 1), st.floats(0, 10))

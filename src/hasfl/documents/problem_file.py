@@ -59,6 +59,7 @@ class ConstantsSection(Document):
     noise: float | None = None
     drift_of: list[float] | None = None
     skew_of: list[float] | None = None
+    curvature: float = 0.0
     noise_error: float = 0.0
     drift_error: float = 0.0
     skew_error: float = 0.0

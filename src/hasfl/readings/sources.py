@@ -199,8 +199,10 @@ def _between(old: BoundConstants, new: BoundConstants) -> BoundConstants:
 
 
 def _plain(constants: Constants) -> dict[str, Any]:
-    """Constants as plain numbers and lists."""
+    """Constants as plain numbers and lists. Without curvature there is no entry for it, as in older runs."""
     values = {field.name: getattr(constants, field.name) for field in fields(constants)}
+    if not values.get("curvature"):
+        values.pop("curvature", None)
     return {
         name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()
     }

@@ -163,6 +163,7 @@ class Corollary1(RoundsLaw):
             per_noise=np.full_like(low, value * self.bound.per_noise),
             needed=needed,
             whole=np.full_like(low, value * self.target),
+            slack=np.zeros_like(low),
         )
 
     def proved(self, value: float, lines: Lines, *, reached: Floats, least: Floats) -> Floats:

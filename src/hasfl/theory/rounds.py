@@ -112,6 +112,7 @@ class Lines:
     per_noise: Floats  # (K,)
     needed: Floats  # (K,)
     whole: Floats  # (K,) the magnitude of the terms whose difference is `needed`: the unit of rounding errors
+    slack: Floats  # (K,) by how much the left side may exceed what the law itself gives
 
     def of(self, k: int) -> "Lines":
         """The test number k alone, as arrays of length 1."""
@@ -160,6 +161,10 @@ class RoundsLaw(ABC):
 
         `least` is a lower bound on per_second · (seconds of a round) alone.
         """
+
+    def closes(self, deepest_cut: int) -> bool:
+        """Whether narrow ranges of slopes close every box without a better plan, whatever the gap."""
+        return True
 
     @abstractmethod
     def target_margin(self, plan: Plan) -> float | None:

@@ -82,6 +82,7 @@ class Search:
     boxes: int = 0  # bounded so far
     polished: Ints | None = None  # the cuts whose batch sizes are the best ones for these cuts
     polished_at: int = 0  # `boxes` at the last polish
+    left_open: float = np.inf  # the least lower bound of boxes that cannot be divided any more
     law: RoundsLaw = field(init=False)
     relaxations: dict[int, Relaxation] = field(default_factory=dict)  # by deepest cut
     queues: dict[int, list[tuple[float, int, Box]]] = field(default_factory=dict)  # by deepest cut
@@ -125,7 +126,7 @@ class Search:
 
     def _result(self) -> Found:
         """The best plan, and the least of the lower bounds of all boxes that are still open."""
-        bounds = [queue[0][0] for queue in self.queues.values()]
+        bounds = [self.left_open, *(queue[0][0] for queue in self.queues.values())]
         status = "limit" if any(bound < self.cutoff * (1 - ROUNDOFF) for bound in bounds) else "optimal"
         assert self.best_plan is not None, "`consider` must be given a plan before `run`"
         plan = Plan(self.best_plan[0].astype(np.int64), self.best_plan[1])
@@ -244,7 +245,10 @@ class Search:
             if np.isinf(choice.unpaid):
                 return  # every plan of the box exceeds the M that its upper corner allows: no plan is left
         if given_away <= test.point:
-            return  # the box holds a single plan, which has been considered
+            # The box holds a single plan, which has been considered, unless the law does not close boxes.
+            if not self.law.closes(test.relaxation.deepest_cut):
+                self.left_open = min(self.left_open, proved)
+            return
         if by_others.max() > GRID_SHARE * width:
             self._halve(test, box, int(by_others.argmax()), choice, proved)
         else:

@@ -3,26 +3,30 @@
 Algorithm 2 needs rounds of Corollary 1's form: a number over ε minus a term of the batch sizes minus a term
 of the deepest cut J. The measured law (`theory/measured_rounds.py`) has another form:
 
-    R = R∞ (1 + x),     x = skew_J + u (1 + drift_J) S,     S = Σ_i n(b_i),     u = noise/N           (law)
+    R = R∞ (1 + x),     x = skew_J + w_J S + q_J S²,     w_J = u (1 + drift_J),     u = noise/N        (law)
+
+S = Σ_i n(b_i), and q_J is 0 without curvature. v is q_J without drift.
 
 So Algorithm 2 gets another problem, whose Corollary 1 *touches* the law at a reference plan: there both have
 the same value, and the same derivatives by S, skew_J and drift_J. The index 0 means the reference plan.
 
-1. The product drift_J S is replaced by its terms of first order, drift_0 S + drift_J S₀ − drift_0 S₀:
+1. The products of S and J are replaced by their terms of first order in S, w_J and q_J:
 
-       y = u (1 + drift_0) S + (skew_J + u S₀ drift_J) − u S₀ drift_0
-       x − y = u (drift_J − drift_0) (S − S₀)
+       w_J S → w_0 S + w_J S₀ − w_0 S₀,        q_J S² → 2 q_0 S₀ S + q_J S₀² − 2 q_0 S₀²
+
+   Their sum with skew_J is y. Without curvature x − y = (w_J − w_0) (S − S₀).
 
 2. 1 + y is replaced by (1 + x₀)² / (1 + 2 x₀ − y), which has the same value and derivative at y = x₀.
 3. Corollary 1 says R = (2ϑ/γ) / (ε − drift term − w S). So
 
-       2ϑ/γ = R∞ (1 + x₀)²,        w = u (1 + drift_0),        drift term = skew_J + u S₀ drift_J,
-       ε = 1 + 2 x₀ + u S₀ drift_0                                                             (touching)
+       2ϑ/γ = R∞ (1 + x₀)²,     w = w_0 + 2 q_0 S₀,     drift term = skew_J + (w_J − u) S₀ + (q_J − v) S₀²,
+       ε = 1 + 2 x₀ + (w_0 − u) S₀ + (2 q_0 − v) S₀²                                           (touching)
 
-(1 + y)(1 + 2 x₀ − y) = (1 + x₀)² − (y − x₀)², so the quotient of step 2 is never below 1 + y. By step 1,
-y = x if S = S₀ or drift_J = drift_0. So with the S or the drift of the reference plan, Corollary 1 gives no
-fewer rounds than the law, and a plan that is better by Corollary 1 is better by the law. A plan that differs
-in both may have x > y. So every plan that Algorithm 2 finds is evaluated with the law.
+(1 + y)(1 + 2 x₀ − y) = (1 + x₀)² − (y − x₀)², so the quotient of step 2 is never below 1 + y. Without
+curvature, y = x by step 1 if S = S₀ or w_J = w_0. So with the S or the drift of the reference plan, Corollary
+1 gives no fewer rounds than the law, and a plan that is better by Corollary 1 is better by the law. A plan
+that differs in both may have x > y, and so may any plan with curvature. So every plan that Algorithm 2 finds
+is evaluated with the law.
 
 Example: R∞ = 100, noise = 4, one device with b = 4, and no drift or skew give S₀ = 1/4, x₀ = 1 and R = 200.
 Corollary 1 has 2ϑ/γ = 400, w = 4 and ε = 3. For b = 4 it gives 400 / (3 − 1) = 200 rounds, as the law does.
@@ -95,9 +99,11 @@ def corollary_1_at(problem: Problem, plan: Plan) -> Problem:
     law, j0 = MeasuredRounds.of(problem), plan.deepest_cut - 1
     layers, devices = len(problem.profile), len(problem.fleet)
     noise = float(law.noise.total(plan.batch_sizes, plan.deepest_cut))  # S₀
-    per_noise = float(law.per_noise_upto[j0])  # w
-    factor = float(law.fixed_upto[j0]) + per_noise * noise  # 1 + x₀
-    by_drift = (law.per_noise_upto - law.sampling) * noise  # u S₀ drift_J
+    square = float(law.per_square_upto[j0])  # q_0
+    per_noise = float(law.per_noise_upto[j0]) + 2 * square * noise  # w
+    factor = float(law.fixed_upto[j0]) + float(law.per_noise_upto[j0]) * noise + square * noise**2  # 1 + x₀
+    by_drift = (law.per_noise_upto - law.sampling) * noise
+    by_drift = by_drift + (law.per_square_upto - law.sampling_square) * noise**2
     drift_term = law.fixed_upto - 1 + by_drift
     constants = BoundConstants(
         smoothness=1 / problem.learning_rate,
@@ -106,4 +112,6 @@ def corollary_1_at(problem: Problem, plan: Plan) -> Problem:
         moment_of=np.diff(drift_term, prepend=0.0) / (2 * problem.interval) ** 2,
         single_noise=problem.constants.single_noise,
     )
-    return replace(problem, constants=constants, target=2 * factor - 1 + float(by_drift[j0]))
+    return replace(
+        problem, constants=constants, target=2 * factor - 1 + float(by_drift[j0]) + square * noise**2
+    )
