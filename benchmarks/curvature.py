@@ -2,8 +2,8 @@
 
     python -m benchmarks.curvature
 
-At the best plan of the law with curvature, the law without it has the same value and the same derivative by the
-noise. So both searches end at about the same plan. Seconds are of the processor.
+At the best plan of the law with curvature, the law without it has the same value and the same derivative by
+the noise. So both searches end at about the same plan. Seconds are of the processor.
 """
 
 import time
