@@ -163,9 +163,9 @@ def grid(name: str, seed: int, data: str) -> Iterator[Task]:
 
 
 def main_contest(name: str, seed: int, data: str) -> Iterator[Task]:
-    """HASFL, and HASFL with the paper's planner, on both fleets."""
+    """HASFL, HASFL with the paper's planner, and one cut with batches in proportion to speed; both fleets."""
     task = Task(setting=name, seed=seed, strategy="hasfl", rounds=SETTINGS[name].most_rounds, data=data)
-    for strategy in ("hasfl", "hasfl-bcd"):
+    for strategy in ("hasfl", "hasfl-bcd", "proportional"):
         for fleet in FLEETS:
             yield replace(task, strategy=strategy, fleet=fleet)
 

@@ -223,8 +223,8 @@ def test_tasks_are_picked_by_whole_words() -> None:
     tasks = list(contestants(SETTING, 0, "digits"))
     assert picked(tasks, []) == tasks
     main = list(main_contest(SETTING, 0, "digits"))
-    assert {task.strategy for task in main} == {"hasfl", "hasfl-bcd"}
-    assert picked(tasks, ["hasfl mean measured over-time", "hasfl-bcd"]) == main
+    assert {task.strategy for task in main} == {"hasfl", "hasfl-bcd", "proportional"}
+    assert picked(tasks, ["hasfl mean measured over-time", "hasfl-bcd", "proportional"]) == main
     plans = picked(grid(SETTING, 0, "digits"), ["b=1", "b=16 cut=2"])
     assert {task.strategy for task in plans} == {
         "fixed:b=16,cut=2",

@@ -107,7 +107,8 @@ def test_what_the_server_does_alone_needs_no_memory_of_devices() -> None:
 
 def test_the_table_says_what_each_name_is() -> None:
     assert list(STRATEGIES) == [
-        "hasfl", "hasfl-bcd", "rbs+hams", "habs+rms", "rbs+rms", "habs+rms-alike", "rbs+rms-alike",
+        "hasfl", "hasfl-bcd", "proportional", "rbs+hams", "habs+rms", "rbs+rms", "habs+rms-alike",
+        "rbs+rms-alike",
         "rbs+rhams", "fl", "sl", "sfl", "cl",
     ]  # fmt: skip
     paradigms = {name: strategy(name).paradigm for name in STRATEGIES}
@@ -115,7 +116,7 @@ def test_the_table_says_what_each_name_is() -> None:
     assert set(paradigms.values()) == {SPLIT}
     reading = {name for name in (*STRATEGIES, *MIXTURES) if strategy(name).uses_constants}
     assert reading == {
-        "hasfl", "hasfl-bcd", "rbs+hams", "habs+rms", "habs+rms-alike", "habs+rhams",
+        "hasfl", "hasfl-bcd", "proportional", "rbs+hams", "habs+rms", "habs+rms-alike", "habs+rhams",
         "habs+cut=1", "b=4+hams",
     }  # fmt: skip
 

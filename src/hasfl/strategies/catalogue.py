@@ -22,6 +22,7 @@ from hasfl.strategies.cut_rules import (
     resource_aware_cuts,
     whole_model,
 )
+from hasfl.strategies.proportional import proportional, proportional_batches
 from hasfl.strategies.situation import Rule, Situation
 from hasfl.strategies.strategy import OwnStrategy, Pair, Strategy
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL
@@ -52,6 +53,7 @@ STRATEGIES: dict[str, Pair] = {
     for row in (
         Pair(name="hasfl", batch_rule=habs, cut_rule=hams, together=_hasfl),
         Pair(name="hasfl-bcd", batch_rule=habs, cut_rule=hams, together=_algorithm_2, of_the_paper=True),
+        Pair(name="proportional", batch_rule=proportional_batches, cut_rule=hams, together=proportional),
         Pair(name="rbs+hams", batch_rule=random_batches, cut_rule=hams),
         Pair(name="habs+rms", batch_rule=habs, cut_rule=random_cuts),
         Pair(name="rbs+rms", batch_rule=random_batches, cut_rule=random_cuts),

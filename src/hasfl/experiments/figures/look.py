@@ -58,6 +58,7 @@ KNOWN = {
     "rbs+rms": Look(name="RBS+RMS", colour=PURPLE, dashes=(0, (1.5, 1)), marker="D"),
     "rbs+rhams": Look(name="RBS+RHAMS", colour=ORANGE, dashes=(0, (3, 1, 1, 1, 1, 1)), marker="v"),
     "hasfl-bcd": Look(name="hasfl-bcd (paper)", colour=SKY, dashes=(0, (4, 1)), marker="P", width=THIN),
+    "proportional": Look(name="proportional", colour=VERMILLION, dashes=(0, (2, 1)), marker="d", width=THIN),
     "habs+rms-alike": Look(name="HABS+RMS-alike", colour=GREEN, dashes=(0, (1, 1)), marker="h", width=THIN),
     "rbs+rms-alike": Look(name="RBS+RMS-alike", colour=PURPLE, dashes=(0, (3, 1)), marker="p", width=THIN),
     "fl": Look(name="FL", colour="#333333", marker="X", width=THIN),
