@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.devices_and_intervals import STUDIES
 from benchmarks.hindsight.laws import constants_of
 from benchmarks.hindsight.runs import COLUMN, Run, fleet_of, profile_of, read_results, round_seconds
-from benchmarks.hindsight.settings import RESULTS, SETTINGS
+from benchmarks.hindsight.settings import FITTED, RESULTS, SETTINGS
 from hasfl.constants import MeasuredConstants
 from hasfl.forecast import GoalForecast
 from hasfl.forecasting.curve import ALONE, WANDER
@@ -146,7 +146,7 @@ def _record(curve: Curve, t: int) -> RoundRecord:
 
 def hindsight_curves() -> Iterator[Curve]:
     """The fixed plans of every setting, and the runs of `hasfl` with measured constants."""
-    for name in SETTINGS:
+    for name in FITTED:
         results = read_results(RESULTS, name)
         runs = [run for by_seed in results.fixed.values() for run in by_seed.values()]
         for kind in COLUMN:

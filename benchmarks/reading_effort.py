@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.hindsight.runs import Run, fleet_of, profile_of, read_results
-from benchmarks.hindsight.settings import RESULTS, SETTINGS
+from benchmarks.hindsight.settings import FITTED, RESULTS
 from hasfl.effort import Effort, Pass
 from hasfl.plan import Order
 from hasfl.readings.reader import Asked
@@ -81,7 +81,7 @@ def effort_of_that_time(asked: Asked) -> Effort:
 
 def runs() -> Iterator[Run]:
     """The runs of `hasfl` on the large networks whose readings are on the clock."""
-    for name in SETTINGS:
+    for name in FITTED:
         if name.startswith(LARGE):
             made = read_results(RESULTS, name).runs(strategy="hasfl", serve="mean", way="over time")
             yield from (run for run in made if run.constants != "paper" and run.readings)

@@ -28,8 +28,9 @@ from hasfl.theory.latency import aggregation_latency, mean_round_latency, split_
 
 Floats = NDArray[np.float64]
 KINDS = ("mean", "last")  # of served models
-# The columns of an evaluation: round, clock, accuracy of the last model, accuracy of the running mean. The
-# last is NaN in runs that serve the last model, unless an older version of hasfl trained them.
+# The columns of an evaluation: round, clock, accuracy of the last model, accuracy of the running mean, mean
+# training loss since the evaluation before. The fourth is NaN in runs that serve the last model, unless an
+# older version of hasfl trained them; the fifth is missing in older runs.
 COLUMN = {"last": 2, "mean": 3}
 
 
@@ -209,8 +210,13 @@ def fleet_of(setting: str, name: str, seed: int) -> Fleet:
 @cache
 def profile_of(setting: str) -> Profile:
     """The costs of the network that a setting trains."""
-    layers = shipped_layers(SETTINGS[setting].network, classes=None, norm=None)
-    assert layers is not None
+    name, classes = SETTINGS[setting].network, SETTINGS[setting].classes
+    layers = shipped_layers(name, classes=classes, norm=None)
+    if layers is None:  # no table is shipped for so many classes
+        from hasfl.networks import network
+        from hasfl.profiling.costs import count_layers
+
+        layers = count_layers(network(name, classes=classes or 0))
     return Profile.of(layers)
 
 

@@ -27,6 +27,8 @@ class Setting:
     network: str
     partition: Literal["iid", "shards"]
     learning_rate: float
+    classes: int | None = None  # of the data; None: as many as the network has by default
+    kept_apart: bool = False  # whether no guess and no constant of `hasfl` was made with its trainings
     cuts: tuple[int, ...]  # of fixed plans
     targets: tuple[float, float]  # the lower and the higher test accuracy
     rounds: int  # at most
@@ -116,7 +118,22 @@ SETTINGS = {
         targets=(0.15, 0.20),
         rivals=tuple((b, cut) for cut in (1, 2, 4) for b in (4, 8)),
     ),
+    "vgg100-shards": replace(
+        VGG,
+        data="cifar100",
+        classes=100,
+        kept_apart=True,
+        partition="shards",
+        cuts=(1, 2, 4),
+        batches=(2, 4, 8, 16),
+        targets=(0.18, 0.22),
+        rounds=2500,
+        rounds_of_tiny=6000,
+        rivals=((4, 2), (8, 2), (4, 4), (8, 4), (16, 4)),
+        patience=0.0,
+    ),
 }
+FITTED = tuple(name for name, setting in SETTINGS.items() if not setting.kept_apart)
 # The narrow fleet is the paper's Table I. The number of devices is the setting's.
 FLEETS = {
     "narrow": FleetRanges(),

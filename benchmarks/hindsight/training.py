@@ -8,6 +8,7 @@ import queue
 import time
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.queues import Queue
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.hindsight.settings import FLEETS, SETTINGS, Task
@@ -25,14 +26,16 @@ READING = "reading_"  # the names of the phases of a reading begin with this
 class Notes:
     """What is noted of a training, round by round."""
 
-    evaluations: list[list[Any]] = field(default_factory=list)  # round, clock, last, mean
+    evaluations: list[list[Any]] = field(default_factory=list)  # round, clock, last, mean, training loss
+    losses: list[float] = field(default_factory=list)  # of the rounds since the last evaluation
     plans: list[list[Any]] = field(default_factory=list)  # first round, batch sizes, cuts
     readings: list[dict[str, Any]] = field(default_factory=list)
     reading_seconds: float = 0.0  # virtual; the clock has them too
     samples: int = 0  # of training and of readings
 
     def take(self, record: "RoundRecord") -> None:
-        """Note the plan, the reading and the samples of a round."""
+        """Note the plan, the reading, the samples and the loss of a round."""
+        self.losses.append(record.loss)
         plan = [record.plan.batch_sizes.tolist(), record.plan.cuts.tolist()]
         if not self.plans or self.plans[-1][1:] != plan:
             self.plans.append([record.round, *plan])
@@ -51,14 +54,16 @@ def train(task: Task) -> Outcome:
         if record.accuracy is None:
             continue
         last, mean = last_and_mean(simulation.engine, record, task.serve)
-        notes.evaluations.append([record.round, record.clock, last, mean])
+        notes.evaluations.append([record.round, record.clock, last, mean, fmean(notes.losses)])
+        notes.losses.clear()
         if target_reached(task, record.clock, last, mean):
             break
         if task.most_seconds is not None and record.clock > task.most_seconds:
             gave_up = True
             break
     # The key "way" holds the task's field `plans`, because the key "plans" holds the plans themselves.
-    outcome = asdict(task) | {"way": task.plans} | asdict(notes)
+    noted = {name: value for name, value in asdict(notes).items() if name != "losses"}
+    outcome = asdict(task) | {"way": task.plans} | noted
     return outcome | {"gave_up": gave_up, "wall_seconds": time.perf_counter() - began}
 
 
@@ -86,7 +91,9 @@ def simulation_of(task: Task) -> "Simulation":
     data = load_dataset(task.data)
     torch.manual_seed(task.seed)
     return simulate(
-        network(setting.network),
+        network(setting.network)
+        if setting.classes is None
+        else network(setting.network, classes=setting.classes),
         data,
         draw_fleet(replace(FLEETS[task.fleet], devices=setting.devices), seeds),
         shares=partition(data.y_train.numpy(), setting.devices, seeds, kind=setting.partition),
@@ -131,7 +138,7 @@ def work(tasks: "Queue[Task]", outcomes: "Queue[Outcome]") -> None:
 def told(outcome: Outcome) -> str:
     """What came of a training, in one line."""
     names = ("setting", "strategy", "fleet", "serve", "way", "seed")
-    _, clock, last, mean = outcome["evaluations"][-1]
+    _, clock, last, mean, _ = outcome["evaluations"][-1]
     return (
         f"{' '.join(str(outcome[name]) for name in names)} {outcome['constants'] or ''}: "
         f"{clock:.4g} virtual s, last {last:.3f}, mean {'not kept' if mean is None else f'{mean:.3f}'}, "

@@ -22,7 +22,7 @@ from benchmarks.hindsight.report.tables import (
 )
 from benchmarks.hindsight.report.verdicts import asked_and_reached, rankings, summary
 from benchmarks.hindsight.runs import Results, missing, read_results, undecided
-from benchmarks.hindsight.settings import RESULTS, SETTINGS
+from benchmarks.hindsight.settings import FITTED, RESULTS, SETTINGS
 
 HEAD = """Made by `python -m benchmarks.hindsight.report` from trainings of `python -m benchmarks.hindsight`.
 
@@ -87,7 +87,7 @@ def main() -> None:
     path = options.out / "hindsight.md" if options.out else benchmarks / f"hindsight_{today}.md"
     pictures = options.out or benchmarks.parent / "docs"
     pictures.mkdir(parents=True, exist_ok=True)
-    results_of_all = [read_results(options.results, setting) for setting in SETTINGS]
+    results_of_all = [read_results(options.results, setting) for setting in FITTED]
     path.write_text(report(results_of_all, f"# Plans in hindsight, {today}"))
     print(path)
     for picture in draw_all(results_of_all, pictures):
