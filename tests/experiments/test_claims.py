@@ -144,7 +144,7 @@ def all_experiments() -> dict[str, Experiment]:
             paper=(),
         ),
         experiment("gamma", panel("gamma-iid", PAPER)),
-        experiment("rms", panel("rms-iid", ("hasfl", "habs+rms-alike", "rbs+rms-alike")), paper=()),
+        experiment("rms", panel("rms-iid", ("hasfl", "rbs+rms-alike")), paper=()),
     ]
     return {each.name: each for each in made}
 

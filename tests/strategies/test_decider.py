@@ -177,6 +177,21 @@ def test_a_plan_that_shall_stay_stays_while_it_fits() -> None:
     assert changed > 3
 
 
+@pytest.mark.parametrize("name", ["habs+rms", "rbs+rms", "habs+rms-alike", "rbs+rms-alike"])
+def test_random_cuts_are_drawn_anew_at_every_aggregation(name: str) -> None:
+    chosen, problem = strategy(name), a_problem()
+    assert chosen.draws_cuts
+    assert chosen.changes_cuts
+    assert not chosen.is_steady
+    decider, plan, seen = StrategyDecider(chosen, Seeds(0)), None, set()
+    for t in range(1, 200, 15):
+        plan, _ = decider.plan(problem, devices(problem), t, plan)
+        seen.add(tuple(plan.cuts.tolist()))
+        again, _ = decider.rebatch(problem, devices(problem), t + 1, plan)
+        assert np.array_equal(again.cuts, plan.cuts)
+    assert len(seen) > 2
+
+
 @pytest.mark.parametrize("name", ["rbs+hams", "habs+rms", "rbs+rms"])
 def test_what_is_drawn_is_drawn_anew(name: str) -> None:
     problem = a_problem()

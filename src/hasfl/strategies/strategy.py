@@ -12,7 +12,7 @@ from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.strategies.batch_rules import FixedBatch, habs, largest_batches, random_batches
-from hasfl.strategies.cut_rules import hams, random_cuts, resource_aware_cuts
+from hasfl.strategies.cut_rules import hams, random_common_cut, random_cuts, resource_aware_cuts
 from hasfl.strategies.situation import Rule, Situation
 from hasfl.theory.objective import margins
 from hasfl.theory.paradigms import SPLIT, Paradigm
@@ -100,7 +100,7 @@ class Pair:
     @property
     def draws_cuts(self) -> bool:
         """Whether cuts are random."""
-        return self.cut_rule is random_cuts
+        return self.cut_rule in (random_cuts, random_common_cut)
 
     @property
     def changes_batches(self) -> bool:
@@ -110,7 +110,7 @@ class Pair:
     @property
     def changes_cuts(self) -> bool:
         """Whether cuts are drawn, or found for a problem that may change."""
-        return self.cut_rule in (hams, random_cuts, resource_aware_cuts)
+        return self.draws_cuts or self.cut_rule in (hams, resource_aware_cuts)
 
     def plan(self, situation: Situation) -> Plan:
         """A plan for the rounds up to the next aggregation.

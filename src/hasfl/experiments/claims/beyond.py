@@ -18,7 +18,7 @@ from hasfl.experiments.experiment import Experiment, Panel
 from hasfl.experiments.results import percent
 
 ALGORITHM_2 = "hasfl-bcd"
-ALIKE = ("habs+rms-alike", "rbs+rms-alike")
+ALIKE = "rbs+rms-alike"
 PAPERS, MEASURED = "paper's constants", "measured constants"  # how the names of panels of "worth" end
 CONTESTANTS = (ALGORITHM_2, "fl", "sfl", "sl", "cl")
 
@@ -105,5 +105,5 @@ MEASURES: dict[str, Measure] = {
     "worth-of-both": worth_of_both,
     "papers-rate-speed": least_over(FASTER),
     "papers-rate-accuracy": least_over(MORE_ACCURATE),
-    **{f"against-{name}": least_against(name) for name in (*CONTESTANTS, *ALIKE)},
+    **{f"against-{name}": least_against(name) for name in (*CONTESTANTS, ALIKE)},
 }
