@@ -42,8 +42,8 @@ compares the best accuracies until the training of the other strategy ends, in v
 before that, since a training ends with the rounds, samples or virtual seconds of its scenario. In Figs. 10
 and 11, a strategy and a fixed plan are compared when the shorter training ends, and two fixed cuts after
 equally many rounds. Trainings are compared seed by seed. A number is the mean over seeds (the geometric mean
-for factors), and brackets have the range. Each number is there twice: for the model that hasfl serves, a
-running mean, and for the last model, which is the paper's way. The verdict is about the first."""
+for factors), and brackets have the range. Each number and its verdict are there twice: for the model that
+hasfl serves, a running mean, and for the last model, which is the paper's way."""
 # Tables that say more than a row: the experiment, the heading, and what writes it.
 MORE: Mapping[str, tuple[str, Callable[[Experiment, Results], str]]] = {
     "worth": ("Time to one accuracy", worth_table),
@@ -133,20 +133,22 @@ def _table(column: str, experiment: Experiment | None, found: Found) -> str:
         [
             f"**{claim.words}**" + (f"<br>{each.reason}" if each.reason else ""),
             claim.paper or NOTHING,
-            *(cell for ours in shown for cell in _cells(each, ours)),
+            *(_cell(each, ours) for ours in shown),
         ]
         for claim, each in found
     ]
-    headers = [cell for ours in shown for cell in ((f"`{ours}` as HASFL" if both else "ours"), "verdict")]
-    return table([HEADERS[column], column, *headers], rows)
+    return table(
+        [HEADERS[column], column, *(f"`{ours}` as HASFL" if both else "ours" for ours in shown)], rows
+    )
 
 
-def _cells(finding: Finding, ours: str) -> tuple[str, str]:
-    """What was found and the verdict; below, the same for the last model where it differs."""
-    mean, last = (finding.judged[ours, served] for served in SERVED)
-    found, other = (f"{each.ours} at {each.at}" if each.at else each.ours for each in (mean, last))
-    below = "" if mean.verdict == last.verdict else f"<br>last model: {last.verdict}"
-    return f"{found}<br>last model: {'the same' if found == other else other}", mean.verdict + below
+def _cell(finding: Finding, ours: str) -> str:
+    """The verdict and what was found; below, the same for the last model."""
+    mean, last = (
+        f"**{each.verdict}**: {each.ours}" + (f" at {each.at}" if each.at else "")
+        for each in (finding.judged[ours, served] for served in SERVED)
+    )
+    return f"{mean}<br>last model: {'the same' if last == mean else last}"
 
 
 def _provenance(experiments: Mapping[str, Experiment], results: Results) -> str:
