@@ -54,7 +54,10 @@ def cost_of_noise(problem: Problem, report: PlanReport) -> float:
 
 
 def straight(known: MeasuredConstants, curvature: float, x: float) -> MeasuredConstants:
-    """The law whose R is proportional to the tangent of 1 + x + c x²: (1 − c x²) + (1 + 2 c x) x."""
+    """A law without curvature. Its R is in proportion to the tangent of 1 + x' + c x'² at x' = x.
+
+    The tangent is (1 − c x²) + (1 + 2 c x) x', so noise is multiplied by (1 + 2 c x) / (1 − c x²).
+    """
     return replace(known, noise=known.noise * (1 + 2 * curvature * x) / (1 - curvature * x**2))
 
 

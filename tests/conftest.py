@@ -1,4 +1,7 @@
-"""Hypothesis without deadlines and with the same cases every time; signals and time limits of all tests."""
+"""What holds for all tests: the cases of Hypothesis, signals, and the time that a test may take.
+
+Hypothesis has no deadlines, since machines are shared, and draws the same cases every time.
+"""
 
 import os
 import signal

@@ -119,7 +119,7 @@ def test_the_lower_bound_is_one_whatever_the_gap_and_the_time() -> None:
 
 
 def test_too_much_curvature_costs_the_gap_and_not_the_proof() -> None:
-    """Where 1/B is not convex the search may end with a larger gap, but with a bound that holds."""
+    """Where 1/B is not convex, the search may end with a larger gap. Its lower bound holds all the same."""
     for seed in range(60):
         problem, steep = tiny(seed), 10 ** np.random.default_rng(seed).uniform(0, 2)
         problem = replace(problem, constants=replace(problem.constants, curvature=float(steep)))

@@ -21,10 +21,11 @@ The right side is linear in A and B. The line is exact for s = low and for s = h
 
        secant(S) = (f − q S₁ S₂) + (w + q (S₁ + S₂)) S ≤ B + q (S₂ − S₁)²/4
 
-   (line) with the secant is the straight line between the points (A, S) of these two plans. Where 1/B is
-   convex in S, the plans with Θ = v lie below it, and so do all plans with Θ < v and slopes in the range:
-   their A is below that of s = low, and their S below that of s = high. Where 1/B is not convex, the tangent
-   at s = √(low · high) takes the place of the secant: S₁ = S₂, and B is never below it.
+   With the secant, (line) is the straight line through the points (A, S) of these two plans. Plans with Θ = v
+   lie on the curve A = v/(R∞ B) between the two points. Where 1/B is convex in S, this curve lies below the
+   straight line. So do all plans with Θ < v and slopes in the range: they lie below the curve, with a smaller
+   A than the plan with s = low and a smaller S than the plan with s = high. Where 1/B is not convex, the
+   tangent of B at s = √(low · high) takes the place of the secant. B is never below its tangent.
 
 Example: A = 4 s and B = 9 give s = 1.5 and 2 √(AB) = 12. The line for slopes from 1 to 2 gives
 2 (1 · 2 · 4 + 9) / 3 = 11.33. The line for slopes from 1.5 to 1.5 gives 2 (2.25 · 4 + 9) / 3 = 12.

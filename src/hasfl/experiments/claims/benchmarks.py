@@ -76,7 +76,7 @@ def against(comparison: Comparison, panel_name: str, strategy: str) -> Measure:
 def ahead(*pairs: tuple[str, str]) -> Measure:
     """In how many panels the first strategy of each pair is faster than the second.
 
-    `OURS` is the first strategy of a panel, whatever its name.
+    In a pair, `OURS` stands for the first strategy of the panel, which may be `hasfl-bcd`.
     """
 
     def measure(evidence: Evidence) -> Measurement:

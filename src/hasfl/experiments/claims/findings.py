@@ -105,7 +105,7 @@ def in_words(measured: Measurement) -> str:
 
 
 def lead_in_words(measured: Measurement) -> str:
-    """The range of a factor over accuracies; empty where there is none."""
+    """The lowest and the highest lead over a range of accuracies, in words; empty where no lead is known."""
     if not measured.known or not measured.leads:
         return ""
     ends = dict.fromkeys(_number(measured, lead) for lead in measured.leads)

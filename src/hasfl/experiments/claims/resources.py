@@ -130,7 +130,7 @@ def resources_before_neither(times: Times) -> Iterator[bool]:
 
 
 def either_compensates(times: Times) -> Iterator[bool]:
-    """Each strategy that chooses one of both, with the scarcest resource, against neither with the most."""
+    """RBS+HAMS and HABS+RMS with the scarcest resource, each against RBS+RMS with the most of it."""
     for one in (NO_BATCHES, NO_CUTS):
         if {one, NEITHER} <= set(times.others):
             yield surely_less(times.at[times.places[0], one], times.at[times.places[-1], NEITHER])
