@@ -4,7 +4,7 @@ The suffix of an array says what entry j is: `_of` is layer j alone, `_upto` is 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self, TypeAlias
 
@@ -198,7 +198,93 @@ class MeasuredConstants:
         return frozen(self.skew_of.cumsum())
 
 
-Constants: TypeAlias = BoundConstants | MeasuredConstants
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Guess:
+    """One guess of the constants, and how much it weighs among others.
+
+    `seconds` is Θ*, the time of the best plan if the guess is right; `planning/guesses.py` finds it. Times of
+    other plans are counted in it. Before it is known, it is 1.
+    """
+
+    says: str  # in a few words, such as "much noise"
+    weight: float  # π
+    constants: MeasuredConstants
+    seconds: float = 1.0  # Θ*, of the best plan that was found
+    least_seconds: float = 0.0  # no plan takes less time if the guess is right
+
+    def __post_init__(self) -> None:
+        for field in ("weight", "seconds"):
+            object.__setattr__(self, field, quantity(f"guess.{field}", getattr(self, field), positive=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guesses:
+    """Several guesses of the constants. Nobody knows which of them is right.
+
+    The plan for them has the least mean ratio Σ_k π_k Θ_k/Θ_k*: Θ_k is the time that the plan takes if guess k
+    is right, and Θ_k* that of the best plan for guess k alone. The weights π_k sum to 1.
+    """
+
+    each: tuple[Guess, ...]
+
+    kind: ClassVar[str] = "measured"
+    needs_target: ClassVar[bool] = False
+    symbols: ClassVar[Mapping[str, str]] = {"noise": "noise", "drift_of": "drift", "skew_of": "skew"}
+
+    def __post_init__(self) -> None:
+        if not self.each:
+            raise InputError("guesses must be at least one, got none")
+        known = [guess.constants for guess in self.each]
+        if len({(len(constants), constants.single_noise) for constants in known}) > 1:
+            raise InputError("all guesses must be for the same layers, and have the same single_noise")
+        total = math.fsum(guess.weight for guess in self.each)
+        each = tuple(replace(guess, weight=guess.weight / total) for guess in self.each)
+        object.__setattr__(self, "each", each)
+
+    def __len__(self) -> int:
+        return len(self.each[0].constants)
+
+    @property
+    def single_noise(self) -> float:
+        """n(1) where a private layer has batch norm, the same in all guesses."""
+        return self.each[0].constants.single_noise
+
+    def map(self, change: Callable[[MeasuredConstants], MeasuredConstants]) -> Self:
+        """The guesses with other constants. Their best plans are unknown again."""
+        made = (replace(guess, constants=change(guess.constants)) for guess in self.each)
+        return type(self)(tuple(replace(guess, seconds=1.0, least_seconds=0.0) for guess in made))
+
+    def under(self, now: Conditions, known: Conditions) -> Self:
+        """The guesses for the conditions of a plan, from those `known` under others."""
+        return self if now == known else self.map(lambda constants: constants.under(now, known))
+
+    def counted_as(self, other: Self) -> Self:
+        """The same guesses, with times counted in those of the best plans that `other` knows."""
+        pairs = zip(self.each, other.each, strict=True)
+        return type(self)(
+            tuple(
+                replace(guess, seconds=known.seconds, least_seconds=known.least_seconds)
+                for guess, known in pairs
+            )
+        )
+
+    def an_error_off(self) -> Iterator[tuple[Self, Self]]:
+        """Nothing: the guesses themselves say how far off the constants may be."""
+        return iter(())
+
+
+Constants: TypeAlias = BoundConstants | MeasuredConstants | Guesses
+
+
+def possible(constants: Constants) -> list[tuple[float, MeasuredConstants]]:
+    """The measured constants that may be right, with their weights; none where there is the paper's bound."""
+    match constants:
+        case Guesses():
+            return [(guess.weight, guess.constants) for guess in constants.each]
+        case MeasuredConstants():
+            return [(1.0, constants)]
+        case _:
+            return []
 
 
 def _checked_single_noise(single_noise: float) -> float:

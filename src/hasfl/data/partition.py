@@ -70,6 +70,17 @@ def label_counts(parts: Sequence[IntN], labels: IntN, classes: int) -> IntN:
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts]).astype(np.int64)
 
 
+def unlikeness(counts: IntN) -> float:
+    """How unlike the devices' labels are, from `label_counts`: from 0 (alike) to nearly 1 (none in common).
+
+    It is the total variation between a device's shares of classes and everybody's, ½ Σ_c |p_ic − p_c|,
+    averaged over samples. A few samples drawn at random are a little unlike by chance.
+    """
+    sizes = counts.sum(axis=1, keepdims=True)
+    apart = np.abs(counts / np.maximum(sizes, 1) - counts.sum(axis=0) / sizes.sum()).sum(axis=1) / 2
+    return float(apart @ sizes[:, 0] / sizes.sum())
+
+
 def sample_counts(parts: Sequence[IntN]) -> IntN:
     """The number of samples that each device holds, as an array (devices, 1)."""
     return np.array([[len(part)] for part in parts])

@@ -12,6 +12,7 @@ from torch import nn
 
 from hasfl.arrays import SHOWN, IntN
 from hasfl.data import Dataset, partition, shares_of
+from hasfl.data.partition import unlikeness
 from hasfl.engines.job import Job
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
@@ -208,9 +209,11 @@ def _reader(engine: LocalEngine) -> InProcessReader:
 
 def _holdings(engine: LocalEngine) -> Holdings:
     data, calibration = engine.job.data, engine.calibration
+    counts = data.label_counts()
     return Holdings.of(
         data.sizes,
         held_out=np.array([len(own) for own in data.held_out_shares]),
         sample_bits=RAW_BITS[data.x.dtype] * data.x[0].numel(),
         measures_norms=calibration is not None and calibration.drawn is not None,
+        unlikeness=None if counts is None else unlikeness(counts),
     )

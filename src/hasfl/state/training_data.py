@@ -9,7 +9,9 @@ from torch import Tensor
 
 from hasfl.arrays import IntN
 from hasfl.data.augmentation import crop_and_flip, draw_crops
+from hasfl.data.labels import one_class_each
 from hasfl.data.minibatch import Minibatches
+from hasfl.data.partition import label_counts
 from hasfl.errors import InputError
 from hasfl.goal import held_out_counts
 from hasfl.plan import Order
@@ -59,6 +61,13 @@ class TrainingData:
     def sizes(self) -> IntN:
         """|D_i|, the number of samples that each device trains on."""
         return self.minibatches.sizes
+
+    def label_counts(self) -> IntN | None:
+        """How many samples of each class every device trains on; None where a sample has no class."""
+        if not one_class_each(self.y):
+            return None
+        labels = self.y.cpu().numpy()
+        return label_counts(self.shares, labels, int(labels.max()) + 1)
 
     def held_out_samples(self) -> tuple[Tensor, Tensor] | None:
         """The held-out samples of all devices and their labels; None where there are none."""

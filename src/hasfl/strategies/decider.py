@@ -1,7 +1,7 @@
 """A strategy at work in a training: when it is asked for a plan, and when the plan in use is kept."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.plan import Decision, Plan
+from hasfl.planning.guesses import weighed
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
 from hasfl.strategies.batch_rules import largest_batches
@@ -37,6 +38,7 @@ class StrategyDecider:
     seeds: Seeds
     stays_after: int | None = None  # the last round that may begin with a new plan, where plans stay
     asked: Problem | None = None  # the problem that the strategy was last asked about
+    weighed: Problem | None = None  # the same problem, with its guesses weighed
     answer: Plan | None = None  # the strategy's plan for that problem, whether or not it was taken
 
     def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Decision:
@@ -48,7 +50,7 @@ class StrategyDecider:
         situation = self._situation(problem, devices, round, previous)
         before = self._ask_about(problem)
         try:
-            return self._decide(situation, before)
+            return self._decide(self._with_weights(situation), before)
         except (Infeasible, TargetUnreachable) as error:
             if round == 1:
                 raise
@@ -70,7 +72,7 @@ class StrategyDecider:
         if self._too_late(plan, situation):
             return Decision(plan)
         try:
-            rebatched = self.strategy.rebatch(situation, plan)
+            rebatched = self.strategy.rebatch(self._with_weights(situation), plan)
         except (Infeasible, TargetUnreachable) as error:
             return Decision(plan, (f"{NO_PLAN}: {error}",))
         notes = self._on_limits(rebatched, problem, before)
@@ -92,7 +94,7 @@ class StrategyDecider:
         """Remember the problem that the strategy is asked about; returns the one before."""
         before = self.asked
         if problem is not before:
-            self.asked, self.answer = problem, None
+            self.asked, self.weighed, self.answer = problem, None, None
         return before
 
     def _decide(self, situation: Situation, before: Problem | None) -> Decision:
@@ -129,7 +131,7 @@ class StrategyDecider:
 
     def _on_limits(self, plan: Plan, problem: Problem, before: Problem | None) -> tuple[str, ...]:
         """What the strategy has to say of its plan, once for each problem."""
-        note = None if problem is before else self.strategy.note(plan, problem)
+        note = None if self.asked is before else self.strategy.note(plan, problem)
         return () if note is None else (note,)
 
     def _too_late(self, plan: Plan, situation: Situation) -> bool:
@@ -139,3 +141,9 @@ class StrategyDecider:
 
     def _situation(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Situation:
         return Situation(problem=problem, devices=devices, round=round, seeds=self.seeds, previous=previous)
+
+    def _with_weights(self, situation: Situation) -> Situation:
+        """The situation with its guesses weighed, which is done once for each problem."""
+        if self.weighed is None:
+            self.weighed = weighed(situation.problem)
+        return replace(situation, problem=self.weighed)

@@ -1,6 +1,6 @@
 """The law of rounds of a problem. This is the only module that lists all laws."""
 
-from hasfl.constants import BoundConstants, Constants, MeasuredConstants
+from hasfl.constants import BoundConstants, Constants
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
@@ -10,10 +10,10 @@ from hasfl.theory.rounds import RoundsLaw
 
 
 def law_of(problem: Problem) -> RoundsLaw:
-    """Corollary 1 for the paper's constants; the measured law for constants measured in training."""
-    if isinstance(problem.constants, MeasuredConstants):
-        return MeasuredRounds.of(problem)
-    return Corollary1.of(problem)
+    """Corollary 1 for the paper's constants; the measured law for constants of a training, and for guesses."""
+    if isinstance(problem.constants, BoundConstants):
+        return Corollary1.of(problem)
+    return MeasuredRounds.of(problem)
 
 
 def target_for_all(

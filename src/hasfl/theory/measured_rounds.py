@@ -27,10 +27,15 @@ The right side is linear in A and B. The line is exact for s = low and for s = h
    A than the plan with s = low and a smaller S than the plan with s = high. Where 1/B is not convex, the
    tangent of B at s = √(low · high) takes the place of the secant. B is never below its tangent.
 
+**Several guesses.** The mean ratio of times Σ_k π_k Θ_k/Θ_k* (`constants.Guesses`) is again A times a law of
+this form. With a_k = π_k R∞_k/Θ_k*, R∞ is Σ_k a_k, and f_J, w_J and q_J are the means over k of 1 + skew_kJ,
+w_kJ and c_k w_kJ², weighted by a_k. Such an R counts in 1/s, and R A is the mean ratio.
+
 Example: A = 4 s and B = 9 give s = 1.5 and 2 √(AB) = 12. The line for slopes from 1 to 2 gives
 2 (1 · 2 · 4 + 9) / 3 = 11.33. The line for slopes from 1.5 to 1.5 gives 2 (2.25 · 4 + 9) / 3 = 12.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -38,12 +43,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.arrays import FloatL, IntN
-from hasfl.constants import MeasuredConstants
+from hasfl.constants import BoundConstants, Guesses, MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.theory.rounds import BatchNoise, Floats, Lines, RoundsLaw
+
+# What a law for several guesses averages over them.
+MEANS = ("fixed_upto", "per_noise_upto", "per_square_upto", "sampling", "sampling_square")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +59,7 @@ class MeasuredRounds(RoundsLaw):
     """R = R∞ (1 + skew_J + w_J S + q_J S²); the head of this file explains the symbols."""
 
     endless: float  # R∞, the rounds with infinitely large batches
-    fixed_upto: FloatL  # 1 + skew_J, for each deepest cut J
+    fixed_upto: FloatL  # f_J = 1 + skew_J, for each deepest cut J
     per_noise_upto: FloatL  # w_J, for each deepest cut J
     per_square_upto: FloatL  # q_J = c w_J², for each deepest cut J
     sampling: float  # noise / N, which is w_J without drift
@@ -64,18 +72,26 @@ class MeasuredRounds(RoundsLaw):
 
         If I = 1, every round ends with an aggregation, so replicas never move apart: drift and skew are 0.
         """
-        constants = problem.constants
-        if not isinstance(constants, MeasuredConstants):
+        constants, devices, interval = problem.constants, len(problem.fleet), problem.interval
+        if isinstance(constants, BoundConstants):
             raise InputError(
                 "expected constants measured in training (rounds, noise, drift_of), got the paper's constants"
             )
-        return cls.with_constants(
-            constants, problem.profile, devices=len(problem.fleet), interval=problem.interval
-        )
+        if isinstance(constants, Guesses):
+            return cls._over(constants, problem.profile, devices, interval)
+        return cls.with_constants(constants, problem.profile, devices, interval)
+
+    @classmethod
+    def _over(cls, guesses: Guesses, profile: Profile, devices: int, interval: int) -> Self:
+        """The law whose R A is the mean ratio of times ("Several guesses" at the head of this file)."""
+        laws = [cls.with_constants(guess.constants, profile, devices, interval) for guess in guesses.each]
+        a = [guess.weight * law.endless / guess.seconds for guess, law in zip(guesses.each, laws, strict=True)]
+        means = {name: np.average([getattr(law, name) for law in laws], axis=0, weights=a) for name in MEANS}
+        return cls(endless=math.fsum(a), noise=laws[0].noise, **means)
 
     @classmethod
     def with_constants(
-        cls, constants: MeasuredConstants, profile: Profile, *, devices: int, interval: int
+        cls, constants: MeasuredConstants, profile: Profile, devices: int, interval: int
     ) -> Self:
         """The law of any plan for so many devices; it needs no fleet."""
         replicas_drift = 1.0 if interval > 1 else 0.0

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import harmonic_mean
 from typing import Any
 
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.constants import Conditions, Constants, MeasuredConstants
+from hasfl.constants import Conditions, Constants, possible
 from hasfl.effort import Learnt, TimeSpent
 from hasfl.fleet import Fleet
 from hasfl.plan import Order, Plan
@@ -36,9 +37,9 @@ class WorldObserver:
     target: float | None  # ε, where the constants are the paper's
     source: ConstantsSource
     _last: tuple[Fleet, float, IntN, Problem] | None = None  # the last problem, and what it was made from
-    _laws: dict[tuple[float, int], MeasuredRounds | None] = field(
+    _laws: dict[tuple[float, int], list[tuple[float, MeasuredRounds]]] = field(
         default_factory=dict
-    )  # with these constants
+    )  # with their weights
 
     def participants(self, round: int) -> IntN:
         """The devices that are present, or the share of them that is sampled for the interval.
@@ -80,11 +81,15 @@ class WorldObserver:
     def slowness(self, round: int, plan: Plan) -> float:
         """B of a round under a plan, with the layers that the paradigm makes private.
 
-        It is 1 where the constants are the paper's: all rounds then count the same.
+        With several guesses, 1/B is the mean over them. B is 1 where the constants are the paper's: all rounds
+        then count the same.
         """
-        law = self._law(self._rate(round), len(plan))
+        laws = self._weighted_laws(self._rate(round), len(plan))
         depth = self.paradigm.private_depth(plan, len(self.profile))
-        return 1.0 if law is None else law.slowness(plan.batch_sizes, depth)
+        if not laws:
+            return 1.0
+        slowness = [law.slowness(plan.batch_sizes, depth) for _, law in laws]
+        return harmonic_mean(slowness, [weight for weight, _ in laws])
 
     def saved(self) -> Mapping[str, Any]:
         """Everything that was learnt of the constants."""
@@ -104,16 +109,14 @@ class WorldObserver:
         """The learning rate that plans take for a round: that of the first round of its interval."""
         return self.rates.for_plans(round - (round - 1) % self.world.interval)
 
-    def _law(self, rate: float, devices: int) -> MeasuredRounds | None:
-        """The law of rounds for so many devices; None where the constants are the paper's."""
+    def _weighted_laws(self, rate: float, devices: int) -> list[tuple[float, MeasuredRounds]]:
+        """The law of rounds for so many devices by each guess; none where the constants are the paper's."""
         key = rate, devices
         if key not in self._laws:
-            constants, interval = self._constants(rate, devices), self.world.interval
-            self._laws[key] = (
-                MeasuredRounds.with_constants(constants, self.profile, devices=devices, interval=interval)
-                if isinstance(constants, MeasuredConstants)
-                else None
-            )
+            self._laws[key] = [
+                (weight, MeasuredRounds.with_constants(each, self.profile, devices, self.world.interval))
+                for weight, each in possible(self._constants(rate, devices))
+            ]
         return self._laws[key]
 
     def _constants(self, rate: float, devices: int) -> Constants:

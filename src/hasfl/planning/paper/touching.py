@@ -39,7 +39,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hasfl.constants import BoundConstants, MeasuredConstants
+from hasfl.constants import BoundConstants
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.paper.alternate import TOLERANCE, alternate, feasible_start
 from hasfl.planning.tables import CostTables
@@ -55,9 +55,9 @@ def algorithm_2(problem: Problem, *, start: Plan | None = None, time_limit: floa
 
     Algorithm 2 starts at `start`, or at `first_plan` if `start` violates a constraint.
     """
-    if isinstance(problem.constants, MeasuredConstants):
-        return _alternate_by_touching(problem, start, time_limit)
-    return alternate(problem, start=start, time_limit=time_limit)
+    if isinstance(problem.constants, BoundConstants):
+        return alternate(problem, start=start, time_limit=time_limit)
+    return _alternate_by_touching(problem, start, time_limit)
 
 
 def _alternate_by_touching(problem: Problem, start: Plan | None, time_limit: float) -> PlanReport:

@@ -11,6 +11,7 @@ from hasfl.arrays import IntN
 from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.effort import TimeSpent
 from hasfl.errors import InputError
+from hasfl.guesses import guesses
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
 from hasfl.readings.reader import Reader
@@ -50,13 +51,27 @@ class Holdings:
     held_out: IntN  # samples that judge models
     calibrating: IntN  # samples that measure the batch norms of a served model
     sample_bits: float  # of a raw sample
+    unlikeness: float | None  # of the labels (data/partition.py); None where a sample has no class
 
     @classmethod
-    def of(cls, sizes: IntN, *, held_out: IntN, sample_bits: float, measures_norms: bool) -> "Holdings":
+    def of(
+        cls,
+        sizes: IntN,
+        *,
+        held_out: IntN,
+        sample_bits: float,
+        measures_norms: bool,
+        unlikeness: float | None,
+    ) -> "Holdings":
         """Where batch norms are measured, every device gives a few of its samples for it."""
         few = given_by_every_device(sizes, CALIBRATION_SAMPLES)
-        calibrating = few if measures_norms else np.zeros_like(sizes)
-        return cls(sizes=sizes, held_out=held_out, calibrating=calibrating, sample_bits=sample_bits)
+        return cls(
+            sizes=sizes,
+            held_out=held_out,
+            calibrating=few if measures_norms else np.zeros_like(sizes),
+            sample_bits=sample_bits,
+            unlikeness=unlikeness,
+        )
 
 
 def training_of(
@@ -119,7 +134,7 @@ def _observer(
         rates=settings.rates,
         max_batch=settings.max_batch,
         target=settings.planning.target,
-        source=_source(chosen, world, profile, settings),
+        source=_source(chosen, world, profile, settings, holdings.unlikeness),
     )
     estimates = isinstance(observer.source, EstimatedConstants)
     if estimates and (observer.samples[world.present(1)] < 2).all():
@@ -130,7 +145,9 @@ def _observer(
     return observer
 
 
-def _source(chosen: Strategy, world: ObservedWorld, profile: Profile, settings: Settings) -> ConstantsSource:
+def _source(
+    chosen: Strategy, world: ObservedWorld, profile: Profile, settings: Settings, unlikeness: float | None
+) -> ConstantsSource:
     """Where the constants come from."""
     if settings.known_constants is not None:
         return FixedConstants(settings.known_constants)
@@ -140,8 +157,14 @@ def _source(chosen: Strategy, world: ObservedWorld, profile: Profile, settings: 
     stay = settings.planning.plans == "stay"
     if settings.kind_for(of_the_paper=chosen.of_the_paper) == "paper":
         return EstimatedConstants(settings.interval, stay)
-    tracked = TrackedConstants.guessed(profile, usual_participants(world, chosen.paradigm), settings.interval)
-    return replace(tracked, stay=stay)
+    return FixedConstants(
+        guesses(
+            profile,
+            devices=usual_participants(world, chosen.paradigm),
+            interval=settings.interval,
+            unlikeness=unlikeness,
+        )
+    )
 
 
 def _learnt_beforehand(observer: WorldObserver, clock: ModelledClock) -> Cost:

@@ -1,0 +1,73 @@
+"""What `hasfl` guesses of a training before its first round: six guesses of the constants, and their weights.
+
+This file needs no torch, so that `hasfl plan` and a training plan with the same guesses. docs/constants.md
+compares them with trainings of many fixed plans ("the grids").
+"""
+
+import numpy as np
+
+from hasfl.arrays import FloatL
+from hasfl.constants import DRIFT_OVER_INTERVALS, Guess, Guesses, MeasuredConstants
+from hasfl.profile import Profile
+
+# Noise of 20 devices, in samples, over the 0.4th power of the number of weights. The grids say 0.2 to 0.8
+# samples for 23 thousand weights, 5 for 11 million, and 12 for 15 million.
+NOISE, NOISE_POWER, DEVICES_OF_GRIDS = 0.01, 0.4, 20
+BITS_OF_A_WEIGHT = 32
+# The true noise may be several times smaller, or larger: about four times for a small transformer.
+NOISES = {"little noise": 0.25, "middling noise": 1.0, "much noise": 4.0}
+# Drift of the whole model over (N − 1) I^0.4, and the curvature. Private layers that all learn the same drift
+# apart. Private layers of devices with unlike labels may serve their own labels; then they drift less, but
+# small batches cost more.
+DRIFT, CURVATURE = 0.09, 0.03
+OWN_DRIFT, OWN_CURVATURE = 0.03, 0.3
+SKEW = 1.0  # of the whole model
+# Layers share drift and skew as the p-th powers of their numbers of weights. With p = 0.4 the grids of three
+# networks give nearly the same drift of the whole model, whichever cut it is computed from.
+SHARE_POWER = 0.4
+# The weight of "own labels" where no device shares a label with another one, and where labels are unknown.
+MOST_OF_OWN = 0.5
+
+
+def guesses(profile: Profile, *, devices: int, interval: int, unlikeness: float | None) -> Guesses:
+    """The guesses for a model, N devices, an interval I, and data as unlike as `unlikeness` says.
+
+    `unlikeness` is 0 where all devices have the same shares of labels, 1 where they have no label in common,
+    and None where nobody knows (`data/labels.py`). What is unknown counts as 1, because a plan for unlike
+    labels does little harm where labels are alike, and the other way round training may fail.
+
+    The learning rate is that of the grids, 0.05 without momentum. R∞ is unknown and scales all plans alike, so
+    it is 1.
+    """
+    bits = profile.param_bits_upto
+    noise = NOISE * max(float(bits[-1]) / BITS_OF_A_WEIGHT, 1.0) ** NOISE_POWER * DEVICES_OF_GRIDS / devices
+    share_of = _shares(np.diff(bits, prepend=0.0) ** SHARE_POWER)
+    walks = (devices - 1) * interval**DRIFT_OVER_INTERVALS
+    own = MOST_OF_OWN * (1.0 if unlikeness is None else unlikeness)
+    ways = (
+        ("one task", 1 - own, DRIFT, CURVATURE),
+        ("own labels", own, OWN_DRIFT, OWN_CURVATURE),
+    )
+    return Guesses(
+        tuple(
+            Guess(
+                says=f"{way}, {how_much}",
+                weight=weight,
+                constants=MeasuredConstants(
+                    rounds=1.0,
+                    noise=factor * noise,
+                    drift_of=drift * walks * share_of,
+                    skew_of=SKEW * share_of if devices > 1 else None,
+                    curvature=curvature,
+                ),
+            )
+            for way, weight, drift, curvature in ways
+            for how_much, factor in NOISES.items()
+            if weight > 0
+        )
+    )
+
+
+def _shares(sizes: FloatL) -> FloatL:
+    total = float(sizes.sum())
+    return sizes / total if total > 0 else np.full(len(sizes), 1 / len(sizes))
