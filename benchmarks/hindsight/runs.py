@@ -211,12 +211,12 @@ def fleet_of(setting: str, name: str, seed: int) -> Fleet:
 def profile_of(setting: str) -> Profile:
     """The costs of the network that a setting trains."""
     name, classes = SETTINGS[setting].network, SETTINGS[setting].classes
-    layers = shipped_layers(name, classes=classes, norm=None)
-    if layers is None:  # no table is shipped for so many classes
-        from hasfl.networks import network
+    layers = None if name == "small-vit" else shipped_layers(name, classes=classes, norm=None)
+    if layers is None:  # no table is shipped
+        from benchmarks.hindsight.training import network_of
         from hasfl.profiling.costs import count_layers
 
-        layers = count_layers(network(name, classes=classes or 0))
+        layers = count_layers(network_of(SETTINGS[setting]))
     return Profile.of(layers)
 
 

@@ -25,9 +25,10 @@ class Setting:
 
     data: str
     network: str
-    partition: Literal["iid", "shards"]
+    partition: Literal["iid", "shards", "dirichlet"]
     learning_rate: float
     classes: int | None = None  # of the data; None: as many as the network has by default
+    alpha: float = 0.3  # of the Dirichlet partition
     kept_apart: bool = False  # whether no guess and no constant of `hasfl` was made with its trainings
     cuts: tuple[int, ...]  # of fixed plans
     targets: tuple[float, float]  # the lower and the higher test accuracy
@@ -99,6 +100,19 @@ RESNET = replace(
     rivals=((2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (4, 4)),
     patience=0.0,
 )
+VIT = replace(
+    DIGITS,
+    network="small-vit",
+    kept_apart=True,
+    learning_rate=0.1,
+    cuts=(1, 4, 5, 6),
+    batches=(1, 2, 4, 8, 16),
+    targets=(0.88, 0.93),
+    rounds=1500,
+    rounds_of_tiny=2500,
+    seeds=(0, 1),
+    evaluate_every=30,
+)
 SETTINGS = {
     "digits-iid": DIGITS,
     "digits-late": LATE,
@@ -132,6 +146,22 @@ SETTINGS = {
         rivals=((4, 2), (8, 2), (4, 4), (8, 4), (16, 4)),
         patience=0.0,
     ),
+    # Trained first after the guesses were settled: another partition, other N and I, another family of networks.
+    "vgg-dirichlet": replace(
+        VGG,
+        kept_apart=True,
+        partition="dirichlet",
+        cuts=(1, 2, 4),
+        batches=(2, 4, 8, 16),
+        targets=(0.55, 0.62),
+        rivals=tuple((b, cut) for cut in (2, 4) for b in (2, 4, 8)),
+        patience=0.0,
+    ),
+    "digits-ten": replace(
+        LATE, kept_apart=True, devices=10, interval=30, evaluate_every=30, batches=(1, 2, 4, 8, 16, 32)
+    ),
+    "vit-iid": VIT,
+    "vit-shards": replace(VIT, partition="shards"),
 }
 FITTED = tuple(name for name, setting in SETTINGS.items() if not setting.kept_apart)
 # The narrow fleet is the paper's Table I. The number of devices is the setting's.

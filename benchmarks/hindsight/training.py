@@ -11,10 +11,11 @@ from multiprocessing.queues import Queue
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.hindsight.settings import FLEETS, SETTINGS, Task
+from benchmarks.hindsight.settings import FLEETS, SETTINGS, Setting, Task
 
 if TYPE_CHECKING:
     from hasfl.engines.local import LocalEngine
+    from hasfl.networks import LayeredModel
     from hasfl.record import RoundRecord
     from hasfl.runner.simulation import Simulation
 
@@ -83,7 +84,6 @@ def simulation_of(task: Task) -> "Simulation":
 
     from hasfl import Seeds, draw_fleet, simulate
     from hasfl.data import load_dataset, partition
-    from hasfl.networks import network
     from hasfl.settings import Machine, Planning, Serving
 
     torch.set_num_threads(1)
@@ -91,12 +91,12 @@ def simulation_of(task: Task) -> "Simulation":
     data = load_dataset(task.data)
     torch.manual_seed(task.seed)
     return simulate(
-        network(setting.network)
-        if setting.classes is None
-        else network(setting.network, classes=setting.classes),
+        network_of(setting),
         data,
         draw_fleet(replace(FLEETS[task.fleet], devices=setting.devices), seeds),
-        shares=partition(data.y_train.numpy(), setting.devices, seeds, kind=setting.partition),
+        shares=partition(
+            data.y_train.numpy(), setting.devices, seeds, kind=setting.partition, alpha=setting.alpha
+        ),
         rounds=task.rounds,
         strategy=task.strategy,
         learning_rate=setting.learning_rate,
@@ -108,6 +108,18 @@ def simulation_of(task: Task) -> "Simulation":
         serving=Serving(serve=task.serve),
         machine=Machine(device=setting.device),
     )
+
+
+def network_of(setting: Setting) -> "LayeredModel":
+    """The network that a setting trains, with weights drawn by torch's generator."""
+    import torch
+
+    from benchmarks.hindsight.small_vit import small_vit
+    from hasfl.networks import layered, network
+
+    if setting.network == "small-vit":
+        return layered(small_vit(), torch.zeros(2, 1, 8, 8))
+    return network(setting.network, **({} if setting.classes is None else {"classes": setting.classes}))
 
 
 def last_and_mean(engine: "LocalEngine", record: "RoundRecord", serve: str) -> tuple[float, float | None]:

@@ -52,7 +52,5 @@ def ratios(plan: Plan, problem: Problem) -> list[Ratio]:
     found = []
     for guess in constants.each:
         seconds = evaluate(plan, replace(problem, constants=guess.constants)).objective
-        found.append(
-            Ratio(guess.says, guess.weight, seconds / guess.seconds, seconds / guess.least_seconds)
-        )
+        found.append(Ratio(guess.says, guess.weight, seconds / guess.seconds, seconds / guess.least_seconds))
     return found

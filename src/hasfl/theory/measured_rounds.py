@@ -85,7 +85,9 @@ class MeasuredRounds(RoundsLaw):
     def _over(cls, guesses: Guesses, profile: Profile, devices: int, interval: int) -> Self:
         """The law whose R A is the mean ratio of times ("Several guesses" at the head of this file)."""
         laws = [cls.with_constants(guess.constants, profile, devices, interval) for guess in guesses.each]
-        a = [guess.weight * law.endless / guess.seconds for guess, law in zip(guesses.each, laws, strict=True)]
+        a = [
+            guess.weight * law.endless / guess.seconds for guess, law in zip(guesses.each, laws, strict=True)
+        ]
         means = {name: np.average([getattr(law, name) for law in laws], axis=0, weights=a) for name in MEANS}
         return cls(endless=math.fsum(a), noise=laws[0].noise, **means)
 

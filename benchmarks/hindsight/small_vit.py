@@ -1,0 +1,61 @@
+"""A small vision transformer for the digits, a network of another family than those that guesses rest on."""
+
+import torch
+from torch import Tensor, nn
+
+SIDE, PATCH, WIDTH, HEADS, BLOCKS = 8, 2, 48, 4, 3
+TOKENS = (SIDE // PATCH) ** 2
+
+
+class Patches(nn.Module):
+    """Patches of an image as tokens, with a learned place for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(1, WIDTH, PATCH, stride=PATCH)
+        self.place = nn.Parameter(0.02 * torch.randn(TOKENS, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 1, 8, 8) → (n, tokens, width)."""
+        return self.embed(x).flatten(2).transpose(1, 2) + self.place
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward part, each after a layer norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.LayerNorm(WIDTH)
+        self.attention = nn.Linear(WIDTH, 3 * WIDTH)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+        self.feed = nn.Sequential(
+            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens of the same shape."""
+        query, key, value = (
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for part in self.attention(self.before(x)).chunk(3, dim=-1)
+        )
+        seen = torch.softmax(query @ key.transpose(-1, -2) / (WIDTH / HEADS) ** 0.5, dim=-1) @ value
+        x = x + self.mix(seen.transpose(1, 2).flatten(2))
+        return x + self.feed(x)
+
+
+class Head(nn.Module):
+    """The classes, from the mean of all tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.out = nn.Linear(WIDTH, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, tokens, width) → (n, 10)."""
+        return self.out(self.norm(x).mean(dim=1))
+
+
+def small_vit() -> nn.Sequential:
+    """The patches, three blocks and the head: five parts between which it can be cut."""
+    return nn.Sequential(Patches(), *(Block() for _ in range(BLOCKS)), Head())
