@@ -19,8 +19,8 @@ NOISES = {"little noise": 0.25, "middling noise": 1.0, "much noise": 4.0}
 # Drift of the whole model over (N − 1) I^0.4, and the curvature. Private layers that all learn the same drift
 # apart. Private layers of devices with unlike labels may serve their own labels; then they drift less, but
 # small batches cost more.
-DRIFT, CURVATURE = 0.09, 0.03
-OWN_DRIFT, OWN_CURVATURE = 0.03, 0.3
+DRIFT, CURVATURE = 0.075, 0.05
+OWN_DRIFT, OWN_CURVATURE = 0.025, 0.3
 SKEW = 1.0  # of the whole model
 # Layers share drift and skew as the p-th powers of their numbers of weights. With p = 0.4 the grids of three
 # networks give nearly the same drift of the whole model, whichever cut it is computed from.
