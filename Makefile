@@ -22,9 +22,9 @@ $(READY_TO_DEPLOY): $(READY) requirements-deploy.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-deploy.lock
 	@touch $@
 
-DEMO := hasfl,hasfl-bcd,fl,sfl,b=16+cut=2,rbs+rms
+DEMO := hasfl,proportional,hasfl-bcd,fl,sfl,b=16+cut=2,rbs+rms
 
-demo: $(READY)  ## Train six strategies on twenty unequal devices and say who is first
+demo: $(READY)  ## Train seven strategies on twenty unequal devices and say who is first
 	@rm -rf runs/demo
 	$(BIN)/hasfl compare examples/demo.toml --strategies $(DEMO) --out runs/demo
 

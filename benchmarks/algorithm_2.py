@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from hasfl import FleetRanges, MeasuredConstants, Problem, Profile, Seeds, best_plan, draw_fleet, read_problem
+from hasfl.guesses import guesses
 from hasfl.plan import Plan
 from hasfl.planning.paper.touching import algorithm_2, corollary_1_at
 from hasfl.profiling.shipped import shipped_layers
-from hasfl.readings.belief import Belief
 from hasfl.theory.objective import evaluate
 
 SCENARIO = "examples/measured.toml"  # VGG-16 on the wide fleet
@@ -37,8 +37,11 @@ def problems() -> dict[str, Problem]:
     layers = shipped_layers("resnet18", classes=100, norm="batch")
     assert layers is not None
     profile = Profile.of(layers)
-    shares = Belief.guessed(profile, len(vgg16.fleet), vgg16.interval).share_of
-    constants = MeasuredConstants(rounds=RESNET_ROUNDS, noise=RESNET_NOISE, drift_of=RESNET_DRIFT * shares)
+    devices, interval = len(vgg16.fleet), vgg16.interval
+    guessed = guesses(profile, devices=devices, interval=interval, unlikeness=0.0, learning_rate=None)
+    drift_of = guessed.each[0].constants.drift_of
+    drift_of = RESNET_DRIFT / drift_of.sum() * drift_of
+    constants = MeasuredConstants(rounds=RESNET_ROUNDS, noise=RESNET_NOISE, drift_of=drift_of)
     return {"VGG-16": vgg16, "ResNet-18": replace(vgg16, profile=profile, constants=constants)}
 
 

@@ -20,7 +20,8 @@ def train(devices: int) -> None:
     import torch
 
     from hasfl import FleetRanges, Seeds, draw_fleet, simulate
-    from hasfl.data import load_dataset, partition
+    from hasfl.data.partition import partition
+    from hasfl.data.sources import load_dataset
     from hasfl.engines.memory import held_memory
     from hasfl.networks import network
 

@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hasfl.data import Dataset
+from hasfl.data.dataset import Dataset
 from hasfl.fleet import FleetRanges, draw_fleet
 from hasfl.goal import Goal
 from hasfl.networks import LayeredModel, network

@@ -1,17 +1,14 @@
-"""How good are readings of the constants, and how does ε change plans?
+"""How good are estimates of the paper's constants, and how does ε change plans?
 
     python -m benchmarks.constants_known    # docs/constants_known.png and constants_epsilon.png
 
 The first picture uses a problem whose constants are known: least squares, y = x·w* + e with x Gaussian in d
-dimensions, at w = w*. There σ² = d E e² and G² = σ²/b. The overshoot of a step on n samples (how much the
-step lowers the slope that its own samples see) is 1 + (d + 1)/n times the carried part (the same for other
-samples). So with N devices the noise is (d + 1)/N.
+dimensions, at w = w*. There σ² = d E e² and G² = σ²/b.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +18,6 @@ from hasfl import Plan, Seeds
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan
-from hasfl.readings.in_process import InProcessReader
-from hasfl.readings.noise_and_drift import Reading
 from hasfl.readings.paper_estimates import estimate_bound_constants
 from hasfl.readings.probe import Probe
 from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
@@ -35,21 +30,17 @@ from hasfl.state.training_data import TrainingData
 from hasfl.state.updates import Updates
 from hasfl.theory.bound import Corollary1
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE_1 = Path(__file__).parents[1] / "examples" / "table1.toml"
-DEVICES, INTERVAL = 20, 15
+DEVICES = 20
 
 # The known problem.
 SAMPLES = 400  # of each device
 NOISE = 0.5  # standard deviation of e
-READINGS = 40  # for each point of the picture
-DIMENSIONS = (8, 32, 128)  # for the paper's constants
-NOISE_DIMENSIONS = (16, 32, 64, 128, 256, 512)
+ESTIMATES = 40  # for each point of the picture
+DIMENSIONS = (8, 32, 128)
 BATCH = 16  # the batch size of the training
-RATE = 0.3  # so large that noise costs all of its rounds
+RATE = 0.3
 
 
 def half_square(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -76,48 +67,17 @@ def least_squares(dimension: int) -> Probe:
 
 
 def orders() -> list[Order]:
-    """As many rounds as readings are averaged over."""
+    """As many rounds as estimates are averaged over."""
     devices = np.arange(DEVICES)
     plan = Plan.uniform(DEVICES, batch_size=BATCH, cut=1)
-    rounds = range(1, READINGS + 1)
+    rounds = range(1, ESTIMATES + 1)
     return [Order(round=t, devices=devices, plan=plan, drawn=np.zeros_like(devices)) for t in rounds]
 
 
-def known_problem() -> Iterator[tuple[float, float, float, float]]:
-    """Yields the true noise, the noise that is read, its scatter, and the error that readings state.
-
-    All but the first two are standard deviations of logarithms.
-    """
-    for dimension in NOISE_DIMENSIONS:
-        reader = InProcessReader(least_squares(dimension))
-        noises = [Reading.of(reader.look(one_order, INTERVAL)).noise for one_order in orders()]
-        logs = np.array([noise.value for noise in noises])
-        stated = float(np.median([noise.error for noise in noises]))
-        yield (dimension + 1) / DEVICES, float(np.exp(np.median(logs))), float(logs.std(ddof=1)), stated
-
-
 def draw_known(path: Path) -> None:
-    """Draw estimated against true values, for the paper's constants and for measured ones."""
-    figure = new_figure(2.9)
-    left, right = figure.subplots(1, 2)
-    _draw_estimates(left)
-    for true, read, scatter, stated in known_problem():
-        for k, (shift, spread) in enumerate(((0.96, scatter), (1.04, stated))):
-            reach = [[read - read / np.exp(spread)], [read * np.exp(spread) - read]]
-            right.errorbar(true * shift, read, reach, fmt="o", ms=4, capsize=2, color=COLOURS[k])
-    line = np.array([0.5, 40.0])
-    right.plot(line, line, color=DARK, lw=0.6)
-    right.set_xscale("log")
-    right.set_yscale("log")
-    for k, words in enumerate(("± scatter of readings", "± error that they state")):
-        right.text(0.04, 0.92 - 0.07 * k, words, transform=right.transAxes, color=COLOURS[k])
-    label(right, x="noise (d + 1)/N, by theory", y="noise, read")
-    right.set_title(f"noise, median of {READINGS} readings", fontsize=SMALL)
-    save_figure(figure, path)
-
-
-def _draw_estimates(axes: "Axes") -> None:
     """Draw estimates of σ² and G² on the known problem, with the standard deviation of one estimate."""
+    figure = new_figure(2.9)
+    axes = figure.subplots()
     ratios: dict[str, list[tuple[float, float]]] = {"variance_of": [], "moment_of": []}
     for dimension in DIMENSIONS:
         probe, variance = least_squares(dimension), dimension * NOISE**2
@@ -137,6 +97,7 @@ def _draw_estimates(axes: "Axes") -> None:
     axes.set_ylim(0, 2)
     label(axes, x="dimension d", y="estimated / true")
     axes.set_title("the paper's constants, ± of one estimate", fontsize=SMALL)
+    save_figure(figure, path)
 
 
 def draw_epsilon(path: Path) -> None:

@@ -15,23 +15,19 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
 from benchmarks.devices_and_intervals import STUDIES
-from benchmarks.hindsight.laws import constants_of
-from benchmarks.hindsight.runs import COLUMN, Run, fleet_of, profile_of, read_results, round_seconds
+from benchmarks.hindsight.runs import COLUMN, Run, fleet_of, read_results, round_seconds
 from benchmarks.hindsight.settings import FITTED, RESULTS, SETTINGS
-from hasfl.constants import MeasuredConstants
 from hasfl.forecast import GoalForecast
 from hasfl.forecasting.curve import ALONE, WANDER
 from hasfl.forecasting.passage import SPREAD
 from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
-from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.training.forecaster import Forecaster
 
 SHARES = {"a third": 1 / 3, "a half": 1 / 2, "two thirds": 2 / 3}
@@ -51,7 +47,6 @@ class Curve:
     interval: int
     scores: Mapping[int, float]  # the accuracy or the loss, by round
     plans: Sequence[tuple[int, Plan]]  # each with its first round
-    laws: Sequence[tuple[int, MeasuredRounds]]  # each with the round after which it was known
     seconds: Mapping[int, float]  # on the clock, by round
     pace: Mapping[int, float]  # seconds of a round under each of the plans, by first round
 
@@ -90,24 +85,18 @@ def watched(curve: Curve, share: float) -> Verdict | None:
     now = max((t for t in curve.scores if t <= share * curve.end), default=None)
     if now is None:
         return None
-    law = next((law for known, law in reversed(curve.laws) if known <= now), None)
     spacing = min(curve.scores)
     forecaster = Forecaster(
         goal=curve.goal,
         evaluate_every=spacing,
         interval=curve.interval,
         held_out=curve.samples,
-        slowness=lambda round, plan: _slowness(law, plan),
+        slowness=lambda round, plan: 1.0,  # the plan of a stored run does not change
     )
     for t in range(1, now + 1):
         forecaster.watch(_record(curve, t))
     forecast = forecaster.forecast(_record(curve, now), curve.pace[curve.plan_of(now)[0]])
     return None if forecast is None else _verdict(curve, now, forecast)
-
-
-def _slowness(law: MeasuredRounds | None, plan: Plan) -> float:
-    """B of a plan; 1 before the first reading."""
-    return 1.0 if law is None else law.slowness(plan.batch_sizes, plan.deepest_cut)
 
 
 def _verdict(curve: Curve, now: int, forecast: GoalForecast) -> Verdict:
@@ -145,7 +134,7 @@ def _record(curve: Curve, t: int) -> RoundRecord:
 
 
 def hindsight_curves() -> Iterator[Curve]:
-    """The fixed plans of every setting, and the runs of `hasfl` with measured constants."""
+    """The fixed plans of every setting, and the runs of `hasfl` with guesses."""
     for name in FITTED:
         results = read_results(RESULTS, name)
         runs = [run for by_seed in results.fixed.values() for run in by_seed.values()]
@@ -167,17 +156,8 @@ def _hindsight_curve(group: str, run: Run, kind: str) -> Curve:
         interval=setting.interval,
         scores={int(row[0]): float(row[COLUMN[kind]]) for row in scored},
         plans=run.plans,
-        laws=[(reading["round"], _law(run, reading)) for reading in run.readings if "noise" in reading],
         seconds={int(row[0]): float(row[1]) for row in scored},
         pace={first: round_seconds(run.setting, plan, fleet) for first, plan in run.plans},
-    )
-
-
-def _law(run: Run, reading: Mapping[str, Any]) -> MeasuredRounds:
-    constants, setting = constants_of(reading), SETTINGS[run.setting]
-    assert isinstance(constants, MeasuredConstants)
-    return MeasuredRounds.with_constants(
-        constants, profile_of(run.setting), devices=setting.devices, interval=setting.interval
     )
 
 
@@ -194,7 +174,6 @@ def loss_curves() -> Iterator[Curve]:
                 interval=each["interval"],
                 scores={row[0]: row[2] for row in rows},
                 plans=((1, plan),),
-                laws=(),
                 seconds={row[0]: float(row[0]) for row in rows},
                 pace={1: 1.0},
             )

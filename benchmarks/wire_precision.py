@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.data import Dataset
+from hasfl.data.dataset import Dataset
 from hasfl.deployment.fleet.agreement import Agreement, build
 from hasfl.documents.document import parse_toml
 from hasfl.documents.scenario import Scenario
@@ -23,7 +23,6 @@ from hasfl.parties.device.party import Device
 from hasfl.parties.edge.party import Edge
 from hasfl.parties.edge.store import EdgeStore
 from hasfl.parties.fed.engine import NetworkedEngine
-from hasfl.parties.fed.reader import PartiesReader
 from hasfl.parties.links import EDGE, DirectLinks
 from hasfl.parties.own_samples import own_samples
 from hasfl.profile import Profile
@@ -91,10 +90,10 @@ def _records(seed: int, wire: str, rounds: int) -> Iterator[RoundRecord]:
         held_out=no_samples,
         calibrating=no_samples,
         sample_bits=agreement.sample_bits,
+        unlikeness=engine.leading.unlikeness(agreement.sizes),
     )
     world = world_of(scenario, fleet, folder=HERE)
-    reader = PartiesReader(engine, agreement.sizes)
-    yield from training_of(engine, reader, holdings, world, profile, scenario.settings()).rounds()
+    yield from training_of(engine, None, holdings, world, profile, scenario.settings()).rounds()
 
 
 def _engine(agreement: Agreement, data: Dataset, shares: Sequence[IntN]) -> tuple[NetworkedEngine, Profile]:

@@ -31,11 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def readings_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every interval ends with a reading, however long it takes, for trainings of a few rounds.
-
-    The paper's estimates come after the first and the fourth interval.
-    """
-    monkeypatch.setattr("hasfl.readings.sources.FIRST_SHARE", 1e9)
-    monkeypatch.setattr("hasfl.readings.sources.LATER_SHARE", 1e9)
+def estimates_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's estimates come after the first and the fourth interval, for trainings of a few rounds."""
     monkeypatch.setattr("hasfl.readings.sources.ESTIMATES_AFTER", ((1, 1), (4, 1)))

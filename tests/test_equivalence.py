@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasfl.data import Dataset
+from hasfl.data.dataset import Dataset
 from hasfl.networks import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.strategies.catalogue import STRATEGIES

@@ -3,7 +3,7 @@
     python -m benchmarks.hindsight digits-iid --what grid           # plans alike for all devices
     python -m benchmarks.hindsight digits-iid --what plans          # HASFL and other strategies
     python -m benchmarks.hindsight vgg-iid --what plans --contest main --give-up 3    # few trainings, short
-    python -m benchmarks.hindsight digits-iid --what plans --only "hasfl narrow mean" "hasfl-bcd wide"
+    python -m benchmarks.hindsight vgg-iid vgg-shards --what plans --only "hasfl narrow mean" "proportional"
     python -m benchmarks.hindsight digits-iid --what grid --only "b=1 cut=2" b=4
     python -m benchmarks.hindsight.report                           # tables and pictures
 
@@ -20,7 +20,7 @@ import json
 import multiprocessing as mp
 import queue
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ Identity = tuple[Any, ...]
 POLL_SECONDS = 2  # between two looks at whether the workers are still alive
 
 
-def run(tasks: list[Task], path: Path, *, processes: int, limit: float) -> None:
+def run(tasks: list[Task], folder: Path, what: str, *, processes: int, limit: float) -> None:
     """Train all tasks, several at once; after `limit` seconds, keep the trainings that are complete."""
     context = mp.get_context("spawn")
     waiting: mp.Queue[Task] = context.Queue()
@@ -43,15 +43,15 @@ def run(tasks: list[Task], path: Path, *, processes: int, limit: float) -> None:
     workers = [context.Process(target=work, args=(waiting, outcomes), daemon=True) for _ in range(processes)]
     for worker in workers:
         worker.start()
-    deadline, left, kept = time.monotonic() + limit, len(tasks), load(path)
+    deadline, left = time.monotonic() + limit, len(tasks)
     while left and time.monotonic() < deadline and any(w.is_alive() for w in workers):
         try:
             outcome = outcomes.get(timeout=POLL_SECONDS)
         except queue.Empty:
             continue
         left -= 1
-        kept[identity(outcome)] = outcome
-        save(list(kept.values()), path)
+        path = folder / f"{outcome['setting']}_{what}_{outcome['seed']}.json.gz"
+        save(list((load(path) | {identity(outcome): outcome}).values()), path)
         print(told(outcome), flush=True)
     for worker in workers:
         worker.terminate()
@@ -59,8 +59,7 @@ def run(tasks: list[Task], path: Path, *, processes: int, limit: float) -> None:
 
 def identity(outcome: Outcome) -> Identity:
     """The fields that tell a training from others with the same setting and seed."""
-    names = ("strategy", "fleet", "serve", "constants")
-    return *(outcome[name] for name in names), outcome.get("way", "over time")
+    return tuple(outcome[name] for name in ("strategy", "fleet", "serve", "constants"))
 
 
 def load(path: Path) -> dict[Identity, Outcome]:
@@ -105,7 +104,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("setting", choices=list(SETTINGS))
+    parser.add_argument("settings", nargs="+", choices=list(SETTINGS), metavar="setting")
     parser.add_argument("--what", choices=["grid", "plans"], default="grid")
     parser.add_argument("--contest", choices=["main", "all"], default="all", help="which plans are trained")
     parser.add_argument("--seeds", help="such as 0,1; otherwise those of the setting")
@@ -122,16 +121,19 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
-    setting = SETTINGS[options.setting]
-    seeds = map(int, options.seeds.split(",")) if options.seeds else setting.seeds
+    tasks = [task for name in options.settings for task in picked(tasks_of(name, options), options.only)]
+    if options.what == "plans" and options.give_up is not None:
+        tasks = [bounded(task, RESULTS, options.give_up) for task in tasks]
+    run(tasks, options.out, options.what, processes=options.processes, limit=options.limit)
+
+
+def tasks_of(name: str, options: argparse.Namespace) -> Iterator[Task]:
+    """The tasks of a setting for the seeds, the kind of training and the data that the options name."""
     of_plans = main_contest if options.contest == "main" else contestants
     make_tasks = grid if options.what == "grid" else of_plans
-    for seed in seeds:
-        tasks = picked(make_tasks(options.setting, seed, options.data or setting.data), options.only)
-        if options.what == "plans" and options.give_up is not None:
-            tasks = [bounded(task, RESULTS, options.give_up) for task in tasks]
-        path = options.out / f"{options.setting}_{options.what}_{seed}.json.gz"
-        run(tasks, path, processes=options.processes, limit=options.limit)
+    setting = SETTINGS[name]
+    for seed in map(int, options.seeds.split(",")) if options.seeds else setting.seeds:
+        yield from make_tasks(name, seed, options.data or setting.data)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,19 @@
-"""Fit the law of rounds to trained runs, and compare forecast rounds with real rounds."""
+"""Fit the law of rounds to trained runs."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
-from scipy.stats import spearmanr
 
-from benchmarks.hindsight.runs import Floats, Run, fleet_of, profile_of
-from benchmarks.hindsight.settings import SETTINGS, Cell
-from hasfl.constants import BoundConstants, Constants, MeasuredConstants
-from hasfl.errors import TargetUnreachable
-from hasfl.plan import Plan
-from hasfl.problem import Problem
-from hasfl.theory.laws import target_for_all
-from hasfl.theory.objective import rounds_needed
+from benchmarks.hindsight.runs import Floats
+from benchmarks.hindsight.settings import Cell
 
 NOISES = (1e-2, 1e4)  # samples: the limits of a fitted noise. Chosen by hand, far beyond all batch sizes.
 START_NOISE, START_DRIFT = 8.0, 8.0  # samples, and a factor: where a fit starts. Chosen by hand.
 FEWEST_FOR_CONSTANTS = 6  # plans: more than the four unknowns
 TOLERANCE = 1e-12  # relative, of a fit
-FEWEST_PLANS = 3  # that must have finite forecast and real rounds for a judgement
 
 
 # ── the law of rounds ────────────────────────────────────────────────────────────────────────────────────
@@ -137,71 +128,4 @@ def fitted_constants(
         noise_error=noise_error,
         drift_error=drift_error,
         misfit=float(np.expm1(np.abs(errors(fit.x))).max()),
-    )
-
-
-# ── forecasts ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def constants_of(reading: Mapping[str, Any]) -> Constants:
-    """The constants that a run had after a reading."""
-    kind = MeasuredConstants if "noise" in reading else BoundConstants
-    return kind(**{name: reading[name] for name in reading if name in kind.__dataclass_fields__})
-
-
-def forecast(run: Run, reading: Mapping[str, Any], cells: Iterable[Cell]) -> dict[Cell, float]:
-    """Rounds of fixed plans by the constants of a reading; ε is chosen as training/observer.py chooses it."""
-    setting, constants = SETTINGS[run.setting], constants_of(reading)
-    recipe: dict[str, Any] = {"learning_rate": setting.learning_rate, "interval": setting.interval}
-    fleet, profile = fleet_of(run.setting, run.fleet, run.seed), profile_of(run.setting)
-    target = target_for_all(constants, profile, devices=len(fleet), **recipe)
-    problem = Problem(fleet=fleet, profile=profile, constants=constants, target=target, **recipe)
-    return {cell: _rounds_or_never(cell, problem) for cell in cells}
-
-
-def _rounds_or_never(cell: Cell, problem: Problem) -> float:
-    try:
-        return rounds_needed(Plan.uniform(len(problem.fleet), batch_size=cell[0], cut=cell[1]), problem)
-    except TargetUnreachable:
-        return math.inf
-
-
-def common_forecast(forecasts: Sequence[Mapping[Cell, float]]) -> dict[Cell, float]:
-    """The geometric mean of the forecasts of several runs."""
-    return {cell: float(np.exp(np.mean([np.log(f[cell]) for f in forecasts]))) for cell in forecasts[0]}
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """How near a forecast was to the real rounds."""
-
-    spearman: float  # rank correlation of forecast and real rounds
-    scale: float  # the median of real over forecast rounds, because R∞ is unknown to the forecast
-    median_factor: float  # between real and forecast rounds, once the forecast is scaled
-    worst_factor: float
-    unreachable: int  # plans that would never reach the target by the forecast
-    plans: int
-    reached: int  # plans that did reach the target
-
-
-def judged(predicted: Mapping[Cell, float], real: Mapping[Cell, float]) -> Judgement | None:
-    """Compare a forecast with the real rounds; None where too few plans have finite rounds in both."""
-    cells = [cell for cell in real if cell in predicted]
-    forecast_rounds, real_rounds = (
-        np.array([rounds[cell] for cell in cells]) for rounds in (predicted, real)
-    )
-    finite = np.isfinite(forecast_rounds) & np.isfinite(real_rounds)
-    if finite.sum() < FEWEST_PLANS:
-        return None
-    ratio = real_rounds[finite] / forecast_rounds[finite]
-    scale = float(np.median(ratio))
-    factors = np.exp(np.abs(np.log(ratio / scale)))
-    return Judgement(
-        spearman=float(spearmanr(forecast_rounds, real_rounds).statistic),
-        scale=scale,
-        median_factor=float(np.median(factors)),
-        worst_factor=float(factors.max()),
-        unreachable=int(np.isinf(forecast_rounds).sum()),
-        plans=len(cells),
-        reached=int(np.isfinite(real_rounds).sum()),
     )

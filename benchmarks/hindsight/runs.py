@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.hindsight.settings import FLEETS, SETTINGS, Cell, contestants
+from benchmarks.hindsight.settings import FLEETS, SETTINGS, Cell, main_contest
 from hasfl import Seeds, draw_fleet
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
@@ -47,17 +47,14 @@ class Run:
     fleet: str
     serve: str
     constants: str | None
-    way: str  # whether plans may change: "over time", or "stay"
     evaluations: Floats  # a row for each evaluation
     plans: tuple[tuple[int, Plan], ...]  # each with its first round
-    readings: tuple[Mapping[str, Any], ...]
-    reading_seconds: float | None  # virtual; None in older runs, whose clock does not count readings
     gave_up: bool  # whether the training ended early because it took far longer than the best fixed plan
 
     @property
-    def task(self) -> tuple[str, str, str, str | None, str]:
+    def task(self) -> tuple[str, str, str, str | None]:
         """The fields that tell a run from others with the same setting and seed."""
-        return self.strategy, self.fleet, self.serve, self.constants, self.way
+        return self.strategy, self.fleet, self.serve, self.constants
 
     def rounds_to(self, target: float, kind: str) -> float:
         """Rounds until a kind of served model has the target accuracy."""
@@ -72,22 +69,6 @@ class Run:
         firsts = [first for first, _ in self.plans[1:]]
         changed = np.diff(np.searchsorted(firsts, self.evaluations[:, 0], side="right"), prepend=0) > 0
         return crossing(self.evaluations[:, column], self.evaluations[:, COLUMN[kind]], target, changed)
-
-    @property
-    def share_of_readings(self) -> float | None:
-        """The part of the virtual seconds that readings took; None where the clock does not count them."""
-        return None if self.reading_seconds is None else self.reading_seconds / float(self.evaluations[-1, 1])
-
-    def clock_at(self, rounds: Floats) -> Floats:
-        """Virtual time at the end of rounds, interpolated between evaluations."""
-        known = np.vstack([np.zeros(2), self.evaluations[:, :2]])
-        clock: Floats = np.interp(rounds, known[:, 0], known[:, 1])
-        return clock
-
-    def reading_before(self, target: float, kind: str) -> Mapping[str, Any] | None:
-        """The last reading before the target was reached; None where there is none."""
-        before = [reading for reading in self.readings if reading["round"] <= self.rounds_to(target, kind)]
-        return before[-1] if before else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,17 +145,14 @@ def _run(row: Mapping[str, Any]) -> Run:
         **task,
         setting=row["setting"],
         seed=row["seed"],
-        way=row.get("way", "over time"),
         evaluations=np.array(row["evaluations"], dtype=np.float64),  # None becomes NaN
         plans=tuple((first, Plan(batches, cuts)) for first, batches, cuts in row["plans"]),
-        readings=tuple(row["readings"]),
-        reading_seconds=row.get("reading_seconds"),
         gave_up=row.get("gave_up", False),
     )
 
 
 def missing(results: Results) -> list[str]:
-    """A line for each seed of which tasks were not trained."""
+    """A line for each seed of which fixed plans, and which runs of the main contest, were not trained."""
     name, lines = results.setting, []
     for seed in SETTINGS[name].seeds:
         cells = SETTINGS[name].cells(seed)
@@ -183,7 +161,7 @@ def missing(results: Results) -> list[str]:
             words = ", ".join(f"b={b} cut={c}" for b, c in untrained)
             lines.append(f"fixed plans, seed {seed}: {'all' if len(untrained) == len(cells) else words}")
         trained = {run.task for run in results.runs(seed=seed)}
-        tasks = [(t.strategy, t.fleet, t.serve, t.constants, t.plans) for t in contestants(name, seed, "")]
+        tasks = [(t.strategy, t.fleet, t.serve, t.constants) for t in main_contest(name, seed, "")]
         absent = [task for task in tasks if task not in trained]
         if absent:
             words = "all" if len(absent) == len(tasks) else "; ".join(in_words(task) for task in absent)
@@ -191,10 +169,10 @@ def missing(results: Results) -> list[str]:
     return lines
 
 
-def in_words(task: tuple[str, str, str, str | None, str]) -> str:
+def in_words(task: tuple[str, str, str, str | None]) -> str:
     """A task in words; options with their default are left out."""
-    strategy, fleet, serve, constants, way = task
-    options = [f"the {constants}'s constants"] * bool(constants) + ["plans that stay"] * (way == "stay")
+    strategy, fleet, serve, constants = task
+    options = [f"the {constants}'s constants"] * bool(constants)
     return ", ".join([strategy, f"{fleet} fleet", f"serves the {serve}", *options])
 
 

@@ -146,7 +146,8 @@ SETTINGS = {
         rivals=((4, 2), (8, 2), (4, 4), (8, 4), (16, 4)),
         patience=0.0,
     ),
-    # Trained first after the guesses were settled: another partition, other N and I, another family of networks.
+    # Trained first after the guesses were settled: another partition, other N and I, another family of
+    # networks.
     "vgg-dirichlet": replace(
         VGG,
         kept_apart=True,
@@ -169,8 +170,9 @@ FLEETS = {
     "narrow": FleetRanges(),
     "wide": FleetRanges(flops=(1e11, 2e12), up_rate=(1e7, 8e7), fed_up_rate=(1e7, 8e7)),
 }
-# How much of the time of the best fixed plan `hasfl` may take, at most.
-ASKED = {"narrow": 1.05, "wide": 0.7}
+# How much of the time of the best fixed plan `hasfl` may take for VGG-16 and ResNet-18: in the mean, and at
+# worst.
+ASKED = {"narrow": (1.07, 1.25), "wide": (0.68, 0.85)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +187,6 @@ class Task:
     fleet: str = "narrow"
     serve: Literal["mean", "last"] = "mean"
     constants: Literal["measured", "paper"] | None = None
-    plans: Literal["over time", "stay"] = "over time"
     both: bool = False  # whether the running mean and the last model must both reach the higher target
     most_seconds: float | None = None  # virtual seconds after which the training gives up; None: never
 
@@ -193,8 +194,7 @@ class Task:
     def words(self) -> frozenset[str]:
         """The strategy and the options as single words, by which tasks can be picked."""
         parts = self.strategy.removeprefix("fixed:").split(",")  # such as b=4 and cut=2
-        way = "stay" if self.plans == "stay" else "over-time"
-        return frozenset([*parts, self.fleet, self.serve, self.constants or "measured", way])
+        return frozenset([*parts, self.fleet, self.serve, self.constants or "default"])
 
 
 def grid(name: str, seed: int, data: str) -> Iterator[Task]:
@@ -222,9 +222,7 @@ def contestants(name: str, seed: int, data: str) -> Iterator[Task]:
     yield from main_contest(name, seed, data)
     task = Task(setting=name, seed=seed, strategy="hasfl", rounds=SETTINGS[name].most_rounds, data=data)
     for fleet in FLEETS:
-        yield replace(task, fleet=fleet, plans="stay")
         yield replace(task, fleet=fleet, constants="paper")
         yield replace(task, fleet=fleet, serve="last")
         for strategy in ("habs+cut=4", "b=16+hams"):
             yield replace(task, fleet=fleet, strategy=strategy)
-    yield replace(task, serve="last", plans="stay")

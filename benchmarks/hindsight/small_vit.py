@@ -17,7 +17,8 @@ class Patches(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, 1, 8, 8) → (n, tokens, width)."""
-        return self.embed(x).flatten(2).transpose(1, 2) + self.place
+        tokens: Tensor = self.embed(x).flatten(2).transpose(1, 2) + self.place
+        return tokens
 
 
 class Block(nn.Module):
@@ -40,7 +41,8 @@ class Block(nn.Module):
         )
         seen = torch.softmax(query @ key.transpose(-1, -2) / (WIDTH / HEADS) ** 0.5, dim=-1) @ value
         x = x + self.mix(seen.transpose(1, 2).flatten(2))
-        return x + self.feed(x)
+        mixed: Tensor = x + self.feed(x)
+        return mixed
 
 
 class Head(nn.Module):
@@ -53,7 +55,8 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, tokens, width) → (n, 10)."""
-        return self.out(self.norm(x).mean(dim=1))
+        classes: Tensor = self.out(self.norm(x).mean(dim=1))
+        return classes
 
 
 def small_vit() -> nn.Sequential:

@@ -1,4 +1,4 @@
-"""Train a task, and note every evaluation, plan and reading.
+"""Train a task, and note every evaluation and plan.
 
 The targets do not end a training from inside: its goal is a number of rounds, so no samples are held out. The
 loop here breaks off once the higher target is reached on the test set.
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hasfl.runner.simulation import Simulation
 
 Outcome = dict[str, Any]  # the fields of a task, and the outcome of its training
-READING = "reading_"  # the names of the phases of a reading begin with this
 
 
 @dataclass(slots=True)
@@ -30,20 +29,15 @@ class Notes:
     evaluations: list[list[Any]] = field(default_factory=list)  # round, clock, last, mean, training loss
     losses: list[float] = field(default_factory=list)  # of the rounds since the last evaluation
     plans: list[list[Any]] = field(default_factory=list)  # first round, batch sizes, cuts
-    readings: list[dict[str, Any]] = field(default_factory=list)
-    reading_seconds: float = 0.0  # virtual; the clock has them too
-    samples: int = 0  # of training and of readings
+    notes: list[list[Any]] = field(default_factory=list)  # round, why the guard made batches larger
 
     def take(self, record: "RoundRecord") -> None:
-        """Note the plan, the reading, the samples and the loss of a round."""
+        """Note the plan and the loss of a round, and what was said of the plan."""
         self.losses.append(record.loss)
         plan = [record.plan.batch_sizes.tolist(), record.plan.cuts.tolist()]
         if not self.plans or self.plans[-1][1:] != plan:
             self.plans.append([record.round, *plan])
-        if record.constants is not None:
-            self.readings.append({"round": record.round} | dict(record.constants))
-        self.reading_seconds += sum(s for phase, s in record.phases.items() if phase.startswith(READING))
-        self.samples = record.samples
+        self.notes += [[record.round, note] for note in record.notes]
 
 
 def train(task: Task) -> Outcome:
@@ -62,10 +56,8 @@ def train(task: Task) -> Outcome:
         if task.most_seconds is not None and record.clock > task.most_seconds:
             gave_up = True
             break
-    # The key "way" holds the task's field `plans`, because the key "plans" holds the plans themselves.
     noted = {name: value for name, value in asdict(notes).items() if name != "losses"}
-    outcome = asdict(task) | {"way": task.plans} | noted
-    return outcome | {"gave_up": gave_up, "wall_seconds": time.perf_counter() - began}
+    return asdict(task) | noted | {"gave_up": gave_up, "wall_seconds": time.perf_counter() - began}
 
 
 def target_reached(task: Task, clock: float, last: float, mean: float | None) -> bool:
@@ -83,7 +75,8 @@ def simulation_of(task: Task) -> "Simulation":
     import torch
 
     from hasfl import Seeds, draw_fleet, simulate
-    from hasfl.data import load_dataset, partition
+    from hasfl.data.partition import partition
+    from hasfl.data.sources import load_dataset
     from hasfl.settings import Machine, Planning, Serving
 
     torch.set_num_threads(1)
@@ -104,7 +97,7 @@ def simulation_of(task: Task) -> "Simulation":
         evaluate_every=setting.evaluate_every,
         seed=task.seed,
         augment=setting.augment,
-        planning=Planning(constants=task.constants, plans=task.plans),
+        planning=Planning(constants=task.constants),
         serving=Serving(serve=task.serve),
         machine=Machine(device=setting.device),
     )
@@ -119,7 +112,7 @@ def network_of(setting: Setting) -> "LayeredModel":
 
     if setting.network == "small-vit":
         return layered(small_vit(), torch.zeros(2, 1, 8, 8))
-    return network(setting.network, **({} if setting.classes is None else {"classes": setting.classes}))
+    return network(setting.network, classes=setting.classes)
 
 
 def last_and_mean(engine: "LocalEngine", record: "RoundRecord", serve: str) -> tuple[float, float | None]:
@@ -149,7 +142,7 @@ def work(tasks: "Queue[Task]", outcomes: "Queue[Outcome]") -> None:
 
 def told(outcome: Outcome) -> str:
     """What came of a training, in one line."""
-    names = ("setting", "strategy", "fleet", "serve", "way", "seed")
+    names = ("setting", "strategy", "fleet", "serve", "seed")
     _, clock, last, mean, _ = outcome["evaluations"][-1]
     return (
         f"{' '.join(str(outcome[name]) for name in names)} {outcome['constants'] or ''}: "

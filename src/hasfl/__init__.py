@@ -47,9 +47,9 @@ from hasfl.theory.objective import evaluate as evaluate
 from hasfl.world import World as World
 
 if TYPE_CHECKING:
-    from hasfl.data import Dataset as Dataset
-    from hasfl.data import load_dataset as load_dataset
-    from hasfl.data import partition as partition
+    from hasfl.data.dataset import Dataset as Dataset
+    from hasfl.data.partition import partition as partition
+    from hasfl.data.sources import load_dataset as load_dataset
     from hasfl.networks import LayeredModel as LayeredModel
     from hasfl.networks import layered as layered
     from hasfl.networks import network as network
@@ -62,14 +62,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 LAZY = {  # where each name is that needs torch or pydantic
-    "Dataset": "hasfl.data",
+    "Dataset": "hasfl.data.dataset",
     "LayeredModel": "hasfl.networks",
     "Simulation": "hasfl.runner.simulation",
     "count_layers": "hasfl.profiling.costs",
     "layered": "hasfl.networks",
-    "load_dataset": "hasfl.data",
+    "load_dataset": "hasfl.data.sources",
     "network": "hasfl.networks",
-    "partition": "hasfl.data",
+    "partition": "hasfl.data.partition",
     "read_problem": "hasfl.runner.questions",
     "simulate": "hasfl.runner.simulation",
     "untie": "hasfl.networks",

@@ -96,6 +96,10 @@ class BoundConstants:
         """The same constants: the bound itself has the learning rate, the devices and the interval."""
         return self
 
+    def times(self, field: str, factor: float) -> Self:
+        """The constants with one of them multiplied by a factor."""
+        return replace(self, **{field: getattr(self, field) * factor})
+
     def an_error_off(self) -> Iterator[tuple[Self, Self]]:
         """Nothing: the paper's constants have no errors."""
         return iter(())
@@ -170,6 +174,10 @@ class MeasuredConstants:
             skew_of=None if now.devices == 1 else self.skew_of,
         )
 
+    def times(self, field: str, factor: float) -> Self:
+        """The constants with one of them multiplied by a factor."""
+        return replace(self, **{field: getattr(self, field) * factor})
+
     def an_error_off(self) -> Iterator[tuple[Self, Self]]:
         """For each constant with an error, the constants with this one an error too large and too small.
 
@@ -186,6 +194,11 @@ class MeasuredConstants:
             less = np.maximum(self.skew_of - off, 0.0)
             yield replace(self, skew_of=self.skew_of + off), replace(self, skew_of=less)
 
+    def as_json(self) -> dict[str, object]:
+        """The constants of the law, as plain numbers and lists under the names of a problem file."""
+        values = {name: getattr(self, name) for name in (*self.symbols, "single_noise")}
+        return {name: np.asarray(value).tolist() for name, value in values.items()}
+
     @property
     def drift_upto(self) -> FloatL:
         """drift_J, the sum of `drift_of` over layers 1 to J."""
@@ -200,20 +213,18 @@ class MeasuredConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Guess:
-    """One guess of the constants, and how much it weighs among others.
+    """One guess of the constants, and how much it weighs among others."""
 
-    `seconds` is Θ*, the time of the best plan if the guess is right; `planning/guesses.py` finds it. Times of
-    other plans are counted in it. Before it is known, it is 1.
-    """
-
-    says: str  # in a few words, such as "much noise"
+    says: str  # in a few words, such as "one task, much noise"
     weight: float  # π
     constants: MeasuredConstants
-    seconds: float = 1.0  # Θ*, of the best plan that was found
-    least_seconds: float = 0.0  # no plan takes less time if the guess is right
+    best_seconds: float = (
+        1.0  # Θ*, of the best plan if the guess is right; 1 until `planning/guesses.py` finds it
+    )
+    least_seconds: float = 0.0  # a lower bound on Θ*
 
     def __post_init__(self) -> None:
-        for field in ("weight", "seconds"):
+        for field in ("weight", "best_seconds"):
             object.__setattr__(self, field, quantity(f"guess.{field}", getattr(self, field), positive=True))
 
 
@@ -221,15 +232,15 @@ class Guess:
 class Guesses:
     """Several guesses of the constants. Nobody knows which of them is right.
 
-    The plan for them has the least mean ratio Σ_k π_k Θ_k/Θ_k*: Θ_k is the time that the plan takes if guess k
-    is right, and Θ_k* that of the best plan for guess k alone. The weights π_k sum to 1.
+    The best plan for them has the least mean ratio Σ_k π_k Θ_k/Θ_k*: Θ_k is the time that the plan takes if
+    guess k is right, and Θ_k* that of the best plan for guess k alone. The weights π_k sum to 1.
     """
 
     each: tuple[Guess, ...]
 
     kind: ClassVar[str] = "measured"
     needs_target: ClassVar[bool] = False
-    symbols: ClassVar[Mapping[str, str]] = {"noise": "noise", "drift_of": "drift", "skew_of": "skew"}
+    symbols: ClassVar[Mapping[str, str]] = MeasuredConstants.symbols
 
     def __post_init__(self) -> None:
         if not self.each:
@@ -238,35 +249,24 @@ class Guesses:
         if len({(len(constants), constants.single_noise) for constants in known}) > 1:
             raise InputError("all guesses must be for the same layers, and have the same single_noise")
         total = math.fsum(guess.weight for guess in self.each)
-        each = tuple(replace(guess, weight=guess.weight / total) for guess in self.each)
-        object.__setattr__(self, "each", each)
+        if not math.isclose(total, 1.0):  # else rounding would change weights that were divided before
+            each = tuple(replace(guess, weight=guess.weight / total) for guess in self.each)
+            object.__setattr__(self, "each", each)
 
     def __len__(self) -> int:
         return len(self.each[0].constants)
 
-    @property
-    def single_noise(self) -> float:
-        """n(1) where a private layer has batch norm, the same in all guesses."""
-        return self.each[0].constants.single_noise
-
     def map(self, change: Callable[[MeasuredConstants], MeasuredConstants]) -> Self:
-        """The guesses with other constants. Their best plans are unknown again."""
-        made = (replace(guess, constants=change(guess.constants)) for guess in self.each)
-        return type(self)(tuple(replace(guess, seconds=1.0, least_seconds=0.0) for guess in made))
+        """The guesses with other constants; Θ_k* stay, so that times are counted in the same unit."""
+        return type(self)(tuple(replace(guess, constants=change(guess.constants)) for guess in self.each))
 
     def under(self, now: Conditions, known: Conditions) -> Self:
         """The guesses for the conditions of a plan, from those `known` under others."""
         return self if now == known else self.map(lambda constants: constants.under(now, known))
 
-    def counted_as(self, other: Self) -> Self:
-        """The same guesses, with times counted in those of the best plans that `other` knows."""
-        pairs = zip(self.each, other.each, strict=True)
-        return type(self)(
-            tuple(
-                replace(guess, seconds=known.seconds, least_seconds=known.least_seconds)
-                for guess, known in pairs
-            )
-        )
+    def times(self, field: str, factor: float) -> Self:
+        """The guesses with one of their constants multiplied by a factor."""
+        return self.map(lambda constants: constants.times(field, factor))
 
     def an_error_off(self) -> Iterator[tuple[Self, Self]]:
         """Nothing: the guesses themselves say how far off the constants may be."""

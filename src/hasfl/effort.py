@@ -1,6 +1,6 @@
-"""What devices and servers do beside the rounds of training, such as the passes of a reading."""
+"""What devices and servers do beside the rounds of training, such as the passes of an estimate."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +27,6 @@ class Effort:
     def samples(self) -> int:
         """Samples that are sent through the model, counted once for each pass."""
         return sum(int(sent.samples.sum()) for sent in self.passes)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TimeSpent:
-    """The virtual time of a training so far, the time that an effort would add, and whether it is allowed."""
-
-    so_far: float  # seconds
-    seconds_of: Callable[[Effort], float]
-    # Whether the budget allows an effort. This is asked just before the effort, and only where it is due. An
-    # effort that is not allowed is not made.
-    allows: Callable[[Effort], bool] = lambda effort: True
 
 
 @dataclass(frozen=True, slots=True)

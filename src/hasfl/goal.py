@@ -53,8 +53,8 @@ class Goal:
             and (self.seconds is None or clock < self.seconds)
         )
 
-    def allows_reading(self, samples: int, used: int) -> bool:
-        """Whether the budget E allows a reading of `samples` samples after `used` samples."""
+    def allows_estimate(self, samples: int, used: int) -> bool:
+        """Whether the budget E allows an estimate with `samples` samples after `used` samples."""
         return self.samples is None or used + samples <= self.samples
 
     def reached(self, accuracies: Sequence[float], losses: Sequence[float]) -> bool:

@@ -14,6 +14,9 @@ from hasfl.profile import Profile
 # samples for 23 thousand weights, 5 for 11 million, and 12 for 15 million.
 NOISE, NOISE_POWER, DEVICES_OF_GRIDS = 0.01, 0.4, 20
 BITS_OF_A_WEIGHT = 32
+# Noise goes with the learning rate of plain SGD. This was measured between the two rates of `RATES`; rates
+# outside count as the nearer one.
+RATE_OF_GRIDS, RATES = 0.05, (0.0125, 0.1)
 # The true noise may be several times smaller, or larger: about four times for a small transformer.
 NOISES = {"little noise": 0.25, "middling noise": 1.0, "much noise": 4.0}
 # Drift of the whole model over (N − 1) I^0.4, and the curvature. Private layers that all learn the same drift
@@ -29,18 +32,22 @@ SHARE_POWER = 0.4
 MOST_OF_OWN = 0.5
 
 
-def guesses(profile: Profile, *, devices: int, interval: int, unlikeness: float | None) -> Guesses:
+def guesses(
+    profile: Profile, *, devices: int, interval: int, unlikeness: float | None, learning_rate: float | None
+) -> Guesses:
     """The guesses for a model, N devices, an interval I, and data as unlike as `unlikeness` says.
 
     `unlikeness` is 0 where all devices have the same shares of labels, 1 where they have no label in common,
-    and None where nobody knows (`data/labels.py`). What is unknown counts as 1, because a plan for unlike
+    and None where nobody knows (`data/partition.py`). What is unknown counts as 1, because a plan for unlike
     labels does little harm where labels are alike, and the other way round training may fail.
 
-    The learning rate is that of the grids, 0.05 without momentum. R∞ is unknown and scales all plans alike, so
-    it is 1.
+    `learning_rate` is that of plain SGD; with another optimiser it is None, and the noise is that of the
+    grids. R∞ is unknown and scales all plans alike, so it is 1.
     """
     bits = profile.param_bits_upto
     noise = NOISE * max(float(bits[-1]) / BITS_OF_A_WEIGHT, 1.0) ** NOISE_POWER * DEVICES_OF_GRIDS / devices
+    if learning_rate is not None:
+        noise *= float(np.clip(learning_rate, *RATES)) / RATE_OF_GRIDS
     share_of = _shares(np.diff(bits, prepend=0.0) ** SHARE_POWER)
     walks = (devices - 1) * interval**DRIFT_OVER_INTERVALS
     own = MOST_OF_OWN * (1.0 if unlikeness is None else unlikeness)

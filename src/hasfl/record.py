@@ -35,7 +35,7 @@ class MeasuredRound:
 
     seconds: float  # on the wall since the end of the round before, with everything that was done
     # Seconds on the wall from the first party's beginning to the last one's end: "split_training" for steps
-    # a1 to a5, "submodel_upload", "submodel_download", "reading", "evaluation".
+    # a1 to a5, "submodel_upload", "submodel_download", "evaluation".
     spans: Mapping[str, float]
     measured: SecondsByParty
     dropped: Mapping[int, str] = field(default_factory=dict)  # parties that were dropped, and why
@@ -104,7 +104,7 @@ class RoundRecord:
     test_loss: float | None
     seconds: float  # that this round took
     clock: float  # seconds since the start, this round included
-    samples: int  # used since the start by training and readings, this round included
+    samples: int  # used since the start by training and estimates, this round included
     aggregated: bool  # whether an aggregation ended the round
     phases: Mapping[str, float]  # seconds by step; they add up to `seconds`
     bits: Mapping[str, float]  # sent, by arrow

@@ -153,7 +153,7 @@ class Planning:
 
     constants: Literal["measured", "paper"] | None = None  # None: `Settings.kind_for` chooses
     target: float | None = None  # ε, with the paper's constants; None: twice the floor of the bound
-    plans: Literal["over time", "stay"] = "over time"  # stay: kept after the first reading
+    plans: Literal["over time", "stay"] = "over time"  # stay: kept once the constants are final
 
     def __post_init__(self) -> None:
         if self.target is not None:

@@ -92,6 +92,12 @@ def test_a_race_to_an_accuracy(hasfl: Hasfl, tmp_path: Path) -> None:
     assert f"{first.strategy} is first, after {format_seconds(first.seconds)} of virtual time" in shown.out
 
 
+def test_those_who_train_alike_are_first_together(hasfl: Hasfl, tmp_path: Path) -> None:
+    names = "sfl:b=4,cut=2;b=4+cut=2"
+    shown = hasfl("compare", write(tmp_path, RACE), "--out", tmp_path, "--strategies", names)
+    assert "sfl:b=4,cut=2 and b=4+cut=2 are first, after " in shown.out, shown.out
+
+
 def test_a_race_of_some_devices_says_how_many_they_are(hasfl: Hasfl, tmp_path: Path) -> None:
     scenario = write(tmp_path, RACE | {"training.participation": "0.5"})
     shown = hasfl("compare", scenario, "--out", tmp_path, "--strategies", "sfl")

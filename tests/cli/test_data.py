@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hasfl.cli.shares_view import show_shares
-from hasfl.data import load_dataset
+from hasfl.data.sources import load_dataset
 from tests.cli.conftest import Hasfl
 from tests.runner.scenarios import PIS, files, write
 

@@ -4,12 +4,13 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hasfl import Plan, evaluate
+from hasfl import MeasuredConstants, Plan, best_plan, evaluate
 from hasfl.runner.questions import read_problem
 from tests.cli.conftest import Hasfl
 from tests.problems import raw
@@ -452,6 +453,88 @@ def test_without_constants_the_plan_rests_on_guesses_and_says_so(hasfl: Hasfl) -
     assert set(given) >= OF_ALL_ROUNDS
 
 
+def test_the_guesses_are_printed_with_their_ratios(hasfl: Hasfl) -> None:
+    """Each ratio follows from the constants that are printed beside it, given as those of a file."""
+    printed = json.loads(hasfl("plan", DEMO, "--json").out)
+    guesses, problem = printed["guesses"], read_problem(str(DEMO))
+    assert [guess["says"] for guess in guesses] == [
+        f"{way}, {noise}"
+        for way in ("one task", "own labels")
+        for noise in ("little noise", "middling noise", "much noise")
+    ]
+    assert sum(guess["weight"] for guess in guesses) == pytest.approx(1)
+    assert sum(guess["weight"] for guess in guesses[3:]) == pytest.approx(0.5 * printed["unlikeness"])
+    plan = Plan(np.array(printed["batch_sizes"]), np.array(printed["cuts"]))
+    for guess in guesses:
+        alone = replace(problem, constants=MeasuredConstants(**guess["constants"]))
+        own, best = evaluate(plan, alone), best_plan(alone, gap=1e-4)
+        assert guess["rounds"] == pytest.approx(own.rounds)
+        assert guess["ratio"] <= own.objective / best.lower_bound * (1 + 1e-9)
+        assert guess["at_most"] >= own.objective / best.objective * (1 - 1e-9)
+        assert 1 / 1.01 <= guess["ratio"] <= guess["at_most"] <= 1.011 * guess["ratio"]
+    mean = sum(guess["weight"] * guess["ratio"] for guess in guesses)
+    assert printed["mean_ratio"] == pytest.approx(mean)
+    assert printed["mean_ratio_bound"] == pytest.approx(mean * (1 - printed["gap"]))
+    assert printed["worst_ratio"] == max(guess["ratio"] for guess in guesses)
+    for batch, cut in ((1, 1), (4, 2), (16, 5), (64, 1)):  # other plans keep to the bound
+        other = json.loads(hasfl("plan", DEMO, "--batch", batch, "--cut", cut, "--json").out)
+        assert other["mean_ratio"] >= printed["mean_ratio_bound"]
+        assert other["mean_ratio_bound"] is None
+
+
+GUESSES = {"guesses", "mean_ratio", "mean_ratio_bound", "worst_ratio", "unlikeness"}
+
+
+def test_given_constants_have_no_guesses(hasfl: Hasfl) -> None:
+    assert not GUESSES & set(json.loads(hasfl("plan", EXAMPLE, "--json").out))
+    shown = hasfl("plan", EXAMPLE).out
+    assert "guess" not in shown
+    assert "unlike" not in shown
+
+
+@pytest.mark.parametrize("width", ["80", "100"])
+def test_the_guesses_are_shown_in_plain_words(
+    hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setattr("tests.cli.conftest.COLUMNS", width)
+    printed = json.loads(hasfl("plan", DEMO, "--json").out)
+    shown = hasfl("plan", DEMO).out
+    assert max(map(len, shown.splitlines())) <= int(width)
+    for guess in printed["guesses"]:
+        (row,) = [line for line in shown.splitlines() if line.strip().startswith(guess["says"])]
+        assert row.rstrip().endswith(f"{guess['ratio']:.2f} times as long")
+    words = " ".join(shown.split())
+    assert (
+        f"with these weights, the plan takes {printed['mean_ratio']:.3f} times as long as the best" in words
+    )
+    assert f"At worst, it takes {printed['worst_ratio']:.2f} times as long." in words
+    assert "No plan has a mean ratio that is smaller by more than 0.1 %." in words
+    assert "optimal: at most 0.1 % of the mean ratio (below) could be saved" in words
+    assert f"Labels are {printed['unlikeness']:.2f} unlike (0: all devices have the same shares" in words
+
+
+def test_unknown_labels_are_told(hasfl: Hasfl, tmp_path: Path) -> None:
+    profile = tmp_path / "layers.json"
+    profile.write_text(hasfl("profile", "small-cnn", "--json").out)
+    path = tmp_path / "mine.toml"
+    path.write_text('model.profile = "layers.json"\ndata.name = "mine.npz"\n')
+    assert "How unlike labels are is unknown, so they count as wholly unlike." in hasfl("plan", path).out
+    assert json.loads(hasfl("plan", path, "--json").out)["unlikeness"] is None
+
+
+def test_another_interval_is_compared_with_that_of_the_file(hasfl: Hasfl) -> None:
+    sentence = "The plans that it is compared with have the interval of the file, 15."
+    assert sentence in hasfl("plan", DEMO, "--interval", 40).out
+    assert sentence not in hasfl("plan", DEMO, "--interval", 15).out
+
+
+def test_the_papers_solver_takes_guesses(hasfl: Hasfl) -> None:
+    printed = json.loads(hasfl("plan", DEMO, "--solver", "bcd", "--json").out)
+    exact = json.loads(hasfl("plan", DEMO, "--json").out)
+    assert (printed["status"], printed["mean_ratio_bound"]) == ("settled", None)
+    assert printed["mean_ratio"] >= exact["mean_ratio_bound"]
+
+
 def test_another_strategy_is_told_to_measure_with_hasfl(hasfl: Hasfl, tmp_path: Path) -> None:
     path = tmp_path / "f l.toml"
     path.write_text('data.name = "digits"\ntraining.strategy = "fl"\n')
@@ -467,7 +550,8 @@ def test_advice_on_guesses_is_in_shares(hasfl: Hasfl, tmp_path: Path) -> None:
         frozenset({"resource", "saved_share", "error_share"})
     }
     assert all(-1e-3 < upgrade["saved_share"] < 0.1 for upgrade in printed["upgrades"])
-    assert {mistake["constant"] for mistake in printed["sensitivity"]} == {"noise", "drift", "skew"}
+    constants = {mistake["constant"] for mistake in printed["sensitivity"]}
+    assert constants == {"noise", "drift", "skew", "curvature"}
     assert all(mistake["predicted_seconds"] is None for mistake in printed["sensitivity"])
     assert "the time was enough to try" in hasfl("plan", path, "--why", "--time-limit", 0).out
 

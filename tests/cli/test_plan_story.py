@@ -13,7 +13,6 @@ from hasfl.fleet import kinds
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
 from hasfl.runner.simulation import Simulation
-from hasfl.strategies.reasons import BELIEVED
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl
 from tests.engines.simulations import simulation, unequal_fleet
@@ -82,7 +81,7 @@ def test_the_beginning_has_the_plan_and_the_time_of_a_round() -> None:
     assert plan_line.startswith(f"plan: {words} · a round takes ")
     if len(interval) == 3:  # a whole interval, with its aggregation
         assert plan_line.endswith(format_seconds(sum(interval) / 3))
-    assert reason.startswith("first plan: it rests on a noise of ")
+    assert reason.startswith("first plan: it rests on 6 guesses of the constants; it takes 1.")
 
 
 def test_every_change_is_told_with_its_round_and_its_plan() -> None:
@@ -93,19 +92,6 @@ def test_every_change_is_told_with_its_round_and_its_plan() -> None:
         "round 7: new plan: reason 7",
     ]
     assert sum(line.startswith("plan: 4 devices b = ") for line in lines) == 2
-
-
-@pytest.mark.parametrize(
-    ("noise", "expected"),
-    [(3.14, "noise was read as 3.1 samples"), (None, "a reading saw nothing of the noise")],
-)
-def test_what_was_read_and_what_is_believed_are_told_apart(noise: float | None, expected: str) -> None:
-    read = replace(later(15), constants={"read_noise": noise, "noise": 2.0})
-    note = f"new plan: {BELIEVED} 2 samples (before 0.5); it takes 9 % less time than the old plan"
-    lines = story([read, later(16, note)])[1:]
-    assert lines[:2] == [f"round 15: {expected}", f"round 16: {note}"]
-    assert story([read, later(16, "new plan: other limits hold")])[1].startswith("round 16")
-    assert story([read, later(16), later(17, note)])[1] == f"round 17: {note}"
 
 
 def test_changes_are_told_until_there_were_many() -> None:
@@ -132,7 +118,7 @@ def test_a_comparison_has_the_plan_once() -> None:
 
 
 def test_a_training_on_the_screen(hasfl: Hasfl, tmp_path: Path) -> None:
-    """Readings change the plan in round 16; what the record of that round says is what is told."""
+    """The record of the first round says what the plan rests on, and nothing changes it."""
     changes = {
         "fleet.devices": "",
         "training.interval": "15",
@@ -144,9 +130,9 @@ def test_a_training_on_the_screen(hasfl: Hasfl, tmp_path: Path) -> None:
     rows = rounds(tmp_path / "run")
     lines = done.err.splitlines()[3:]  # after three steps of the preparation
     assert lines[1].startswith("plan: pi (3 devices) b = ")
-    assert lines[2] == rows[0]["notes"][0]
-    assert [f"round 16: {note}" for note in rows[15]["notes"]] == lines[3:4]
-    assert all(not row["notes"] for row in [*rows[1:15], *rows[16:]])
+    assert [lines[2]] == rows[0]["notes"]
+    assert "times as long as the best plan for one of them in the mean, and " in lines[2]
+    assert all(not row["notes"] for row in rows[1:])
 
 
 def test_a_batch_size_that_does_not_fit_is_refused_or_told(hasfl: Hasfl, tmp_path: Path) -> None:

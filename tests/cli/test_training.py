@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from hasfl.cli.training_view import TrainingView
-from hasfl.data import load_dataset
+from hasfl.data.sources import load_dataset
 from hasfl.networks import network
 from hasfl.reporting.store import RunFolder
 from hasfl.runs.request import RunRequest

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hasfl.data import crop_and_flip, draw_crops
+from hasfl.data.augmentation import crop_and_flip, draw_crops
 from hasfl.errors import InputError
 from hasfl.seeds import Seeds
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.data import Dataset
+from hasfl.data.dataset import Dataset
 from hasfl.data.images import BLOCK, channel_statistics
 from hasfl.errors import InputError
 

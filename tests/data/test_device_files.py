@@ -8,14 +8,10 @@ import pytest
 import torch
 
 from hasfl import Seeds
-from hasfl.data import (
-    Dataset,
-    load_dataset,
-    partition,
-    read_device_files,
-    shares_of,
-    write_device_files,
-)
+from hasfl.data.dataset import Dataset
+from hasfl.data.files.device_files import read_device_files, shares_of, write_device_files
+from hasfl.data.partition import partition
+from hasfl.data.sources import load_dataset
 from hasfl.errors import InputError
 
 X, Y = np.arange(36, dtype=np.float32).reshape(12, 3), np.arange(12) % 3

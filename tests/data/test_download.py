@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.data import load_dataset
-from hasfl.data.sources import PUBLISHED
+from hasfl.data.sources import PUBLISHED, load_dataset
 from hasfl.errors import InputError, MissingExtra
 from tests.data.fake_files import write_cifar10, write_cifar100, write_fashion_mnist
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from hasfl.data import Dataset, load_dataset
+from hasfl.data.dataset import Dataset
+from hasfl.data.sources import load_dataset
 from hasfl.errors import InputError, MissingExtra
 from tests.extras import extra
 

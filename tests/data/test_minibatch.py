@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.data import Minibatches
+from hasfl.data.minibatch import Minibatches
 from hasfl.errors import InputError
 from hasfl.seeds import Seeds
 

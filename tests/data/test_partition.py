@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.arrays import IntN
-from hasfl.data import label_counts, partition
-from hasfl.data.partition import Kind
+from hasfl.data.partition import Kind, label_counts, partition
 from hasfl.errors import InputError
 from hasfl.seeds import Seeds
 

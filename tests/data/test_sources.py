@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hasfl.data import DATASETS, load_dataset
-from hasfl.data.sources import PUBLISHED, default_folder
+from hasfl.data.sources import DATASETS, PUBLISHED, default_folder, load_dataset
 from hasfl.errors import InputError, MissingExtra
 from tests.data.fake_files import write_cifar10
 

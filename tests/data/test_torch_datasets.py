@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from hasfl.data import Dataset
+from hasfl.data.dataset import Dataset
 from hasfl.errors import InputError
 
 X = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from hasfl.data import Dataset
+from hasfl.data.dataset import Dataset
 from hasfl.deployment.device_worker import DeviceWorker
 from hasfl.deployment.edge_worker import EdgeWorker
 from hasfl.deployment.fleet import agreement, seats

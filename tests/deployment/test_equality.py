@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from hasfl.deployment.fleet.meeting import Meeting
 from hasfl.documents.document import parse_toml
 from hasfl.documents.scenario import Scenario
 from hasfl.networks import LayeredModel
@@ -132,3 +133,45 @@ def test_a_resumed_fleet_trains_what_an_uninterrupted_one_trains(keys: Path, tmp
         with fleet_of(keys, tmp_path, stock) as fleet:
             fleet.train(file, tmp_path / "run", resume=rounds == 9)
     require_same(records_of(tmp_path / "run"), expected, tmp_path / "run", made, CLOSE[torch.float64])
+
+
+GUESSING = """seed = 5
+[data]
+name = "digits"
+partition = "{partition}"
+[fleet]
+devices = 4
+flops = ["200 MFLOPS", "4 GFLOPS"]
+up_rate = ["5 Mbps", "50 Mbps"]
+[training]
+strategy = "hasfl"
+interval = 3
+learning_rate = 0.05
+max_batch = 32
+[stop]
+rounds = 3
+"""
+
+
+def test_the_first_plan_knows_how_unlike_labels_are_as_in_a_simulation(
+    keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the fleet is the same. With labels that are less unlike, the plan is another one."""
+    plans = []
+    for partition in ("iid", "shards"):
+        text, folder = GUESSING.format(partition=partition), tmp_path / partition
+        folder.mkdir()
+        scenario = parse_toml(text, Scenario, "scenario")
+        stock = stock_of(scenario, torch.float32, folder)
+        _, expected = simulated(scenario, stock, folder)
+        measured = scenario.draw()
+        monkeypatch.setattr(Meeting, "_fleet", lambda meeting, measured=measured: measured)
+        file = folder / "scenario.toml"
+        file.write_text(text)
+        with fleet_of(keys, folder, stock) as fleet:
+            fleet.train(file, folder / "run")
+        found = records_of(folder / "run")
+        assert found[0].plan == expected[0].plan
+        assert [one.loss for one in found] == pytest.approx([each.loss for each in expected], rel=6e-4)
+        plans.append(found[0].plan)
+    assert plans[0] != plans[1]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hasfl.data import Dataset
+from hasfl.data.dataset import Dataset
 from hasfl.fleet import Fleet, FleetRanges, draw_fleet
 from hasfl.goal import Goal
 from hasfl.networks import LayeredModel

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasfl.data import load_dataset
+from hasfl.data.sources import load_dataset
 from hasfl.errors import InputError
 from hasfl.fleet import FleetRanges, draw_fleet
 from hasfl.goal import Goal

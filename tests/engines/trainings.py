@@ -16,8 +16,6 @@ from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order, Plan
-from hasfl.readings.in_process import InProcessReader
-from hasfl.readings.noise_and_drift import Reading
 from hasfl.readings.probe import Probe
 from hasfl.schedule import RateSchedule
 from hasfl.seeds import Seeds
@@ -175,7 +173,7 @@ def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> floa
 
 
 def probe_of(engine: LocalEngine) -> Probe:
-    """What a reading may see of an engine."""
+    """What an estimate may see of an engine."""
     job = engine.job
     return Probe(
         layers=engine.layers,
@@ -184,13 +182,3 @@ def probe_of(engine: LocalEngine) -> Probe:
         updates=job.updates,
         loss=job.loss,
     )
-
-
-def reader_of(engine: LocalEngine) -> InProcessReader:
-    """Takes readings of an engine."""
-    return InProcessReader(probe_of(engine))
-
-
-def take_reading(engine: LocalEngine, order: Order, interval: int) -> Reading:
-    """A reading just before an aggregation, `interval` rounds after the last one."""
-    return Reading.of(reader_of(engine).look(order, interval))

@@ -11,13 +11,10 @@ from hasfl.arrays import IntN
 from hasfl.engines.job import Job
 from hasfl.errors import HasflError
 from hasfl.parties.computation import Computation
-from hasfl.parties.device.looking import DeviceLooking
 from hasfl.parties.device.party import Device
-from hasfl.parties.edge.looking import EdgeLooking
 from hasfl.parties.edge.party import Edge
 from hasfl.parties.edge.store import EdgeStore
 from hasfl.parties.fed.engine import NetworkedEngine
-from hasfl.parties.fed.reader import PartiesReader
 from hasfl.parties.links import EDGE, Answer, DirectLinks
 from hasfl.parties.messages import Handler, Message
 from hasfl.parties.own_samples import own_samples
@@ -100,9 +97,6 @@ class Parties:
     def __post_init__(self) -> None:
         count = len(self.job.data.shares)
         self.devices = {i: device_of(self.job, i, self.held_out, self.shares) for i in range(count)}
-        for device in self.devices.values():
-            looking = DeviceLooking(device)
-            device.fed_looks, device.edge_looks = looking.for_fed(), looking.for_edge()
         self.to_devices = DroppingLinks(
             {i: self._spied(EDGE, i, device.from_edge) for i, device in self.devices.items()}
         )
@@ -116,15 +110,13 @@ class Parties:
         computation = computation_of(self.job)
         held_out = {i: len(d.data.held_out_shares[i]) for i, d in self.devices.items()}
         store = EdgeStore(computation, self.folder)
-        edge = Edge(
+        return Edge(
             computation=computation,
             links=self.to_devices,
             store=store,
             test=self.job.test,
             held_out=held_out,
         )
-        edge.looks = EdgeLooking(edge).for_fed()
-        return edge
 
     def _spied(self, asker: int, asked: int, handler: Handler) -> Handler:
         def answer(question: Message) -> Message:
@@ -135,10 +127,6 @@ class Parties:
             return answered
 
         return answer
-
-    @property
-    def reader(self) -> PartiesReader:
-        return PartiesReader(self.engine, self.job.data.sizes)
 
 
 def networked(job: Job, **more: object) -> NetworkedEngine:

@@ -5,17 +5,19 @@ import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from torch import Tensor
 
 import hasfl
+from hasfl.data.partition import unlikeness
 from hasfl.deployment.fleet import seats
 from hasfl.parties import messages
 from hasfl.parties.device.party import Device
 from hasfl.parties.edge.party import Edge
 from hasfl.parties.links import EDGE, Refused
 from hasfl.parties.messages import EXCHANGES, Exchange, Message, exchange
-from hasfl.plan import Order, Plan
+from hasfl.plan import Plan
 from hasfl.settings import Serving
 from hasfl.state.optimizers import Momentum
 from tests.engines.models import model
@@ -35,6 +37,7 @@ class Recorded:
         asked = job(model("small-cnn batch"), updates, shares=(31, 17, 24, 12), serving=Serving(keep="best"))
         asked, shares = with_held_out(asked, 0.3)
         self.parties = Parties(asked, held_out=0.3, shares=shares)
+        self.unlikeness = self.parties.engine.leading.unlikeness(asked.data.sizes)
         self.own: list[tuple[int, str, Tensor]] = []  # tensors of client parts: device, name, value
         plans = [Plan([3, 2, 4, 2], cuts) for cuts in CUTS for _ in range(2)]
         for step in steady(plans, interval=2):
@@ -53,12 +56,8 @@ class Recorded:
                 (device, name, tensor.clone()) for name, tensor in named.items() if tensor.numel() > 1
             ]
         if step.ends:
-            self._read(order)
             engine.aggregate()
             engine.evaluate()
-
-    def _read(self, order: Order) -> None:
-        assert self.parties.reader.look(order, 2) is not None
 
     def to(self, party: int) -> Iterator[tuple[Heard, Message]]:
         """What a party received: questions to it, and answers to its own questions."""
@@ -86,14 +85,7 @@ def test_every_kind_of_question_was_asked(recorded: Recorded) -> None:
     assert set(EXCHANGES) - asked == {e for e in EXCHANGES if e.kind in (seats.MEET, seats.PROBE)}
 
 
-LAYERS = (
-    messages.MODEL,
-    messages.CLIENT,
-    messages.MIDDLE,
-    messages.COMMON,
-    messages.GRADIENTS,
-    messages.STEP,
-)
+LAYERS = (messages.MODEL, messages.CLIENT, messages.MIDDLE, messages.COMMON)
 
 
 def contents(message: Message, layers: tuple[str, ...]) -> set[str]:
@@ -104,6 +96,8 @@ def contents(message: Message, layers: tuple[str, ...]) -> set[str]:
             found.add(name)
         elif name == "gradient":
             found.add(messages.RETURNED)
+        elif name == "classes":
+            found.add(messages.CLASSES)
         elif name.endswith(("|mean", "|variance")):
             found.add(messages.NORMS)
         else:
@@ -123,7 +117,7 @@ def test_messages_carry_what_the_table_says(recorded: Recorded) -> None:
 
 def test_neither_activations_nor_labels_nor_samples_reach_the_fed_server(recorded: Recorded) -> None:
     """By kind, by name and by value."""
-    forbidden = {messages.ACTIVATIONS, messages.LABELS, messages.RETURNED}
+    forbidden = {messages.ACTIVATIONS, messages.LABELS, messages.RETURNED, messages.CLASSES}
     for said in EXCHANGES:
         if said.asker == messages.FED:
             assert not forbidden & {*said.sent, *said.returned}
@@ -134,7 +128,24 @@ def test_neither_activations_nor_labels_nor_samples_reach_the_fed_server(recorde
     assert secrets
     assert not secrets & {fingerprint(tensor) for tensor in seen}
     for _, message in recorded.to(FED):
-        assert not {"activations", "labels"} & {*message.fields, *message.tensors}
+        assert not {"activations", "labels", "classes"} & {*message.fields, *message.tensors}
+
+
+def test_of_the_labels_the_fed_server_learns_one_number_for_all_devices(recorded: Recorded) -> None:
+    """The edge server learns how many samples of each class every device has; no device hears of another."""
+    data = recorded.parties.job.data
+    counted = {e.asked: e.answer for e in recorded.heard if e.question.kind == "count"}
+    counts = data.label_counts()
+    assert counts is not None
+    assert counted.keys() == recorded.parties.devices.keys()
+    for device, answer in counted.items():
+        assert answer.tensors["classes"].tolist() == np.trim_zeros(counts[device], "b").tolist()
+        assert not answer.fields
+    told = [e.answer for e in recorded.heard if e.question.kind == "compare"]
+    assert [(dict(answer.fields), dict(answer.tensors)) for answer in told] == [
+        ({"unlikeness": recorded.unlikeness}, {})
+    ]
+    assert recorded.unlikeness == unlikeness(counts) > 0.05
 
 
 def fingerprint(tensor: Tensor) -> tuple[tuple[int, ...], bytes]:
@@ -151,22 +162,20 @@ def test_no_client_part_of_a_device_reaches_the_edge_server(recorded: Recorded) 
 
 
 def test_devices_send_no_layer_to_the_edge_server(recorded: Recorded) -> None:
-    """By name: what one device sends it are activations, labels and statistics."""
+    """By name: what one device sends it are activations, labels, counts of classes and statistics."""
     for each in recorded.heard:
         if each.asker == EDGE:
             names = {name.removeprefix("|") for name in each.answer.tensors}
-            assert names <= {"activations", "labels", "mean", "variance"}
+            assert names <= {"activations", "labels", "classes", "mean", "variance"}
 
 
 def test_the_edge_server_learns_gradients_of_no_layer_before_a_cut(recorded: Recorded) -> None:
-    """In a reading the fed server tells it averaged layers and steps after the lowest cut alone."""
+    """The fed server tells it averaged layers after the lowest cut alone."""
     layers = recorded.parties.engine.computation.model.names
     intervals = iter(CUTS)
     for each in recorded.heard:
         if each.asked == EDGE and each.question.kind == "begin":
-            lowest = min(next(intervals))
-        if each.asked == EDGE and each.question.kind in ("begin", "look", "look_step"):
-            before = layers[:lowest]
+            before = layers[: min(next(intervals))]
             names = [name.removeprefix("mean/") for name in each.question.tensors]
             assert not [name for name in names if name.startswith(tuple(f"{layer}." for layer in before))]
 
@@ -244,7 +253,7 @@ def test_all_kinds_in_the_source_are_in_the_table() -> None:
     asked = {e.kind for e in EXCHANGES}
     answers = {"hello", "ping", "pong", "failed", "met", "probed", "ready", "layers", "taken", "activations"}
     answers |= {"done", "norm", "nothing", "trained", "nobody", "diverged", "finished", "judged", "kept"}
-    answers |= {"looking", "gradients", "ended", "products", "losses", "lost"}
+    answers |= {"found", "counted", "compared"}
     root = Path(hasfl.__file__).parent
     for file in [*root.glob("parties/**/*.py"), *root.glob("deployment/**/*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):

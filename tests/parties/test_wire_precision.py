@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hasfl.data import load_dataset
+from hasfl.data.sources import load_dataset
 from hasfl.errors import InputError
 from hasfl.fleet import FleetRanges, draw_fleet
 from hasfl.networks import network

@@ -1,5 +1,6 @@
 """One law of rounds for every part: prices of single samples, smallest batches, limits and round-off."""
 
+import math
 import time
 from dataclasses import replace
 
@@ -52,7 +53,7 @@ def naive_objective(problem: Problem, plan: Plan) -> float:
     seen = range(deepest) if len(plan) > 1 else range(len(problem.profile))
     if min(plan.batch_sizes) < max(np.asarray(problem.profile.smallest_batch_of)[j] for j in seen):
         return np.inf
-    noise = sum(constants.single_noise if b == 1 and norms else 1 / b for b in plan.batch_sizes)
+    noise = math.fsum(constants.single_noise if b == 1 and norms else 1 / b for b in plan.batch_sizes)
     apart = problem.interval > 1
     if isinstance(constants, MeasuredConstants):
         drift, skew = (

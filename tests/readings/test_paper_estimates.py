@@ -26,7 +26,7 @@ from hasfl.constants import BoundConstants
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
 from hasfl.engines.simulated import SimulatedEngine
-from hasfl.errors import InputError
+from hasfl.errors import Diverged, InputError
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order, Plan
 from hasfl.readings import gradients, paper_estimates
@@ -263,3 +263,11 @@ def test_devices_with_one_sample_each_can_train() -> None:
         run("hasfl-bcd", shares=[*few, np.array([9])], rounds=4)
     assert len(run("hasfl", shares=[*few, np.array([9])], rounds=4)) == 4  # with the guess
     assert len(run("sfl", shares=[*few, np.array([9])], rounds=4)) == 4
+
+
+@pytest.mark.parametrize("kind", [ReferenceEngine, SimulatedEngine])
+def test_what_is_not_finite_is_a_divergence(kind: type[LocalEngine]) -> None:
+    ready = engine(kind, depth=1)
+    ready.state.private[0].weights["shift"] *= math.inf
+    with pytest.raises(Diverged, match="not finite numbers any more in round 7: lower the learning rate"):
+        estimate_bound_constants(probe_of(ready), order(len(SHARES), round=7))

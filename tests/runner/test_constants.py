@@ -1,4 +1,4 @@
-"""Constants in whole runs: when they are read and recorded, that plans may stay, that runs can be resumed."""
+"""Constants in whole runs: when they are estimated and recorded, that plans may stay, that runs go on."""
 
 import json
 import os
@@ -10,25 +10,24 @@ import numpy as np
 import pytest
 
 from hasfl.cli.training_view import TrainingView
-from hasfl.constants import BoundConstants, MeasuredConstants
+from hasfl.constants import BoundConstants, Guesses, MeasuredConstants
 from hasfl.errors import InputError
+from hasfl.planning.guesses import weighed
 from hasfl.planning.paper.touching import algorithm_2
-from hasfl.readings import sources
 from hasfl.record import RoundRecord
-from hasfl.settings import Settings
+from hasfl.runner.assembling.training import Holdings, training_of
+from hasfl.seeds import Seeds
+from hasfl.settings import Planning, Settings
+from hasfl.world import RandomWalk, World
 from tests.cli.conftest import Hasfl, Outcome
 from tests.engines.simulations import grouped, simulation, unequal_fleet
 from tests.lanes import quick_then_slow
 from tests.runner.scenarios import kept, rounds, sentence, write
+from tests.training.fakes import FakeEngine, small_profile
 
-pytestmark = pytest.mark.usefixtures("readings_come_soon")
+pytestmark = pytest.mark.usefixtures("estimates_come_soon")
 FIXED = {"training.interval": "2", "stop.rounds": "12"}
-FIELDS = {
-    "measured": {"overshoot", "carried", "walked", "loss", "own_loss"}
-    | {"read_noise", "read_noise_error", "read_drift", "read_drift_error", "read_skew", "read_skew_error"}
-    | {"rounds", "noise", "drift_of", "skew_of", "noise_error", "drift_error", "skew_error", "single_noise"},
-    "paper": {"smoothness", "initial_gap", "variance_of", "moment_of", "single_noise"},
-}
+FIELDS = {"smoothness", "initial_gap", "variance_of", "moment_of", "single_noise"}
 
 
 def run(
@@ -41,63 +40,48 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind"),
+    ("changes", "due"),
     [
-        ({}, "measured"),
-        ({"training.constants": '"paper"'}, "paper"),
-        ({"training.strategy": '"sfl"'}, "none"),
+        ({}, ()),
+        ({"training.constants": '"paper"'}, (2, 8)),
+        ({"training.strategy": '"sfl"'}, ()),
         *(
-            pytest.param(changes, kind, marks=pytest.mark.slow)
-            for changes, kind in (
-                ({"training.constants": '"measured"', "training.strategy": '"habs+cut=2"'}, "measured"),
-                ({"training.strategy": '"hasfl-bcd"'}, "paper"),
-                ({"training.strategy": '"hasfl-bcd"', "training.constants": '"measured"'}, "measured"),
-                ({"training.target": "1000.0"}, "paper"),
-                ({"training.strategy": '"rbs+rhams"'}, "none"),
+            pytest.param(changes, due, marks=pytest.mark.slow)
+            for changes, due in (
+                ({"training.constants": '"measured"', "training.strategy": '"habs+cut=2"'}, ()),
+                ({"training.strategy": '"hasfl-bcd"'}, (2, 8)),
+                ({"training.strategy": '"hasfl-bcd"', "training.constants": '"measured"'}, ()),
+                ({"training.target": "1000.0"}, (2, 8)),
+                ({"training.strategy": '"rbs+rhams"'}, ()),
             )
         ),
     ],
     ids=str,
 )
 def test_constants_are_recorded_where_they_were_due(
-    hasfl: Hasfl, tmp_path: Path, changes: dict[str, str], kind: str
+    hasfl: Hasfl, tmp_path: Path, changes: dict[str, str], due: tuple[int, ...]
 ) -> None:
-    """In the round that ends an interval; never where nobody asks."""
+    """The paper's, in the round that ends an interval; guesses are made once, before the first round."""
     rows = run(hasfl, tmp_path, changes)
     found = {row["round"]: set(row["constants"]) for row in rows if row["constants"] is not None}
-    due = {"measured": (2, 4, 6, 8, 10, 12), "paper": (2, 8), "none": ()}[kind]
-    assert found == dict.fromkeys(due, FIELDS.get(kind))
+    assert found == dict.fromkeys(due, FIELDS)
 
 
-def test_readings_keep_to_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the clock that counts them; here with generous shares, for a short training."""
-    first, later = 3.0, 0.6
-    monkeypatch.setattr(sources, "FIRST_SHARE", first)
-    monkeypatch.setattr(sources, "LATER_SHARE", later)
-    made = simulation("hasfl", unequal_fleet(), rounds=90, interval=1, max_batch=3)
-    records = list(made.training.rounds())
-    found = {record.round: record.constants for record in records if record.constants}
-    assert 3 < len(found) < 45
-    known: Any = made.training.observer.source  # type: ignore[attr-defined]
-    assert 0 < known.spent <= later * records[-1].clock
-    assert known.readings == len(found)
-    errors = [constants["noise_error"] for constants in found.values()]
-    assert errors[-1] < errors[0]
-    assert not any(any(constants["drift_of"]) for constants in found.values())  # I = 1
+def changing_rates(devices: int) -> World:
+    """Rates that walk far, so that other plans are better later on; nobody leaves."""
+    rates = RandomWalk(step=1.0, bound=20.0)
+    return World(fleet=unequal_fleet(devices), seeds=Seeds(3), interval=2, rates=rates)
 
 
-@pytest.mark.parametrize("constants", ["measured", "paper"])
-def test_plans_may_stay(constants: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read and nothing changes any more after the last of few readings, in a world that stays."""
-    monkeypatch.setattr(sources, "STAY_ROUNDS", 8)
-    made = simulation(
-        "hasfl", unequal_fleet(), rounds=66, interval=2, max_batch=8, plans="stay", constants=constants
-    )
-    records = list(made.training.rounds())
-    read = [record.round for record in records if record.constants is not None]
-    assert read == ([2] if constants == "measured" else [2, 8])
-    after = [record.plan for record in records if record.round > 8]
-    assert len(set(after)) == 1
+@pytest.mark.parametrize(("constants", "last"), [("measured", 1), ("paper", 9)])
+def test_plans_may_stay(constants: str, last: int) -> None:
+    """With guesses from the first round on; with the paper's estimates from the plan after the second one."""
+    settings: dict[str, Any] = {"rounds": 24, "interval": 2, "max_batch": 8, "constants": constants}
+    records = list(simulation("hasfl", changing_rates(4), **settings, plans="stay"))
+    assert len({record.plan for record in records if record.round >= last}) == 1
+    assert [record.round for record in records if record.constants] == ([2, 8] if last > 1 else [])
+    over_time = list(simulation("hasfl", changing_rates(4), **settings))
+    assert len({record.plan for record in over_time if record.round >= last}) > 1
 
 
 def test_plans_over_time_are_asked_again() -> None:
@@ -139,16 +123,34 @@ def stopped_often(
             {},
             {"training.optimizer": '"adam"', "training.learning_rate": "0.002", "model.norm": '"batch"'},
             {"world.rates": '"walk"', "world.leave": "0.2", "training.interval": "3"},
-            {"training.plans": '"stay"', "training.constants": '"paper"'},
+            {"training.plans": '"stay"'},
         ]
     ),
     ids=str,
 )
-def test_resumed_across_readings(
+def test_resumed_across_estimates(
     hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
 ) -> None:
+    changes = {"training.constants": '"paper"'} | changes
     rows = stopped_often(hasfl, tmp_path, changes, {1, 2, 8}, monkeypatch)
     assert sum(row["constants"] is not None for row in rows) >= 2
+
+
+def test_a_run_goes_on_with_the_guesses_that_it_began_with(
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a newer `hasfl` goes on, which guesses that noise is larger, and in another number of ways."""
+    changes = {"world.rates": '"walk"', "world.leave": "0.2"}
+    run(hasfl, tmp_path, changes, "whole")
+    with monkeypatch.context() as patch:
+        press_control_c_in(patch, {4})
+        stopped = hasfl("train", write(tmp_path, FIXED | changes), "--out", tmp_path, "--run", "stopped")
+    assert stopped.code == 130
+    monkeypatch.setattr("hasfl.guesses.NOISE", 100.0)
+    monkeypatch.setattr("hasfl.guesses.NOISES", {"noise": 1.0})
+    run(hasfl, tmp_path, changes, "stopped", "--resume")
+    run(hasfl, tmp_path, changes, "newer")
+    assert kept(tmp_path / "stopped") == kept(tmp_path / "whole") != kept(tmp_path / "newer")
 
 
 @pytest.mark.parametrize(
@@ -199,16 +201,14 @@ def test_which_constants_are_meant(given: dict[str, Any], kind: str) -> None:
 
 
 def test_algorithm_2_plans_with_measured_constants_if_they_are_asked_for() -> None:
-    """The first plan rests on the guess, and the plan after a reading on what was read."""
+    """The plan rests on the guesses, and nothing is estimated."""
     fleet = unequal_fleet()
     training = simulation("hasfl-bcd", fleet, rounds=9, constants="measured").training
     guessed = training.observer.problem(1, np.arange(len(fleet)))
     records = list(training.rounds())
-    assert isinstance(guessed.constants, MeasuredConstants)
-    assert records[0].plan == algorithm_2(guessed).plan
-    read = [record.constants for record in records if record.constants]
-    assert len(read) == 3
-    assert all("noise" in constants for constants in read)
+    assert isinstance(guessed.constants, Guesses)
+    assert records[0].plan == algorithm_2(weighed(guessed)).plan
+    assert not any(record.constants for record in records)
 
 
 @pytest.mark.parametrize(
@@ -294,3 +294,18 @@ def test_the_first_plan_of_training_is_that_of_hasfl_plan(
     (first,) = rounds(tmp_path / "run")
     assert (first["batch_sizes"], first["cuts"]) == (planned["batch_sizes"], planned["cuts"])
     assert max(planned["batch_sizes"]) <= 1438 // 40 + 1
+
+
+@pytest.mark.parametrize(
+    "given", [{"strategy": "hasfl-bcd"}, {"planning": Planning(constants="paper")}], ids=str
+)
+def test_devices_and_servers_cannot_estimate_the_papers_constants(given: dict[str, Any]) -> None:
+    """They have no probe of the whole training."""
+    no_samples = np.zeros(4, dtype=np.int64)
+    holdings = Holdings.of(
+        np.full(4, 20), held_out=no_samples, sample_bits=8.0, measures_norms=False, unlikeness=0.0
+    )
+    with pytest.raises(InputError, match="whole model of one device in one place: give \\[constants\\]"):
+        training_of(
+            FakeEngine(), None, holdings, changing_rates(4), small_profile(), Settings(interval=2, **given)
+        )

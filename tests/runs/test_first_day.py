@@ -1,8 +1,8 @@
 """A new user's first day: models and data of their own, from a file to predictions of the plain module.
 
 Each case does what a person would type, in a folder of its own: profile, plan, train for a few rounds, raise
-the budget and resume, plan with what the run read, load the weights into the plain module, predict. The plain
-module must have the accuracy that the run reports.
+the budget and resume, plan with the rounds of the run, load the weights into the plain module, predict. The
+plain module must have the accuracy that the run reports.
 """
 
 import json
@@ -179,8 +179,8 @@ def test_from_a_file_to_predictions(
     ok("train", scenario(15), "--out", "runs", "--run", "mine", "--resume")
     result = json.loads((elsewhere / "runs/mine/result.json").read_text())
     assert result["rounds"] == 15
-    read = json.loads(ok("plan", scenario(15), "--from", "runs/mine", "--json"))
-    assert read["constants"] == "read"
+    measured = json.loads(ok("plan", scenario(15), "--from", "runs/mine", "--json"))
+    assert measured["constants"] == "measured"
     assert "mine" in ok("runs", "runs")
     assert "15 rounds" in ok("show", "runs/mine")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hasfl import Dataset, Goal, InputError, Serving, Settings
-from hasfl.data import load_dataset
+from hasfl.data.sources import load_dataset
 from hasfl.documents.document import read_toml
 from hasfl.documents.scenario import Scenario
 from hasfl.record import RoundRecord

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hasfl.data import Dataset
+from hasfl.data.dataset import Dataset
 from hasfl.engines.local import LocalEngine
 from hasfl.errors import InputError
 from hasfl.goal import Goal
@@ -201,11 +201,11 @@ def test_norms_are_measured_where_the_mean_is_served_unless_it_is_said() -> None
 
 
 @pytest.mark.parametrize("engine", ["simulated", "reference"])
-@pytest.mark.usefixtures("readings_come_soon")
+@pytest.mark.usefixtures("estimates_come_soon")
 def test_plans_losses_and_weights_do_not_depend_on_the_served_model(engine: str) -> None:
-    """Also where plans follow readings: after every round, to the last bit."""
+    """Also where plans follow estimates of constants: after every round, to the last bit."""
     mean, last = (
-        simulation("hasfl", model=noisy_model(), rounds=15, engine=engine, serve=serve)
+        simulation("hasfl", model=noisy_model(), rounds=15, engine=engine, serve=serve, constants="paper")
         for serve in ("mean", "last")
     )
     records = []
@@ -216,7 +216,7 @@ def test_plans_losses_and_weights_do_not_depend_on_the_served_model(engine: str)
         assert served_by_mean.keys() == served_by_last.keys()
         assert all(torch.equal(tensor, served_by_last[name]) for name, tensor in served_by_mean.items())
         records.append(one)
-    assert sum(record.constants is not None for record in records) >= 2, "nothing was read"
+    assert sum(record.constants is not None for record in records) >= 2, "nothing was estimated"
     assert len({record.plan for record in records}) > 3, "plans never changed"
 
 
@@ -273,7 +273,7 @@ def would_end(goal: Goal, accuracies: list[float], losses: list[float]) -> int |
     ],
     ids=str,
 )
-@pytest.mark.usefixtures("readings_come_soon")
+@pytest.mark.usefixtures("estimates_come_soon")
 def test_the_test_set_decides_nothing(goal: Goal) -> None:
     """With other test labels, training is the same and only the reported test results differ."""
     settings: dict[str, Any] = {"goal": goal, "evaluate_every": 3, "learning_rate": 0.1}

@@ -63,7 +63,7 @@ def equal_plan(situation: Situation) -> Plan:
 
 @pytest.mark.parametrize("strategy", ["hasfl", "tests.state.test_precision:equal_plan"])
 @pytest.mark.parametrize("engine", ["simulated", "reference"])
-@pytest.mark.usefixtures("readings_come_soon")
+@pytest.mark.usefixtures("estimates_come_soon")
 def test_a_simulation_leaves_switches_and_search_path_alone(
     before: Switches, engine: str, strategy: str
 ) -> None:

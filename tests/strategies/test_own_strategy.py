@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from hasfl import Plan, Problem, Situation
+from hasfl.constants import Constants, Guesses, MeasuredConstants
 from hasfl.documents.scenario import read_scenario
 from hasfl.errors import Infeasible, InputError
 from hasfl.runner.scenarios import simulation_of
@@ -103,16 +104,26 @@ def test_a_function_trains_as_the_named_strategy_with_the_same_plans() -> None:
     assert all(torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())
 
 
-@pytest.mark.usefixtures("readings_come_soon")
-def test_constants_are_read_unless_a_strategy_says_that_it_needs_none() -> None:
-    reading, expected = run(four_at_two), run("b=4+cut=2")
-    assert any(record.constants is not None for record in reading)
-    assert not any(record.constants is not None for record in (*run(frugal), *expected))
-    for one, other in zip(reading, expected, strict=True):
-        assert (one.loss, one.accuracy, one.plan) == (other.loss, other.accuracy, other.plan)
-        taken = sum(seconds for phase, seconds in one.phases.items() if phase.startswith("reading"))
-        assert one.seconds - taken == pytest.approx(other.seconds)
-        assert (taken > 0) == (one.constants is not None)
+def test_constants_are_guessed_unless_a_strategy_says_that_it_needs_none() -> None:
+    seen: list[Constants] = []
+
+    class Needing(OnlyPlans):
+        uses_constants = True
+
+        def plan(self, now: Situation) -> Plan:
+            seen.append(now.problem.constants)
+            return super().plan(now)
+
+    class NeedingNone(Needing):
+        uses_constants = False
+
+    run(Needing(), rounds=1)
+    run(NeedingNone(), rounds=1)
+    guesses, unknown = seen[0], seen[-1]
+    assert isinstance(guesses, Guesses)
+    assert all(guess.best_seconds != 1 for guess in guesses.each)  # weighed
+    assert isinstance(unknown, MeasuredConstants)
+    assert unknown.noise == 0
 
 
 def test_an_object_with_rebatch_is_asked_in_every_round() -> None:

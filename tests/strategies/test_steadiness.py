@@ -11,11 +11,11 @@ from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from hasfl.constants import Guess, Guesses
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_plan
 from hasfl.problem import Problem
-from hasfl.readings.tracking import Measured, Tracked
 from hasfl.seeds import Seeds
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.decider import StrategyDecider
@@ -242,27 +242,22 @@ def test_a_plan_that_misses_the_target_is_changed_at_once() -> None:
     assert changed > 3
 
 
-def as_read(seed: int, error: float) -> tuple[Problem, list[Problem]]:
-    """A problem, and what is believed of it after each of fifty readings whose errors are so large."""
+def measured_anew(seed: int, error: float) -> list[Problem]:
+    """A problem by each of fifty measurements of its constants, whose errors are so large."""
     _, _, problem = case(seed)
-    rng, seen, true = np.random.default_rng(seed), [], problem.constants
-    noise, drift = Tracked(0.0, error**2), Tracked(0.0, error**2)  # relative to the truth, in logarithms
-    for _ in range(50):
-        for each in (noise, drift):
-            each.read(Measured(float(rng.normal(0.0, error)), error), model_error=0.0)
-        off = {"noise": true.noise * math.exp(noise.level), "drift_of": true.drift_of * math.exp(drift.level)}
-        errors = {"noise_error": noise.error, "drift_error": drift.error}
-        seen.append(replace(problem, constants=replace(true, **off, **errors)))
-    return problem, seen
+    rng, true = np.random.default_rng(seed), problem.constants
+    off = np.exp(rng.normal(0.0, error, (50, 2)))
+    known = [true.times("noise", noise).times("drift_of", drift) for noise, drift in off]
+    return [with_errors(replace(problem, constants=constants), error, error) for constants in known]
 
 
 def changes(seed: int, error: float) -> list[int]:
     """How often the plan changed, and how often the best plan did."""
-    problem, seen = as_read(seed, error)
-    decider, devices = StrategyDecider(strategy("hasfl"), Seeds(0)), np.arange(len(problem.fleet))
+    seen = measured_anew(seed, error)
+    decider, devices = StrategyDecider(strategy("hasfl"), Seeds(0)), np.arange(len(seen[0].fleet))
     plan, taken, found = None, [], []
     for k, each in enumerate(seen):
-        plan = decider.plan(each, devices, 1 + k * problem.interval, plan).plan
+        plan = decider.plan(each, devices, 1 + k * each.interval, plan).plan
         taken.append(plan)
         found.append(decider.answer)
     return [sum(one != other for one, other in itertools.pairwise(row)) for row in (taken, found)]
@@ -270,7 +265,18 @@ def changes(seed: int, error: float) -> list[int]:
 
 @pytest.mark.parametrize("error", quick_then_slow([0.1, 0.4, 0.8]))
 def test_plans_do_not_flap(error: float) -> None:
-    """Readings of the same truth seldom change a plan, though the best one by each reading changes often."""
+    """Measurements of the same truth seldom change a plan, though the best one by each changes often."""
     counted = np.array([changes(seed, error) for seed in range(6)])
     assert counted[:, 1].max() >= 10
     assert 2 * counted[:, 0].sum() < counted[:, 1].sum()
+
+
+def test_guesses_have_no_errors() -> None:
+    """They say themselves how far off the constants may be, so any saving of the mean ratio counts."""
+    old, new, problem = case(1, 1.0, 1.0)
+    each = [
+        Guess(says=name, weight=1.0, constants=problem.constants.times("noise", factor))
+        for name, factor in (("little", 0.5), ("much", 2.0))
+    ]
+    found = saving_of(old, new, replace(problem, constants=Guesses(tuple(each))), rounds=1000)
+    assert found.error == 0

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.constants import MeasuredConstants
-from hasfl.effort import Effort, Learnt, TimeSpent
+from hasfl.effort import Effort, Learnt
 from hasfl.fleet import Fleet
 from hasfl.goal import Goal
 from hasfl.plan import Decision, Order, Plan
@@ -105,6 +105,9 @@ class FakeDecider:
     trouble: Mapping[int, Exception] = field(default_factory=dict)  # what is raised for a round
     notes: Mapping[int, str] = field(default_factory=dict)  # what is said of the plan for a round
 
+    def watch(self, loss: SupportsFloat) -> None:
+        self.calls.append(("watch", float(loss)))
+
     def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Decision:
         self.calls.append(("plan", round, devices.tolist(), previous))
         return self._made(round, devices, np.array(self.cuts((round - 1) // self.interval))[devices])
@@ -134,7 +137,7 @@ class FakeObserver:
     interval: int
     present: Callable[[int], list[int]]
     whole: Fleet = field(default_factory=small_fleet)
-    efforts: Callable[[Order], Effort | None] = lambda order: None  # of the reading after a round
+    efforts: Callable[[Order], Effort | None] = lambda order: None  # of the estimate after a round
 
     def participants(self, round: int) -> IntN:
         return np.array(self.present(round))
@@ -151,10 +154,10 @@ class FakeObserver:
             interval=self.interval,
         )
 
-    def learn(self, order: Order, spent: TimeSpent) -> Learnt | None:
+    def learn(self, order: Order, allows: Callable[[Effort], bool]) -> Learnt | None:
         self.calls.append(("learn", order.round))
         effort = self.efforts(order)
-        if effort is None or not spent.allows(effort):
+        if effort is None or not allows(effort):
             return None
         return Learnt({"noise": order.round}, effort)
 

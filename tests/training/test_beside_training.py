@@ -1,4 +1,4 @@
-"""What readings and estimates cost: passes, exchanges and samples beside training."""
+"""What estimates cost: passes, exchanges and samples beside training."""
 
 import json
 from collections.abc import Sequence
@@ -38,14 +38,14 @@ def clock_of(paradigm: Paradigm = SPLIT, *, slots: float = 0.0, keeps_mean: bool
 
 
 @pytest.mark.parametrize("slots", [0.0, 2.0])
-def test_a_reading_by_hand(slots: float) -> None:
+def test_an_estimate_by_hand(slots: float) -> None:
     """Two devices of 10 and 11 FLOP/s with cuts 1 and 2; the optimiser's slots are not sent.
 
     Layers need 100, 200 and 300 FLOP forward and 200, 300 and 600 backward, and have 1000, 2000 and 4000 bit.
     """
     now = Arrangement(Plan([7, 9], [1, 2]), small_fleet(2), 2)
     passes = (Pass(np.array([3, 2])), Pass(np.array([0, 5]), backward=False), Pass(np.array([0, 0])))
-    cost = clock_of(slots=slots).reading(now, Effort(passes=passes, uploads=2, downloads=3))
+    cost = clock_of(slots=slots).estimate(now, Effort(passes=passes, uploads=2, downloads=3))
     first_up = max(3 * 100 / 10 + 3 * 50 / 100, 2 * 300 / 11 + 2 * 30 / 107)
     first_server = (3 * (500 + 900) + 2 * (300 + 600)) / 1000
     first_down = max(3 * 200 / 10 + 3 * 51 / 200, 2 * 500 / 11 + 2 * 31 / 211)
@@ -95,7 +95,7 @@ def test_passes_take_what_a_loop_over_devices_takes(data: st.DataObject) -> None
     effort = Effort(passes=tuple(Pass(np.array(n), backward) for n, backward in pairs))
     plan, fleet = Plan([1] * devices, cuts), small_fleet(devices)
     clock = clock_of(paradigm)
-    cost = clock.reading(Arrangement(plan, fleet, clock.depth(plan)), effort)
+    cost = clock.estimate(Arrangement(plan, fleet, clock.depth(plan)), effort)
     assert cost.seconds == pytest.approx(naive_passes(effort, plan, fleet, paradigm), rel=TOLERANCE)
     assert cost.samples == sum(sum(n) for n, _ in pairs)
     sends = paradigm in (SPLIT, SEQUENTIAL)
@@ -112,7 +112,7 @@ def test_exchanges_are_those_of_aggregations_at_the_present_cuts(
     clock, fleet = clock_of(), small_fleet(len(cuts))
     now = Arrangement.of(Plan([1] * len(cuts), cuts), fleet)
     aggregation = clock.aggregation(now, now)
-    cost = clock.reading(now, Effort(uploads=uploads, downloads=downloads))
+    cost = clock.estimate(now, Effort(uploads=uploads, downloads=downloads))
     up, down = aggregation.phases["submodel_upload"], aggregation.phases["submodel_download"]
     assert cost.phases["reading_exchange"] == pytest.approx(uploads * up + downloads * down, rel=TOLERANCE)
     times = {"upload": uploads, "download": downloads}
@@ -121,7 +121,7 @@ def test_exchanges_are_those_of_aggregations_at_the_present_cuts(
 
 
 def sometimes(order: Order) -> Effort | None:
-    """A reading after rounds 2 and 6, and none after round 4."""
+    """An estimate after rounds 2 and 6, and none after round 4."""
     passes = (Pass(np.arange(len(order.devices)) + 1), Pass(order.batch_sizes, backward=False))
     return None if order.round == 4 else Effort(passes=passes, uploads=1, downloads=2)
 
@@ -131,20 +131,20 @@ def own_phases(records: Sequence[RoundRecord], prefix: str) -> float:
 
 
 @pytest.mark.parametrize("paradigm", PARADIGMS, ids=lambda paradigm: paradigm.name)
-def test_without_the_readings_phases_the_clock_is_that_of_a_training_without_readings(
+def test_without_the_phases_of_estimates_the_clock_is_that_of_a_training_without_estimates(
     paradigm: Paradigm,
 ) -> None:
     present = (lambda t: [(t - 1) // 2 % 3]) if paradigm.in_turns else (lambda t: [0, 1, 2])
     cuts = (lambda k: [3, 3, 3]) if paradigm is FEDERATED else (lambda k: [1 + k % 3, 2, 1])
-    with_readings, without = (
+    with_estimates, without = (
         list(training(paradigm=paradigm, present=present, cuts=cuts, efforts=efforts).rounds())
         for efforts in (sometimes, lambda order: None)
     )
-    assert own_phases(with_readings, "reading_") > 0
-    left = with_readings[-1].clock - own_phases(with_readings, "reading_")
+    assert own_phases(with_estimates, "reading_") > 0
+    left = with_estimates[-1].clock - own_phases(with_estimates, "reading_")
     assert left == pytest.approx(without[-1].clock, rel=TOLERANCE)
     read = {2: 0, 6: 0}
-    for own, plain in zip(with_readings, without, strict=True):
+    for own, plain in zip(with_estimates, without, strict=True):
         assert own.seconds == pytest.approx(sum(own.phases.values()), rel=TOLERANCE)
         assert {n: s for n, s in own.phases.items() if not n.startswith("reading_")} == plain.phases
         assert {n: b for n, b in own.bits.items() if not n.startswith("reading_")} == plain.bits
@@ -155,8 +155,8 @@ def test_without_the_readings_phases_the_clock_is_that_of_a_training_without_rea
         assert own.samples == plain.samples + sum(read[t] for t in read if t <= own.round)
 
 
-def test_a_reading_that_the_budget_does_not_allow_ends_training() -> None:
-    """Rounds use 9 samples, and the readings after rounds 2, 4 and 6 use 10."""
+def test_an_estimate_that_the_budget_does_not_allow_ends_training() -> None:
+    """Rounds use 9 samples, and the estimates after rounds 2, 4 and 6 use 10."""
     effort = Effort(passes=(Pass(np.array([10, 0, 0])),))
     longest = list(training(goal=Goal(samples=100), efforts=lambda order: effort).rounds())
     assert [each.samples for each in longest] == [9, 28, 37, 56, 65, 84, 93]
@@ -171,7 +171,7 @@ def test_a_reading_that_the_budget_does_not_allow_ends_training() -> None:
         assert own_phases(records, "reading_") == own_phases(longest[: 2 * len(constants)], "reading_")
 
 
-def test_a_refused_reading_is_remembered() -> None:
+def test_a_refused_estimate_is_remembered() -> None:
     """Training has ended, also for whoever goes on from what was saved; a larger budget lets it go on."""
     effort = Effort(passes=(Pass(np.array([10, 0, 0])),))
     made = training(goal=Goal(samples=31), batches=lambda t: [1, 1, 1], efforts=lambda order: effort)
@@ -219,17 +219,18 @@ def test_the_papers_estimates_are_counted(engine: str) -> None:
     assert records[-1].samples == 2 * 2 * 8 * 4 + sum(int(each.plan.batch_sizes.sum()) for each in records)
 
 
-@pytest.mark.usefixtures("readings_come_soon")
-def test_measured_readings_are_counted_alike_by_both_engines() -> None:
-    """Records that hold constants, and no others, have the phases and the samples of a reading."""
-    trainings = [run("hasfl", rounds=9, engine=engine) for engine in ("simulated", "reference")]
+@pytest.mark.usefixtures("estimates_come_soon")
+def test_estimates_are_counted_alike_by_both_engines() -> None:
+    """Records that hold constants, and the first one, have the phases and the samples of an estimate."""
+    trainings = [run("hasfl-bcd", rounds=9, engine=engine) for engine in ("simulated", "reference")]
     for records in trainings:
         used = 0
         for each in records:
-            assert ("reading_passes" in each.phases) == (each.constants is not None)
+            estimated = each.constants is not None or each.round == 1
+            assert ("reading_passes" in each.phases) == estimated
             assert each.seconds == pytest.approx(sum(each.phases.values()), rel=TOLERANCE)
             beside = each.samples - used - int(each.plan.batch_sizes.sum())
-            assert (beside > 0) == (each.constants is not None)
+            assert (beside > 0) == estimated
             used = each.samples
     assert any(each.constants is not None for each in trainings[0])
     for one, other in zip(*trainings, strict=True):

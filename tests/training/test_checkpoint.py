@@ -19,7 +19,7 @@ from hasfl.world import World
 from tests.engines.simulations import changing_world, simulation, unequal_fleet, world_without
 from tests.lanes import quick_then_slow
 
-pytestmark = pytest.mark.usefixtures("readings_come_soon")
+pytestmark = pytest.mark.usefixtures("estimates_come_soon")
 ROUNDS = 7  # two aggregations, and a round of a third interval
 CONSTANTS = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=[1.0] * 4, moment_of=[1e-3] * 4)
 Kept = tuple[Mapping[str, Any], Mapping[str, Any], list[RoundRecord]]

@@ -34,10 +34,18 @@ def names(calls: Sequence[Call]) -> list[str]:
 def test_calls_come_in_the_order_of_algorithm_1() -> None:
     calls: list[Call] = []
     list(training(interval=2, goal=Goal(rounds=6), evaluate_every=2, calls=calls).rounds())
-    interval = ["split", "train {}", "rebatch {}", "train {}", "learn", "plan {}", "aggregate", "evaluate"]
-    first = [name.format(t) for name, t in zip(interval, (0, 1, 2, 2, 0, 3, 0, 0), strict=True)]
-    second = [name.format(t) for name, t in zip(interval, (0, 3, 4, 4, 0, 5, 0, 0), strict=True)]
+    interval = ["split", "train {}", "watch", "rebatch {}", "train {}", "watch", "learn", "plan {}"]
+    interval += ["aggregate", "evaluate"]
+    first = [name.format(t) for name, t in zip(interval, (0, 1, 0, 2, 2, 0, 0, 3, 0, 0), strict=True)]
+    second = [name.format(t) for name, t in zip(interval, (0, 3, 0, 4, 4, 0, 0, 5, 0, 0), strict=True)]
     assert names(calls)[: 1 + 2 * len(interval)] == ["plan 1", *first, *second]
+
+
+def test_the_decider_sees_the_loss_of_every_round() -> None:
+    calls: list[Call] = []
+    losses = [3.0, 2.0, 2.5, 1.0, 0.5, 0.25]
+    list(training(interval=2, goal=Goal(rounds=6), losses=losses, calls=calls).rounds())
+    assert [call[1] for call in calls if call[0] == "watch"] == losses
 
 
 def test_an_interval_of_one_round_plans_every_round() -> None:
@@ -241,7 +249,7 @@ def test_a_training_says_nothing_before_it_is_asked() -> None:
     rounds = made.rounds()
     assert calls == []
     next(rounds)
-    assert names(calls) == ["plan 1", "split", "train 1", "rebatch 2"]
+    assert names(calls) == ["plan 1", "split", "train 1", "watch", "rebatch 2"]
 
 
 def test_constants_are_recorded_where_an_interval_ends() -> None:

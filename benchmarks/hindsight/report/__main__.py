@@ -1,9 +1,10 @@
-"""Write tables and pictures of the trained runs: how good are plans, and how good are forecasts of rounds?
+"""Write tables and pictures of the trained runs: how good are plans?
 
     python -m benchmarks.hindsight.report            # benchmarks/hindsight_<date>.md, docs/constants_*.png
     python -m benchmarks.hindsight.report --out DIR  # DIR/hindsight.md, with the pictures beside it
 
-The report uses the runs that exist, and lists those that are missing. It needs no torch.
+The report uses the runs that exist, and lists those that are missing. The pictures have the settings that the
+guesses were made with.
 """
 
 import argparse
@@ -13,16 +14,15 @@ from pathlib import Path
 
 from benchmarks.hindsight.report.pictures import draw_all
 from benchmarks.hindsight.report.tables import (
+    constants_table,
     contest_table,
-    forecast_table,
     grid_tables,
     law_table,
-    paper_table,
     trained_cells,
 )
-from benchmarks.hindsight.report.verdicts import asked_and_reached, rankings, summary
+from benchmarks.hindsight.report.verdicts import against_the_paper, asked_and_reached, summary
 from benchmarks.hindsight.runs import Results, missing, read_results, undecided
-from benchmarks.hindsight.settings import FITTED, RESULTS, SETTINGS
+from benchmarks.hindsight.settings import RESULTS, SETTINGS
 
 HEAD = """Made by `python -m benchmarks.hindsight.report` from trainings of `python -m benchmarks.hindsight`.
 
@@ -36,7 +36,7 @@ HEAD = """Made by `python -m benchmarks.hindsight.report` from trainings of `pyt
   *hindsight optimum* (bold). A plan with a batch size and a cut for each device can be faster: then the ratio
   is below 1.
 - Some seeds have a part of the fixed plans only. A mean over seeds is taken over the plans that all of these
-  seeds have. Laws and forecasts use the seeds with the most plans.
+  seeds have. Laws use the seeds with the most plans.
 - ± is the standard deviation over the seeds. "2 of 3" means that two of three seeds reached the target.
 """
 
@@ -62,15 +62,14 @@ def chapter(results: Results) -> list[str]:
     if results.fixed:
         lines += contest_table(results) if results.made else []
         lines += law_table(results)
-        lines += forecast_table(results) if results.made else []
-        lines += paper_table(results) if results.runs(constants="paper") else []
+        lines += constants_table(results)
         lines += grid_tables(results)
     return lines
 
 
 def report(results_of_all: Sequence[Results], title: str) -> str:
     """The whole report in Markdown."""
-    parts = (summary, asked_and_reached, rankings)
+    parts = (summary, asked_and_reached, against_the_paper)
     first = (line for part in parts for line in part(results_of_all))
     chapters = (line for results in results_of_all for line in chapter(results))
     return "\n".join([title, "", HEAD, *first, *chapters]).rstrip() + "\n"
@@ -87,10 +86,11 @@ def main() -> None:
     path = options.out / "hindsight.md" if options.out else benchmarks / f"hindsight_{today}.md"
     pictures = options.out or benchmarks.parent / "docs"
     pictures.mkdir(parents=True, exist_ok=True)
-    results_of_all = [read_results(options.results, setting) for setting in FITTED]
+    results_of_all = [read_results(options.results, setting) for setting in SETTINGS]
     path.write_text(report(results_of_all, f"# Plans in hindsight, {today}"))
     print(path)
-    for picture in draw_all(results_of_all, pictures):
+    in_sample = [results for results in results_of_all if not SETTINGS[results.setting].kept_apart]
+    for picture in draw_all(in_sample, pictures):
         print(picture)
 
 

@@ -1,27 +1,23 @@
 """The tables of the report, as lines of Markdown."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from benchmarks.hindsight.guesses import guesses_of
 from benchmarks.hindsight.laws import (
     NOISES,
-    Judgement,
     Law,
-    constants_of,
-    forecast,
-    judged,
+    fitted_constants,
     laws_by_cut,
     shared_law,
     single_sample_factor,
 )
-from benchmarks.hindsight.report.words import listed, named, number, percent, share, spread, table
+from benchmarks.hindsight.report.words import listed, named, number, percent, spread, table
 from benchmarks.hindsight.runs import (
     COLUMN,
     KINDS,
-    Floats,
     Results,
     Run,
     in_words,
@@ -31,8 +27,8 @@ from benchmarks.hindsight.runs import (
     seconds_of,
 )
 from benchmarks.hindsight.settings import FLEETS, SETTINGS, Cell
-from hasfl.constants import MeasuredConstants
 
+MOST_ERROR = 1.5  # of the logarithm of a fitted constant; with a larger error, the grid does not determine it
 NO_NOISE = 1.01 * NOISES[0]  # samples: a fitted noise up to this is at its lower limit, and is shown as 0
 
 
@@ -79,16 +75,10 @@ def grid_row(results: Results, cell: Cell, kind: str) -> list[str]:
 
 
 def law_table(results: Results) -> list[str]:
-    """The fitted law of rounds, for each cut alone and with a common R∞, and the measured constants."""
+    """The fitted law of rounds, for each cut alone and with a common R∞."""
     setting = SETTINGS[results.setting]
-    terms: tuple[Callable[[MeasuredConstants], Floats], ...] = (
-        noise_upto,
-        lambda constants: constants.skew_upto,
-    )
-    measured = [measured_upto(results, fleet, term) for term in terms for fleet in FLEETS]
     head = ["served", "target", "cut", "R∞_J", "s_J", "misfit", "one R∞", "s_J", "misfit", "s_J / s_first"]
     head += ["b = 1 over the law"]
-    head += [f"{words}, {fleet}" for words in ("measured noise (1 + drift_J)", "skew_J") for fleet in FLEETS]
     rows = []
     for kind in KINDS:
         for target in setting.targets:
@@ -96,18 +86,42 @@ def law_table(results: Results) -> list[str]:
             common = shared_law(rounds)
             for cut, law in laws_by_cut(rounds).items():
                 row = [kind, percent(target), str(cut), *law_words(law, cut)[:3], *law_words(common, cut)]
-                row.append(factor_words(single_sample_factor(rounds, common, cut)))
-                rows.append([*row, *(by_cut.get(cut, "–") for by_cut in measured)])
+                rows.append([*row, factor_words(single_sample_factor(rounds, common, cut))])
     return [
         "### The law of rounds, R = R∞ (1 + s_J/b)",
         "",
         "Fitted by least squares in logarithms, over the plans that reached the target with all seeds. The",
         "first three columns of numbers fit each cut J alone. The next three fit one R∞ for all cuts, as",
         "the planner assumes, with s_J = s (1 + drift_J). The misfit is the largest relative error. Plans",
-        "with b = 1 are not fitted; a column shows their rounds over those of the law with one R∞. The last",
-        "columns show the constants that HASFL measured: its last reading before the higher target.",
+        "with b = 1 are not fitted; the last column shows their rounds over those of the law with one R∞.",
         "",
         *table(head, rows, words=1),
+    ]
+
+
+def constants_table(results: Results) -> list[str]:
+    """The constants that fit the grid, with the layers' shares of drift and skew that guesses have."""
+    skewed = SETTINGS[results.setting].partition != "iid"
+    drift_upto = guesses_of(results.setting, results.whole_seeds[0]).each[0].constants.drift_upto
+    shares = {cut: float(drift_upto[cut - 1] / drift_upto[-1]) for cut in SETTINGS[results.setting].cuts}
+    head = ["target", "noise", "drift of the whole model", "skew of the whole model", "misfit"]
+    rows = []
+    for target in SETTINGS[results.setting].targets:
+        found = fitted_constants(mean_rounds(results, target, "mean"), shares, skewed=skewed)
+        if found is not None:
+            noise, drift = (
+                f"{number(value)} (× {number(math.exp(error))})" if error < MOST_ERROR else "not determined"
+                for value, error in ((found.noise, found.noise_error), (found.drift, found.drift_error))
+            )
+            skew = f"{found.skew:.2g}" if skewed else "–"
+            rows.append([percent(target), noise, drift, skew, f"{found.misfit:.0%}"])
+    return [
+        "### Constants that fit the grid",
+        "",
+        "R = R∞ (1 + skew_J + noise (1 + drift_J)/b), served: mean. In brackets, the factor of a standard",
+        "error.",
+        "",
+        *table(head, rows),
     ]
 
 
@@ -125,36 +139,15 @@ def factor_words(factor: float) -> str:
     return "–" if math.isnan(factor) else f"{factor:.2f}" if math.isfinite(factor) else "never"
 
 
-def noise_upto(constants: MeasuredConstants) -> Floats:
-    """noise (1 + drift_J) for each cut J."""
-    noise: Floats = constants.noise * (1 + constants.drift_upto)
-    return noise
-
-
-def measured_upto(
-    results: Results, fleet: str, term: Callable[[MeasuredConstants], Floats]
-) -> dict[int, str]:
-    """A term of the measured law for each cut, over the runs of HASFL."""
-    target, terms = SETTINGS[results.setting].targets[1], []
-    for run in own_runs(results, fleet):
-        reading = run.reading_before(target, "mean")
-        if reading is not None:
-            constants = constants_of(reading)
-            assert isinstance(constants, MeasuredConstants)
-            terms.append(term(constants))
-    cuts = SETTINGS[results.setting].cuts
-    return {J: spread(float(by_cut[J - 1]) for by_cut in terms) for J in cuts} if terms else {}
-
-
-def own_runs(results: Results, fleet: str, constants: str | None = None) -> list[Run]:
-    """The runs of HASFL with default options, or with the paper's constants."""
-    return results.runs(strategy="hasfl", fleet=fleet, serve="mean", constants=constants, way="over time")
+def own_runs(results: Results, fleet: str, strategy: str = "hasfl") -> list[Run]:
+    """The runs of a strategy with default options."""
+    return results.runs(strategy=strategy, fleet=fleet, serve="mean", constants=None)
 
 
 def contest_table(results: Results) -> list[str]:
     """Plans that were made during training, against fixed plans."""
     targets = SETTINGS[results.setting].targets
-    head = ["plans made in training", "against", "readings"]
+    head = ["plans made in training", "against"]
     for target in targets:
         head += [f"s to {percent(target)}", "best fixed, s", "ratio"]
     tasks = sorted({run.task for run in results.made}, key=default_first)
@@ -162,23 +155,20 @@ def contest_table(results: Results) -> list[str]:
     for task in tasks:
         runs = [run for run in results.runs() if run.task == task]
         cells = [cell for target in targets for cell in contest(results, runs, target)]
-        readings = share(run.share_of_readings for run in runs)
-        rows.append([in_words(task), rivals(task[0])[0], readings, *cells])
+        rows.append([in_words(task), rivals(task[0])[0], *cells])
     return [
         "### HASFL against hindsight",
         "",
         "Best fixed: the fixed plan that was best with the same seeds, fleet and kind of served model.",
-        "Readings: the part of the virtual seconds that readings took. Where it is not counted, the run is",
-        "older, and its readings took no time on the clock.",
         "",
         *table(head, rows, words=2),
     ]
 
 
-def default_first(task: tuple[str, str, str, str | None, str]) -> tuple[object, ...]:
+def default_first(task: tuple[str, str, str, str | None]) -> tuple[object, ...]:
     """A sort key: default options come first."""
-    strategy, fleet, serve, constants, way = task
-    return fleet, strategy != "hasfl", strategy, serve != "mean", constants is not None, way
+    strategy, fleet, serve, constants = task
+    return fleet, strategy != "hasfl", strategy, serve != "mean", constants is not None
 
 
 def rivals(strategy: str) -> tuple[str, Callable[[Cell], bool]]:
@@ -211,64 +201,3 @@ def best_accuracy(runs: Sequence[Run], kind: str) -> str:
     best = float(np.mean([np.nanmax(run.evaluations[:, COLUMN[kind]]) for run in runs]))
     words = f"never; {percent(best)} in {spread(float(run.evaluations[-1, 1]) for run in runs)} s"
     return words + ", then gave up" * any(run.gave_up for run in runs)
-
-
-def forecast_table(results: Results) -> list[str]:
-    """How near forecasts by the constants of a run are to the real rounds of fixed plans."""
-    target = SETTINGS[results.setting].targets[1]
-    real = mean_rounds(results, target, "mean")
-    head = ["constants", "seed", "read in round", "Spearman", "median factor off", "worst"]
-    head += ["never, by forecast", "plans"]
-    rows = []
-    for constants in (None, "paper"):
-        for fleet in FLEETS:
-            for run in own_runs(results, fleet, constants):
-                reading, verdict = judgement(run, real)
-                whose = "measured" if constants is None else "the paper's"
-                when = "–" if reading is None else str(reading["round"])
-                rows.append([f"{whose}, {fleet} fleet", str(run.seed), when, *judgement_words(verdict)])
-    return [
-        f"### Forecast and real rounds to {percent(target)}, served: mean",
-        "",
-        "A forecast uses the last constants that a run of HASFL read before it reached the target. Real",
-        "rounds are means over the seeds. Spearman's rank correlation covers all plans; plans that never",
-        "reached the target rank last, tied. Factors cover the other plans, after the forecast is scaled by",
-        "the median ratio. The paper's constants are used with Corollary 1 and the default ε, twice the",
-        "floor of single samples at the last cut. Every plan reaches this ε, and the rounds of any two",
-        "plans differ by less than a factor of 2.",
-        "",
-        *table(head, rows, words=1),
-    ]
-
-
-def judgement_words(verdict: Judgement | None) -> list[str]:
-    if verdict is None:
-        return ["–"] * 5
-    factors = [f"{verdict.median_factor:.2f}", f"{verdict.worst_factor:.2f}"]
-    plans = f"{verdict.plans}, {verdict.reached} reached it"
-    return [f"{verdict.spearman:.2f}", *factors, str(verdict.unreachable), plans]
-
-
-def paper_table(results: Results) -> list[str]:
-    """The plans that the paper's constants chose, and their seconds."""
-    target = SETTINGS[results.setting].targets[1]
-    head = ["fleet", "constants", "seed", "plans", "last b", "last cuts"]
-    head += [f"s to {percent(target)}", "best fixed, s", "ratio"]
-    rows = []
-    for fleet in FLEETS:
-        for run in own_runs(results, fleet, "paper") + own_runs(results, fleet):
-            plan = run.plans[-1][1]
-            choice = [str(len(run.plans)), ranged(plan.batch_sizes.tolist()), ranged(plan.cuts.tolist())]
-            whose = "the paper's" if run.constants else "measured"
-            rows.append([fleet, whose, str(run.seed), *choice, *contest(results, [run], target)])
-    return ["### What the paper's constants chose", "", *table(head, rows, words=2)]
-
-
-def ranged(values: Sequence[int]) -> str:
-    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
-
-
-def judgement(run: Run, real: Mapping[Cell, float]) -> tuple[Mapping[str, Any] | None, Judgement | None]:
-    """The last reading of a run before the higher target, and how near its forecast is to the real rounds."""
-    reading = run.reading_before(SETTINGS[run.setting].targets[1], "mean")
-    return reading, None if reading is None else judged(forecast(run, reading, real), real)

@@ -161,12 +161,15 @@ def show_convergence(rows: Sequence[ConvergenceRow], seeds: Sequence[int], pictu
 
 
 def _winner(rows: Sequence[RaceRow], goal: float) -> str:
-    """One sentence: who was first, after how long, and how much longer the others took."""
+    """One sentence: who was first, perhaps together, after how long, and how much longer the others took."""
     arrived = sorted((row for row in rows if row.reached == row.seeds), key=lambda row: row.seconds.mean)
     if not arrived:
         return f"No strategy reached {100 * goal:g} % with every seed: give more rounds or a lower accuracy."
-    best, *others = arrived
-    sentence = f"{escape(best.strategy)} is first, after {format_seconds(best.seconds.mean)} of virtual time"
+    best = arrived[0]
+    first = [escape(row.strategy) for row in arrived if row.seconds.mean == best.seconds.mean]
+    others = arrived[len(first) :]
+    who = f"{first[0]} is" if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]} are"
+    sentence = f"{who} first, after {format_seconds(best.seconds.mean)} of virtual time"
     factors = [_few_digits(row.seconds.mean / best.seconds.mean) for row in others]
     if len(others) == 1:
         sentence += f"; {escape(others[0].strategy)} takes {factors[0]} times as long"

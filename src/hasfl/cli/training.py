@@ -15,7 +15,7 @@ from hasfl.errors import InputError, naming
 
 if TYPE_CHECKING:
     from hasfl.arrays import IntN
-    from hasfl.data import Dataset
+    from hasfl.data.dataset import Dataset
     from hasfl.runs.comparison import Contest
     from hasfl.runs.request import RunRequest
 
@@ -242,7 +242,7 @@ def data(
     Example: hasfl data scenario.toml --export samples
     """
     from hasfl.cli.shares_view import show_shares
-    from hasfl.data import label_counts, sample_counts
+    from hasfl.data.partition import label_counts, sample_counts
     from hasfl.documents.scenario import read_scenario
     from hasfl.reporting.figures import save_figure, who_holds_what
     from hasfl.runner.scenarios import shared_data

@@ -76,6 +76,7 @@ def unlikeness(counts: IntN) -> float:
     It is the total variation between a device's shares of classes and everybody's, ½ Σ_c |p_ic − p_c|,
     averaged over samples. A few samples drawn at random are a little unlike by chance.
     """
+    counts = counts[:, counts.any(axis=0)]  # other classes would change the rounding of sums
     sizes = counts.sum(axis=1, keepdims=True)
     apart = np.abs(counts / np.maximum(sizes, 1) - counts.sum(axis=0) / sizes.sum()).sum(axis=1) / 2
     return float(apart @ sizes[:, 0] / sizes.sum())

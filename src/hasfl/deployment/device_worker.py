@@ -14,7 +14,7 @@ from hasfl.parties.links import Refused
 from hasfl.parties.messages import Message
 from hasfl.parties.speaking import text_of
 
-NAMING_EDGE = ("begin", "take")  # the kinds of questions that may name the edge server
+NAMING_EDGE = ("find", "begin", "take")  # the kinds of questions that may name the edge server
 CONNECTING_SECONDS = 3.0  # that the answer to them waits for the stream to the edge server
 REFUSED_PAUSE = 1.0  # seconds until a token is tried again that the edge server does not know yet
 

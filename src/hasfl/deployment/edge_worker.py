@@ -14,7 +14,7 @@ from hasfl.parties import links
 from hasfl.parties.links import Links, Refused
 from hasfl.parties.messages import Message
 
-BEGIN = "begin"  # the kind of question that may bring the devices' tokens
+ADMITTING = ("admit", "begin")  # the kinds of questions that may bring the devices' tokens
 CONNECTING_SECONDS = 3.0  # that the next question waits for devices whose tokens are new
 
 log = logging.getLogger(__name__)
@@ -90,10 +90,10 @@ class _Asked:
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
-        if question.kind != BEGIN:
+        if question.kind not in ADMITTING:
             self._wait_for(self._expected | _named(question, self._allowed))
             self._expected = frozenset()
-        if question.kind != BEGIN or "tokens" not in question.fields:
+        if question.kind not in ADMITTING or "tokens" not in question.fields:
             return self._party.from_fed(question)
         tokens = _tokens(question)
         answer = self._party.from_fed(question)

@@ -22,7 +22,6 @@ from hasfl.documents.document import read_text
 from hasfl.errors import HasflError
 from hasfl.parties.fed.engine import NetworkedEngine
 from hasfl.parties.fed.leading import IntervalLost
-from hasfl.parties.fed.reader import PartiesReader
 from hasfl.parties.links import EDGE
 from hasfl.plan import Order
 from hasfl.record import RoundRecord
@@ -147,9 +146,8 @@ class FleetAtWork:
         tell("measuring the fleet")
         meters = self.meeting.measure(agreement, built, settings)
         engine = NetworkedEngine(built.computation, self.meeting, edge=self.meeting.edge_address())
-        reader = PartiesReader(engine, agreement.sizes)
-        holdings = _holdings(agreement, built)
-        training = training_of(engine, reader, holdings, meters.world, built.profile, settings)
+        holdings = _holdings(agreement, built, engine)
+        training = training_of(engine, None, holdings, meters.world, built.profile, settings)
         training.report_every = 1  # a record must be there when its checkpoint is saved
         deadlines = Deadlines(training, meters.world)
         engine.patience, engine.leading.exchanging = deadlines.of_round, deadlines.of_exchange
@@ -159,13 +157,14 @@ class FleetAtWork:
         return FleetTraining(training, engine, built, self.meeting.samples_marks())
 
 
-def _holdings(agreement: Agreement, built: Built) -> Holdings:
+def _holdings(agreement: Agreement, built: Built, engine: NetworkedEngine) -> Holdings:
     norms = any(map(norms_of, built.computation.layers))
     return Holdings.of(
         agreement.sizes,
         held_out=agreement.held_out,
         sample_bits=agreement.sample_bits,
         measures_norms=built.settings.serving.calibrates and norms,
+        unlikeness=None if agreement.numbers else engine.leading.unlikeness(agreement.sizes),
     )
 
 

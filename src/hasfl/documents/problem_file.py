@@ -90,7 +90,7 @@ class ConstantsSection(Document):
 
 
 class ConstantsOfScenario(ConstantsSection):
-    """The constants of a scenario: their numbers, or the folder of a run that has read them."""
+    """The constants of a scenario: their numbers, or the folder of a run that says more about them."""
 
     run: str | None = Field(default=None, alias="from")
 
@@ -99,7 +99,7 @@ class ConstantsOfScenario(ConstantsSection):
             super()._require_one_kind()
         elif others := sorted(self.model_fields_set - {"run"}):
             raise ValueError(
-                f"from takes the constants that a run has read, so {others[0]} must be left out: give either"
+                f"from takes the constants of a run, so {others[0]} must be left out: give either"
             )
 
 

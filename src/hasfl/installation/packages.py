@@ -113,12 +113,12 @@ def core_packages() -> Iterator[Check]:
 
 def planning() -> Iterator[Check]:
     """Make a plan for two devices, as `hasfl plan` does."""
-    from hasfl.runner.questions import read_question, solve
+    from hasfl.runner.questions import read_problem, solve
 
     with tempfile.TemporaryDirectory() as folder:
         scenario = Path(folder) / "tiny.toml"
         scenario.write_text(TINY)
-        report = solve(read_question(str(scenario)).problem, time_limit=10.0)
+        report = solve(read_problem(str(scenario)), time_limit=10.0)
     yield Check(name="planning", word="ok", found=f"a plan for two devices takes {report.seconds:.2f} s")
 
 

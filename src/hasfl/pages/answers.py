@@ -24,7 +24,7 @@ STEPS = {
     "submodel_upload": "sub-models to the fed server (b1)",
     "submodel_download": "sub-models from the fed server (b3)",
     "data_upload": "samples to the edge server",
-    "reading": "readings of the constants",
+    "reading": "estimates of the constants",
     "evaluation": "judging the model",
 }
 

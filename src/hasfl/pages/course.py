@@ -1,4 +1,4 @@
-"""What the records of a run say about its course: accuracies, seconds, bits, plans, readings and notes."""
+"""What the records of a run say about its course: accuracies, seconds, bits, plans, estimates and notes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,8 +116,8 @@ class PlansOverTime:
         return [places.get(int(device), 0) for device in shown]
 
 
-def readings(records: Records) -> dict[str, Any]:
-    """The constants as they were read: a column for each number, and the sum over layers for each list."""
+def estimates(records: Records) -> dict[str, Any]:
+    """The paper's constants as they were estimated, as columns; a list is added up over the layers."""
     read = [(record.round, record.constants) for record in records if record.constants is not None]
     kept = [read[i] for i in evenly(len(read), MOST_LINES)]
     names = dict.fromkeys(name for _, entry in kept for name, value in entry.items() if _is_number(value))

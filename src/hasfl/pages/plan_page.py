@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hasfl.constants import Guesses
 from hasfl.pages.page import Section, page
 from hasfl.pages.rounds import RoundTimes, plan_columns, rounded
 from hasfl.plan import PlanReport
@@ -24,7 +25,7 @@ class ShownPlan:
     problem: Problem
     words: str  # what the devices do
     certificate: str  # how good the plan is known to be
-    time_range: tuple[float, float] | None = None  # of the training time, s, one standard error off
+    time_range: tuple[float, float] | None = None  # of the training time, s, by the guesses or the errors
     doubts: tuple[str, ...] = ()
 
     @property
@@ -75,6 +76,15 @@ class Slider:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GuessTable:
+    """What the scenario's own plan costs by each guess of the constants."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    answer: str  # the mean ratio and the like, in sentences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Advice:
     """What `--why` and `--sensitivity` say about the scenario's own values."""
 
@@ -95,6 +105,7 @@ class PlanPage:
     sliders: Sequence[Slider]
     rounds_known: bool  # whether seconds of the whole training are known, or only ratios of them
     remarks: Sequence[str] = ()
+    guesses: GuessTable | None = None
     advice: Advice | None = None
     served: bool = False  # whether a server plans anew as sliders move
 
@@ -120,7 +131,9 @@ class PlanPage:
         spread = ""
         if found.told_range is not None:
             low, high = map(format_seconds, found.told_range)
-            spread = f" ({low} to {high}, with the constants a standard error off)"
+            guesses = isinstance(found.problem.constants, Guesses)
+            why = "by the guesses" if guesses else "with the constants a standard error off"
+            spread = f" ({low} to {high}, {why})"
         total, change = format_seconds(report.objective), self._change(report)
         return f"Training takes {total}{spread}: {report.rounds:,.0f} rounds of {each} each.{change}"
 
@@ -166,6 +179,9 @@ class PlanPage:
             "own": dict(self.own),
             "plans": plans,
             "sliders": sliders,
+            "guesses": None
+            if self.guesses is None
+            else {"columns": list(self.guesses.columns), "rows": [list(row) for row in self.guesses.rows]},
             "advice": None
             if self.advice is None
             else {
@@ -184,6 +200,8 @@ class PlanPage:
             Section("plan", "What does each device do?", self.base.sentence),
             Section("reaction", "How does the training time react?", self._how_planned()),
         ]
+        if self.guesses is not None:
+            found.append(Section("guesses", "What if a guess is right?", self.guesses.answer))
         return found if self.advice is None else [*found, Section("advice", "Why not faster?")]
 
     def _how_planned(self) -> str:

@@ -30,7 +30,7 @@ class ShownRound:
 class PlanQuality:
     """How good the last plan of a run is, by a law of rounds."""
 
-    constants: str  # where those of the law come from, in words
+    constants: str  # by which constants the plan is judged, in words
     rounds_known: bool  # whether Θ forecasts the seconds of training; the paper's constants only rank plans
     objective: float  # Θ of the plan, s
     best: float  # Θ of the best plan that was found
@@ -111,7 +111,7 @@ class RunReport:
             **self._slider(),
             "plans": self._plans(),
             **({"last_plan": self.last_plan} if self.last_plan is not None else {}),
-            "readings": course.readings(self.records),
+            "estimates": course.estimates(self.records),
             "notes": course.notes(self.records),
             "quality": self.quality if isinstance(self.quality, str) else self.quality.as_json(),
             "scenario": self.scenario,

@@ -47,8 +47,8 @@ class RoundTimes:
     beside: Mapping[str, float] = field(default_factory=dict)
     # Whether b3 comes before a1: machines fetch sub-models as an interval begins, not as one ends.
     download_first: bool = False
-    # Whether readings come before a1: those that training begins with do.
-    read_first: bool = False
+    # Whether an estimate of the constants comes before a1: that which training begins with does.
+    estimated_first: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The columns of the slowest devices, in the order of the fleet."""
@@ -66,7 +66,7 @@ class RoundTimes:
             **steps,
             **({"beside": beside} if beside else {}),
             **({"download_first": True} if self.download_first else {}),
-            **({"read_first": True} if self.read_first and "reading" in beside else {}),
+            **({"estimated_first": True} if self.estimated_first and "reading" in beside else {}),
         }
 
     def _shown(self) -> IntN:

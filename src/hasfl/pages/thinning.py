@@ -12,7 +12,7 @@ MOST_ROUNDS = 300  # of the slider of a run
 ROUNDS_IN_ALL = 2_400  # of the sliders of all runs, unless runs are very many
 LEAST_ROUNDS = 60  # of the slider of a run, even then
 MOST_PLANS = 300  # of a run
-MOST_LINES = 200  # of notes or readings
+MOST_LINES = 200  # of notes or estimates
 
 
 def evenly(count: int, most: int) -> IntN:

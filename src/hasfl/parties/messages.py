@@ -36,8 +36,7 @@ ACTIVATIONS = "activations"
 LABELS = "labels"
 RETURNED = "gradients of activations"
 NORMS = "statistics of batch norms"  # a mean and a variance for each channel
-GRADIENTS = "gradients of layers"
-STEP = "a step of layers"
+CLASSES = "counts of classes"
 BYTES = "zeros"  # to measure a link
 
 
@@ -56,11 +55,14 @@ class Exchange:
 EXCHANGES = (
     Exchange(FED, DEVICE, "meet", "what is trained: the scenario, and the number of samples of each device"),
     Exchange(FED, DEVICE, "probe", "how fast the link is", (BYTES,), (BYTES,)),
+    Exchange(FED, DEVICE, "find", "where the edge server is"),
     Exchange(FED, DEVICE, "begin", "an interval begins; where the edge server is", (MODEL,)),
     Exchange(FED, DEVICE, "give", "an interval ends: step b1", (), (CLIENT,)),
     Exchange(FED, DEVICE, "take", "a model to judge", (MODEL,)),
     Exchange(FED, EDGE, "meet", "what is trained: the scenario, and the number of samples of each device"),
     Exchange(FED, EDGE, "probe", "how fast the link is", (BYTES,), (BYTES,)),
+    Exchange(FED, EDGE, "admit", "which devices may connect"),
+    Exchange(FED, EDGE, "compare", "how unlike the devices' labels are; the answer is one number"),
     Exchange(FED, EDGE, "begin", "an interval begins: who takes part, and with which cut", (MODEL,)),
     Exchange(FED, EDGE, "train", "one round: batch sizes; the answer has the loss and seconds"),
     Exchange(FED, EDGE, "give", "an interval ends, or a model is handed out", (), (MIDDLE, COMMON)),
@@ -68,22 +70,12 @@ EXCHANGES = (
     Exchange(FED, EDGE, "evaluate", "judge a model; the answer has sums over samples", (MODEL,), (NORMS,)),
     Exchange(FED, EDGE, "keep", "the model of the last evaluation is the best so far"),
     Exchange(EDGE, DEVICE, "probe", "how fast the link is", (BYTES,), (BYTES,)),
+    Exchange(EDGE, DEVICE, "count", "how many samples of each class it trains on", (), (CLASSES,)),
     Exchange(EDGE, DEVICE, "forward", "steps a1 and a2", (), (ACTIVATIONS, LABELS)),
     Exchange(EDGE, DEVICE, "backward", "steps a4 and a5", (RETURNED,)),
     Exchange(EDGE, DEVICE, "step", "the factor by which gradients are clipped"),
     Exchange(EDGE, DEVICE, "norms", "measure batch norms of the model", (NORMS,), (NORMS, ACTIVATIONS)),
     Exchange(EDGE, DEVICE, "score", "held-out samples judge the model", (NORMS,), (ACTIVATIONS, LABELS)),
-    Exchange(FED, DEVICE, "look", "a reading begins", (MODEL,)),
-    Exchange(FED, DEVICE, "look_gradients", "gradients for a reading", (), (GRADIENTS,)),
-    Exchange(FED, DEVICE, "look_step", "displace the model of a reading", (STEP,)),
-    Exchange(FED, DEVICE, "look_end", "a reading is over"),
-    Exchange(FED, EDGE, "look", "a reading begins", (MODEL,)),
-    Exchange(FED, EDGE, "look_passes", "pass samples of a reading", (), (GRADIENTS,)),
-    Exchange(FED, EDGE, "look_step", "displace the model of a reading", (STEP,)),
-    Exchange(FED, EDGE, "look_own", "compare the models of some devices with their mean"),
-    Exchange(FED, EDGE, "look_end", "a reading is over"),
-    Exchange(EDGE, DEVICE, "look_forward", "pass samples of a reading", (), (ACTIVATIONS, LABELS)),
-    Exchange(EDGE, DEVICE, "look_backward", "gradients for a reading", (RETURNED,)),
 )
 
 

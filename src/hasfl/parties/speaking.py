@@ -31,12 +31,14 @@ def count_of(message: Message) -> int:
     return whole(message, "count", least=1, most=MOST_SAMPLES)
 
 
-def number(message: Message, field: str) -> float:
-    """A field that must be a number."""
-    value = message.fields.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused(f"{field} of {message.kind!r} must be a number")
-    return float(value)
+def numbers(message: Message, field: str, count: int) -> list[float]:
+    """A field that must hold so many numbers."""
+    values = message.fields.get(field)
+    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != count:
+        raise Refused(f"{field} of {message.kind!r} must hold {count} numbers")
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        raise Refused(f"{field} of {message.kind!r} must hold numbers alone")
+    return [float(value) for value in values]
 
 
 def finite(message: Message, field: str, *, least: float = -math.inf) -> float:
@@ -160,3 +162,11 @@ def cuts_of(message: Message, *, most: int) -> dict[int, int]:
     if not all(type(cut) is int and 1 <= cut <= most for cut in cuts.values()):
         raise Refused(f"cuts of {message.kind!r} must be from 1 to {most}")
     return cuts
+
+
+def sizes_of(message: Message) -> dict[int, int]:
+    """How many samples each of some devices trains on."""
+    sizes = by_party(message, "sizes")
+    if not sizes or min(sizes) < 0 or not all(type(size) is int and size >= 1 for size in sizes.values()):
+        raise Refused(f"sizes of {message.kind!r} must hold a number of samples for each device")
+    return sizes

@@ -32,7 +32,6 @@ from itertools import pairwise
 import numpy as np
 
 from hasfl.arrays import LARGEST, MOST
-from hasfl.constants import MeasuredConstants
 from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.plan import Plan, PlanReport
 from hasfl.problem import Problem
@@ -223,7 +222,7 @@ class _Search:
 
         None with the paper's constants: its theorem holds for all, and its rounds are no forecast.
         """
-        if not isinstance(self.at(own).constants, MeasuredConstants):
+        if self.at(own).constants.kind != "measured":
             return None
         report = self.found[own].report
         if report is None or not self.rounds_known:
@@ -232,7 +231,7 @@ class _Search:
 
     def _doubt(self, problem: Problem, report: PlanReport) -> str:
         """Why the law is not known for a plan; empty where it is."""
-        if not isinstance(problem.constants, MeasuredConstants):
+        if problem.constants.kind != "measured":
             return ""
         if problem.interval > LONGEST_MEASURED:
             return TOO_LONG

@@ -13,7 +13,6 @@ from hasfl.readings.probe import Probe
 from hasfl.state.layer_state import LayerState, Tensors, cloned, forward, trainable
 from hasfl.state.randomness import drawn_for
 from hasfl.state.training_data import TrainingData
-from hasfl.state.updates import Updates, scaled
 from hasfl.together.ragged import NormApart
 from hasfl.together.rows import Rows
 
@@ -36,51 +35,17 @@ class Samples:
 
 
 def gradient(
-    probe: Probe, states: Sequence[LayerState], samples: Samples, round: int, *, upto: int | None = None
+    probe: Probe, states: Sequence[LayerState], samples: Samples, round: int
 ) -> tuple[Gradient, Tensor]:
     """The gradient of the mean over devices of their loss, and the loss of each device.
 
-    With `upto`, only the gradients of the first `upto` layers are taken. In private layers a batch norm sees
-    every device's samples apart, as in training.
+    In private layers a batch norm sees every device's samples apart, as in training.
     """
-    (whole,), losses = gradients_of_blocks(probe, states, samples, round, 1, upto=upto)
-    return whole, losses
-
-
-def gradients_of_blocks(
-    probe: Probe,
-    states: Sequence[LayerState],
-    samples: Samples,
-    round: int,
-    blocks: int,
-    *,
-    upto: int | None = None,
-) -> tuple[list[Gradient], Tensor]:
-    """What each block of devices contributes to the gradient, and the loss of each device.
-
-    The devices are split into `blocks` blocks of about the same size. The contributions add up to the
-    gradient of the mean over devices of their loss. All devices go through the common layers together.
-    """
-    copies = [LayerState(state.weights, cloned(state.buffers), {}) for state in states]
-    wanted = copies[:upto] = [trainable(state) for state in copies[:upto]]
+    copies = [trainable(LayerState(state.weights, cloned(state.buffers), {})) for state in states]
     losses = _losses(probe, copies, samples, round)
-    leaves = [weight for state in wanted for weight in state.weights.values()]
-    parts = [part.sum() / len(losses) for part in losses.tensor_split(blocks)]
-    found = []
-    for part in parts:
-        gradients = iter(
-            torch.autograd.grad(part, leaves, materialize_grads=True, retain_graph=part is not parts[-1])
-            if leaves
-            else ()
-        )
-        found.append([{name: next(gradients) for name in state.weights} for state in wanted])
-    return found, losses.detach()
-
-
-@torch.no_grad()
-def losses_of(probe: Probe, states: Sequence[LayerState], samples: Samples, round: int) -> Tensor:
-    """The loss of each device, without gradients."""
-    return _losses(probe, [LayerState(s.weights, cloned(s.buffers), {}) for s in states], samples, round)
+    leaves = [weight for state in copies for weight in state.weights.values()]
+    gradients = iter(torch.autograd.grad(losses.mean(), leaves, materialize_grads=True))
+    return [{name: next(gradients) for name in state.weights} for state in copies], losses.detach()
 
 
 def _losses(probe: Probe, states: Sequence[LayerState], samples: Samples, round: int) -> Tensor:
@@ -90,14 +55,6 @@ def _losses(probe: Probe, states: Sequence[LayerState], samples: Samples, round:
             x = forward(probe.layers[:depth], states[:depth], samples.x)
         outputs = forward(probe.layers[depth:], states[depth:], x)
     return samples.rows.means(probe.loss(outputs, samples.y))
-
-
-def summed(parts: Sequence[Gradient]) -> Gradient:
-    """The sum of gradients."""
-    return [
-        {name: torch.stack([part[j][name] for part in parts]).sum(0) for name in layer}
-        for j, layer in enumerate(parts[0])
-    ]
 
 
 def difference(minuend: Gradient, subtrahend: Gradient) -> Gradient:
@@ -125,22 +82,6 @@ def _flat(gradient: Gradient) -> Tensor:
 def weights_of(states: Sequence[LayerState]) -> Gradient:
     """The weights of each layer."""
     return [state.weights for state in states]
-
-
-def times(factor: float, gradient: Gradient) -> Gradient:
-    """The gradient times a number."""
-    return [{name: factor * tensor for name, tensor in layer.items()} for layer in gradient]
-
-
-def displacement(
-    updates: Updates, states: Sequence[LayerState], gradients: Gradient, round: int, clip: Tensor
-) -> Gradient:
-    """How far gradients move weights in the long run, by the optimiser's rule, if they are clipped by `clip`.
-
-    Weight decay is left out: it is the same for every batch, so it makes no noise.
-    """
-    pairs = zip(states, gradients, strict=True)
-    return [scaled(updates.reach(state, layer, round), clip) for state, layer in pairs]
 
 
 def moved(states: Sequence[LayerState], by: Gradient) -> list[LayerState]:

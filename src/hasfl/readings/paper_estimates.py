@@ -22,6 +22,7 @@ import numpy as np
 from hasfl.arrays import FloatL, IntN
 from hasfl.constants import BoundConstants
 from hasfl.effort import Effort, Pass
+from hasfl.errors import Diverged
 from hasfl.plan import Order
 from hasfl.readings.gradients import (
     Samples,
@@ -31,7 +32,6 @@ from hasfl.readings.gradients import (
     products,
     weights_of,
 )
-from hasfl.readings.noise_and_drift import require_finite
 from hasfl.readings.probe import Probe
 from hasfl.state.layer_state import LayerState, Tensors
 from hasfl.state.precision import tensor_cores
@@ -56,8 +56,11 @@ def estimate_bound_constants(probe: Probe, order: Order) -> BoundConstants:
     """The constants as a few devices of a round see them, just before an aggregation."""
     with tensor_cores(probe.data.x.device):
         estimates = [_estimate(probe, device, order.round) for device in _asked(probe, order).tolist()]
-    for estimate in estimates:
-        require_finite(order.round, estimate.loss, estimate.smoothness)
+    if not all(math.isfinite(each.loss) and math.isfinite(each.smoothness) for each in estimates):
+        raise Diverged(
+            f"the gradients are not finite numbers any more in round {order.round}: lower the learning "
+            "rate, or choose a model with normalisation"
+        )
     variance = np.mean([estimate.variance_of for estimate in estimates], axis=0)
     square = np.mean([estimate.square_of for estimate in estimates], axis=0)
     return BoundConstants(

@@ -1,4 +1,4 @@
-"""All that a reading may look at: the layers, the state, the samples, the optimiser and the loss."""
+"""All that an estimate may look at: the layers, the state, the samples, the optimiser and the loss."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from hasfl.state.updates import Updates
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Probe:
-    """A view of a training. A reading takes gradients through it and changes nothing."""
+    """A view of a training. An estimate takes gradients through it and changes nothing."""
 
     layers: Sequence[nn.Module]
     state: SplitState
@@ -23,10 +23,6 @@ class Probe:
 
     def some_samples(self, purpose: str, device: int, round: int) -> IntN:
         """A device's samples in a random order that depends on the seed, the purpose and the round."""
-        return some_samples(self.data, purpose, device, round)
-
-
-def some_samples(data: TrainingData, purpose: str, device: int, round: int) -> IntN:
-    """The indices of a device's samples in a random order; `Probe.some_samples` says which."""
-    order: IntN = data.seeds.stream(purpose, round, device).permutation(data.shares[device])
-    return order
+        stream = self.data.seeds.stream(purpose, round, device)
+        order: IntN = stream.permutation(self.data.shares[device])
+        return order

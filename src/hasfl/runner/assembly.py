@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from hasfl.arrays import SHOWN, IntN
-from hasfl.data import Dataset, partition, shares_of
-from hasfl.data.partition import unlikeness
+from hasfl.data.dataset import Dataset
+from hasfl.data.files.device_files import shares_of
+from hasfl.data.partition import partition, unlikeness
 from hasfl.engines.job import Job
 from hasfl.engines.local import LocalEngine
 from hasfl.engines.reference import ReferenceEngine
@@ -22,7 +23,6 @@ from hasfl.fleet import Fleet
 from hasfl.networks import LayeredModel, layered
 from hasfl.profile import Profile
 from hasfl.profiling.costs import count_layers
-from hasfl.readings.in_process import InProcessReader
 from hasfl.readings.probe import Probe
 from hasfl.runner.assembling.training import Holdings, training_of
 from hasfl.runner.objectives import loss_and_metric
@@ -73,7 +73,7 @@ def assemble(
     job = _job(deepcopy(chain), data, _shares(shares, data, world.fleet.names, settings), settings)
     engine = ENGINES[settings.machine.engine](job)
     profile = Profile.of(layers, optimizer=slots_per_weight(job.updates.optimizer))
-    return training_of(engine, _reader(engine), _holdings(engine), world, profile, settings), engine
+    return training_of(engine, _probe(engine), _holdings(engine), world, profile, settings), engine
 
 
 def _require_dataset(data: object) -> None:
@@ -199,12 +199,10 @@ def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: S
     )
 
 
-def _reader(engine: LocalEngine) -> InProcessReader:
-    """Readings look at everything, because everything is here."""
+def _probe(engine: LocalEngine) -> Probe:
+    """Estimates of constants may look at everything, because everything is here."""
     job = engine.job
-    return InProcessReader(
-        Probe(layers=engine.layers, state=engine.state, data=job.data, updates=job.updates, loss=job.loss)
-    )
+    return Probe(layers=engine.layers, state=engine.state, data=job.data, updates=job.updates, loss=job.loss)
 
 
 def _holdings(engine: LocalEngine) -> Holdings:

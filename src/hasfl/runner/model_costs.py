@@ -4,35 +4,40 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from hasfl.arrays import IntN
+from hasfl.data.partition import label_counts, partition, unlikeness
 from hasfl.documents.document import read_json
 from hasfl.documents.profile_file import ProfileFile
 from hasfl.documents.scenario import KNOWN_DATA, ModelSection, Scenario
-from hasfl.errors import MissingExtra
+from hasfl.errors import InputError, MissingExtra
 from hasfl.fleet import Fleet
 from hasfl.paths import expanded
 from hasfl.profile import Layer, Profile
 from hasfl.profiling.shipped import SHAPES, shipped_layers
+from hasfl.seeds import Seeds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCosts:
-    """The costs of a model's layers, and the samples that each device trains on."""
+    """The costs of a model's layers, and what is known of the samples that each device trains on."""
 
     profile: Profile
-    samples: IntN | None  # None if unknown
+    samples: IntN | None  # how many; None if unknown
+    unlikeness: float | None  # of their labels (`data/partition.py`); None if unknown
 
 
 def costs_of(scenario: Scenario, fleet: Fleet, *, folder: Path) -> ModelCosts:
     """The costs of a scenario's model for its data; paths are relative to the scenario's folder.
 
     Data are read only if the model depends on them and hasfl does not know them by name. Then the samples of
-    every device are known too.
+    every device and their labels are known too.
     """
     slots = _slots_per_weight(scenario, folder)
     if _must_read_data(scenario):
-        layers, samples = _count_for_data(scenario, fleet, folder)
-        return ModelCosts(Profile.of(layers, optimizer=slots), samples)
+        layers, held, unlike = _count_for_data(scenario, fleet, folder)
+        return ModelCosts(Profile.of(layers, optimizer=slots), held, unlike)
     known = KNOWN_DATA.get(scenario.data_name)
     layers = layers_of(
         _for_known_data(scenario),
@@ -40,7 +45,10 @@ def costs_of(scenario: Scenario, fleet: Fleet, *, folder: Path) -> ModelCosts:
         folder=folder,
         sample_shape=None if known is None else known.shape,
     )
-    return ModelCosts(Profile.of(layers, optimizer=slots), scenario.training_samples(len(fleet)))
+    samples = scenario.training_samples(len(fleet))
+    return ModelCosts(
+        Profile.of(layers, optimizer=slots), samples, _unlikeness_of_known(scenario, len(fleet))
+    )
 
 
 def layers_of(
@@ -75,20 +83,46 @@ def _for_known_data(scenario: Scenario) -> ModelSection:
     return model.model_copy(update={"classes": model.classes or known.classes, "input": model.input or shape})
 
 
-def _count_for_data(scenario: Scenario, fleet: Fleet, folder: Path) -> tuple[tuple[Layer, ...], IntN]:
+def _unlikeness_of_known(scenario: Scenario, devices: int) -> float | None:
+    """How unlike labels are, for data that hasfl knows by name; None for other data.
+
+    The data are not read. Labels count as if all classes had equally many samples, in turn, and samples that
+    are held out count too. So the value that training finds differs a little.
+    """
+    known, section = KNOWN_DATA.get(scenario.data_name), scenario.data
+    if known is None:
+        return None
+    labels = np.arange(known.samples) % known.classes
+    try:
+        parts = partition(
+            labels,
+            devices,
+            Seeds(scenario.seed),
+            kind=section.partition,
+            shards_per_device=section.shards_per_device,
+            alpha=section.alpha,
+            samples=section.samples,
+        )
+    except InputError:  # there are too few samples for these devices, which a plan need not mind
+        return None
+    return unlikeness(label_counts(parts, labels, known.classes))
+
+
+def _count_for_data(
+    scenario: Scenario, fleet: Fleet, folder: Path
+) -> tuple[tuple[Layer, ...], IntN, float | None]:
     """Read the data and count the model that would be trained on them, as training does."""
     _require_torch(scenario.model_name)
     from hasfl.profiling.costs import count_layers
     from hasfl.runner.scenarios import model_of, shared_data
-    from hasfl.seeds import Seeds
     from hasfl.state.training_data import TrainingData
 
     data, shares = shared_data(scenario, fleet.names, folder=folder)
     held_out = scenario.settings().held_out_share
-    samples = TrainingData.of(
-        data.x_train, data.y_train, shares, Seeds(scenario.seed), held_out=held_out
-    ).sizes
-    return count_layers(model_of(scenario, data, folder=folder)), samples
+    held = TrainingData.of(data.x_train, data.y_train, shares, Seeds(scenario.seed), held_out=held_out)
+    counts = held.label_counts()
+    unlike = None if counts is None else unlikeness(counts)
+    return count_layers(model_of(scenario, data, folder=folder)), held.sizes, unlike
 
 
 def _count(

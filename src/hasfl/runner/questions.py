@@ -6,44 +6,46 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from hasfl.arrays import IntN
-from hasfl.constants import Conditions, Constants, MeasuredConstants
+from hasfl.constants import Conditions, Constants, Guesses
 from hasfl.documents.document import STANDARD_INPUT, read_json, read_toml
 from hasfl.documents.problem_file import ProblemFile
 from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError, naming
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.exact.planner import GAP, TIME_LIMIT, best_batches, best_cuts, best_plan
+from hasfl.planning.guesses import weighed
 from hasfl.problem import Problem
 from hasfl.profile import Profile
-from hasfl.readings.belief import Belief
 from hasfl.runner.model_costs import costs_of
-from hasfl.runner.run_readings import (
-    RunReadings,
+from hasfl.runner.run_constants import (
+    MeasuredRun,
     conditions_of,
     constants_for,
-    converted,
+    guessed,
+    measured_run,
     named_run,
-    readings_of,
 )
 from hasfl.theory.laws import target_for_all
 from hasfl.theory.objective import evaluate
 
-Origin: TypeAlias = Literal["given", "guessed", "read"]  # of constants
+# Of constants: `given` by the file, `guessed`, guessed with the rounds that a run `measured`, or `estimated`
+# by a run in the paper's way.
+Origin: TypeAlias = Literal["given", "guessed", "measured", "estimated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Question:
     """A planning problem, and where its constants come from.
 
-    Guessed constants are those that training begins with. They say which plan is best, but not how many
-    rounds training takes: their R∞ is 1.
+    Guessed constants are those that training plans with. They say which plan is best, but not how many rounds
+    training takes: their R∞ is 1.
     """
 
     problem: Problem
     constants: Origin
     participants: int  # devices that take part in a round while nobody is absent
     remarks: tuple[str, ...] = ()  # lines for people
-    readings: RunReadings | None = None  # the run, if the constants are read
+    unlikeness: float | None = None  # of the devices' labels; None if unknown, or of no weight
     scenario: Scenario | None = None  # None for a problem in raw numbers
     folder: Path = Path()  # that paths in the scenario are relative to
 
@@ -52,23 +54,22 @@ class Question:
         """Whether the number of rounds and the training time mean anything."""
         return self.constants != "guessed"
 
-    def endless_off(self) -> list[tuple[float, float]]:
-        """See `RunReadings.endless_off`; empty where no run says how R∞ follows the other constants."""
-        if self.readings is None or self.scenario is None:
-            return []
-        return self.readings.endless_off(self.problem.profile, self.readings.upto(self.scenario.stop.goal()))
+    def weighed(self) -> "Question":
+        """The same question, with the best time by each guess: plans then have the least mean ratio."""
+        return replace(self, problem=weighed(self.problem))
 
     def at(self, interval: int) -> Problem:
         """The same problem with another interval I: the constants follow, R∞ and the target stay."""
         if interval == self.problem.interval:
             return self.problem
-        constants = self._constants_under(self.participants, interval)
-        return replace(self.problem, interval=interval, constants=constants)
+        return replace(
+            self.problem, interval=interval, constants=self.constants_for(self.participants, interval)
+        )
 
     def resized(self, devices: int) -> "Question":
         """The same question with another number of devices: the constants follow, R∞ and the target stay.
 
-        `Scenario.resized` says which devices these are.
+        `Scenario.resized` says which devices these are. How unlike labels are stays as it is.
         """
         problem = self.problem
         if devices == len(problem.fleet):
@@ -83,31 +84,39 @@ class Question:
         resized = replace(
             problem,
             fleet=fleet,
-            constants=self._constants_under(participants, problem.interval),
+            constants=self.constants_for(participants, problem.interval),
             samples=costs_of(scenario, fleet, folder=self.folder).samples,
         )
         return replace(self, problem=resized, participants=participants, scenario=scenario)
 
-    def _constants_under(self, participants: int, interval: int) -> Constants:
+    def constants_for(self, participants: int, interval: int) -> Constants:
+        """The constants for so many devices and another interval; R∞ stays.
+
+        Guesses are made anew, because those for one device have no drift to convert. Times are still counted
+        in those of the best plans of this question.
+        """
         problem = self.problem
-        if self.constants == "guessed":
-            return _guess(problem.profile, participants, interval)
         known = Conditions(problem.learning_rate, self.participants, problem.interval)
         now = replace(known, devices=participants, interval=interval)
-        if self.readings is None:
+        if not isinstance(problem.constants, Guesses):
             return problem.constants.under(now, known)
-        constants = converted(self.readings, problem.profile, now)
-        if isinstance(constants, MeasuredConstants) and isinstance(problem.constants, MeasuredConstants):
-            return replace(constants, rounds=problem.constants.rounds)
-        return constants
+        assert self.scenario is not None, "only scenarios have guesses"
+        anew = guessed(self.scenario, problem.profile, now, self.unlikeness)
+        return Guesses(
+            tuple(
+                replace(old, constants=replace(new.constants, rounds=old.constants.rounds))
+                for old, new in zip(problem.constants.each, anew.each, strict=True)
+            )
+        )
 
 
 def read_problem(path: str) -> Problem:
     """Read a raw problem (JSON; "-" is standard input) or a scenario (TOML).
 
-    Where a scenario has no constants, they are guessed as training does before its first reading.
+    Where a scenario has no constants, they are guessed as in training, and the best plan for each guess is
+    found, because the best plan for all of them depends on these.
     """
-    return read_question(path).problem
+    return read_question(path).weighed().problem
 
 
 def read_question(path: str | None, *, run: Path | None = None) -> Question:
@@ -118,8 +127,8 @@ def read_question(path: str | None, *, run: Path | None = None) -> Question:
     if path is None:
         if run is None:
             raise InputError("plan needs a scenario (.toml) or a problem (.json), or a run with --from")
-        readings = readings_of(run)
-        return _question_of(readings.scenario, readings.folder, readings, name=str(readings.path))
+        given = measured_run(run)
+        return _question_of(given.scenario, given.folder, given, name=str(given.path))
     if path == STANDARD_INPUT or path.endswith(".json"):
         if run is not None:
             raise InputError(f"--from belongs to a scenario (.toml), got {path}, which has its own constants")
@@ -130,9 +139,9 @@ def read_question(path: str | None, *, run: Path | None = None) -> Question:
             f"expected a scenario (.toml), a problem (.json) or - for standard input, got {path}"
         )
     scenario, folder = read_toml(path, Scenario), Path(path).parent
-    given = None if run is None else readings_of(run)
+    known = None if run is None else measured_run(run)
     with naming(path):
-        return _question_of(scenario, folder, given, name=path)
+        return _question_of(scenario, folder, known, name=path)
 
 
 def _raw_problem(path: str) -> Problem:
@@ -141,19 +150,20 @@ def _raw_problem(path: str) -> Problem:
         return document.problem()
 
 
-def _question_of(scenario: Scenario, folder: Path, readings: RunReadings | None, *, name: str) -> Question:
+def _question_of(scenario: Scenario, folder: Path, run: MeasuredRun | None, *, name: str) -> Question:
     """The question of a scenario; paths in it are relative to its folder."""
-    readings = readings or named_run(scenario, folder=folder)
-    known = scenario.known_constants
-    _require_what_is_needed(scenario, readings)
-    fleet, participants = scenario.draw(), conditions_of(scenario).devices
+    run = run or named_run(scenario, folder=folder)
+    _require_what_is_needed(scenario, run)
+    fleet, conditions = scenario.draw(), conditions_of(scenario)
     costs = costs_of(scenario, fleet, folder=folder)
-    if readings is not None:
-        constants, remarks = constants_for(scenario, costs.profile, readings)
+    known = scenario.known_constants
+    remarks: tuple[str, ...] = ()
+    if run is not None:
+        constants, remarks = constants_for(scenario, costs.profile, costs.unlikeness, run)
     elif known is not None:
-        constants, remarks = known, ()
+        constants = known
     else:
-        constants = _guess(costs.profile, participants, scenario.training.interval)
+        constants = guessed(scenario, costs.profile, conditions, costs.unlikeness)
         remarks = _how_to_measure(scenario, name)
     problem = Problem(
         fleet=fleet,
@@ -161,25 +171,30 @@ def _question_of(scenario: Scenario, folder: Path, readings: RunReadings | None,
         constants=constants,
         learning_rate=scenario.training.learning_rate,
         interval=scenario.training.interval,
-        target=_target(scenario, readings, constants, costs.profile),
+        target=_target(scenario, run, constants, costs.profile),
         max_batch=scenario.training.max_batch,
         samples=costs.samples,
     )
-    origin: Origin = "read" if readings is not None else "guessed" if known is None else "given"
     return Question(
         problem=problem,
-        constants=origin,
-        participants=participants,
+        constants=_origin(scenario, run),
+        participants=conditions.devices,
         remarks=remarks,
-        readings=readings,
+        unlikeness=costs.unlikeness,
         scenario=scenario,
         folder=folder,
     )
 
 
-def _require_what_is_needed(scenario: Scenario, readings: RunReadings | None) -> None:
+def _origin(scenario: Scenario, run: MeasuredRun | None) -> Origin:
+    if run is not None:
+        return "measured" if run.estimated is None else "estimated"
+    return "guessed" if scenario.known_constants is None else "given"
+
+
+def _require_what_is_needed(scenario: Scenario, run: MeasuredRun | None) -> None:
     """Refuse the paper's law without its constants or its target."""
-    if readings is not None:
+    if run is not None:
         return
     known, target = scenario.known_constants, scenario.training.target
     if known is None and scenario.settings().kind_of_constants == "paper":
@@ -191,19 +206,14 @@ def _require_what_is_needed(scenario: Scenario, readings: RunReadings | None) ->
         raise InputError("training.target is missing: a plan needs the mean squared gradient ε to reach")
 
 
-def _guess(profile: Profile, devices: int, interval: int) -> Constants:
-    """The constants that training begins with."""
-    return Belief.guessed(profile, devices, interval).constants()
-
-
 def _target(
-    scenario: Scenario, readings: RunReadings | None, constants: Constants, profile: Profile
+    scenario: Scenario, run: MeasuredRun | None, constants: Constants, profile: Profile
 ) -> float | None:
     """ε as the scenario gives it; with the constants of a run, else as the run had it."""
     asked = scenario.training.target
-    if asked is not None or readings is None or not constants.needs_target:
+    if asked is not None or run is None or not constants.needs_target:
         return asked
-    return readings.scenario.training.target or target_for_all(
+    return run.scenario.training.target or target_for_all(
         constants,
         profile,
         devices=conditions_of(scenario).devices,
@@ -213,12 +223,12 @@ def _target(
 
 
 def _how_to_measure(scenario: Scenario, name: str) -> tuple[str, ...]:
-    """What to know about guessed constants, and the two commands that replace them."""
+    """What to know about guessed constants, and the two commands that measure the rounds."""
     file, other = shlex.quote(name), "" if scenario.training.strategy == "hasfl" else " --strategy hasfl"
     return (
-        "The constants are guessed, as in the first rounds of a training.",
+        "The constants are guessed, as in a training.",
         "How many rounds training takes is unknown, so there is no training time.",
-        "These two commands measure the constants and plan with them:",
+        "These two commands measure the rounds and plan with them:",
         f"    hasfl train {file}{other} --run measured",
         f"    hasfl plan {file} --from runs/measured",
     )

@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from hasfl.arrays import IntN
 from hasfl.callables import call, find
-from hasfl.data import Dataset, load_dataset, partition, shares_of
+from hasfl.data.dataset import Dataset
+from hasfl.data.files.device_files import shares_of
+from hasfl.data.partition import partition
+from hasfl.data.sources import load_dataset
 from hasfl.documents.scenario import Scenario
 from hasfl.documents.trace_file import read_trace
 from hasfl.errors import InputError, naming
@@ -18,7 +21,7 @@ from hasfl.networks import LayeredModel
 from hasfl.networks.catalogue import chained, plain_network
 from hasfl.paths import expanded
 from hasfl.runner.objectives import objective
-from hasfl.runner.run_readings import known_constants
+from hasfl.runner.run_constants import known_constants
 from hasfl.runner.simulation import Simulation, simulation
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings

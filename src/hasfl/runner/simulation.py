@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hasfl.arrays import IntN
-from hasfl.data import Dataset
+from hasfl.data.dataset import Dataset
 from hasfl.engines.local import LocalEngine
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet

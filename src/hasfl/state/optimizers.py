@@ -21,8 +21,6 @@ from hasfl.state.layer_state import Tensors
 MOMENTUM = 0.9  # μ; the customary value
 ADAM_DECAY = (0.9, 0.999)  # β₁ and β₂, as Kingma and Ba 2015 propose
 ADAM_EPSILON = 1e-8  # as Kingma and Ba 2015 propose
-# Stands in for a divisor of 0 whose quotient is not used. Every positive number would do.
-UNUSED_DIVISOR = 1e-30
 
 
 class Optimizer(Protocol):
@@ -41,12 +39,6 @@ class Optimizer(Protocol):
     def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
         """Take one step in place. `rate` is γ, a tensor without axes; `gradient` must not be changed."""
 
-    def reach(self, gradient: Tensor, slots: Tensors, rate: Tensor) -> Tensor:
-        """How far a gradient moves the weight, in this step and through slots in all later steps.
-
-        Changes nothing.
-        """
-
 
 @dataclass(frozen=True, slots=True)
 class Sgd:
@@ -61,10 +53,6 @@ class Sgd:
     def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
         """Take one step, in place."""
         weight.addcmul_(gradient, rate, value=-1)
-
-    def reach(self, gradient: Tensor, slots: Tensors, rate: Tensor) -> Tensor:
-        """γ g."""
-        return rate * gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +72,6 @@ class Momentum:
         decaying_sum = slots["momentum"].mul_(self.momentum).add_(gradient)
         ahead = gradient.add(decaying_sum, alpha=self.momentum) if self.nesterov else decaying_sum
         weight.addcmul_(ahead, rate, value=-1)
-
-    def reach(self, gradient: Tensor, slots: Tensors, rate: Tensor) -> Tensor:
-        """γ/(1 − μ) g, with Nesterov too: γ g now, γ μ g in the next step, γ μ² g after it, …."""
-        return rate / (1 - self.momentum) * gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +102,6 @@ class Adam:
         steps = slots["steps"].add_(1)
         root = (second / (1 - second_decay**steps)).sqrt_().add_(self.epsilon)
         weight.addcmul_(first / (1 - first_decay**steps) / root, rate, value=-1)
-
-    def reach(self, gradient: Tensor, slots: Tensors, rate: Tensor) -> Tensor:
-        """γ g/(√v̂ + ε) with the present v̂; before the first step, with v̂ = g²."""
-        correction = 1 - self.decay[1] ** slots["steps"]  # 0 before the first step
-        corrected = slots["second"] / correction.clamp_min(UNUSED_DIVISOR)
-        second = torch.where(correction > 0, corrected, gradient.square())
-        return rate * gradient / (second.sqrt() + self.epsilon)
 
 
 OPTIMIZERS: dict[str, Optimizer] = {

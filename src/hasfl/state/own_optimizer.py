@@ -47,8 +47,8 @@ def slots_per_weight(optimizer: Optimizer) -> float:
 class OwnOptimizer:
     """A user's object with `step(weight, gradient, slots, rate)`.
 
-    It may have `slots(weight)`, if it keeps any; `reach(gradient, slots, rate)`, which is rate · gradient
-    otherwise; and `decays_apart = True`. Every exception that it raises becomes one sentence.
+    It may have `slots(weight)`, if it keeps any, and `decays_apart = True`. Every exception that it raises
+    becomes one sentence.
     """
 
     def __init__(self, own: Any, name: str) -> None:
@@ -92,19 +92,6 @@ class OwnOptimizer:
         with self._in_one_sentence("step"):
             self.own.step(weight, gradient, slots, rate)
 
-    def reach(self, gradient: Tensor, slots: Tensors, rate: Tensor) -> Tensor:
-        """The user's reach; γ g where there is no such method."""
-        if not hasattr(self.own, "reach"):
-            return rate * gradient
-        with self._in_one_sentence("reach"):
-            reach: Tensor = self.own.reach(gradient, slots, rate)
-        if not isinstance(reach, Tensor) or reach.shape != gradient.shape:
-            raise InputError(
-                f"reach of optimizer {self.name} must return a tensor of the gradient's shape, "
-                f"{tuple(gradient.shape)}, got {getattr(reach, 'shape', reach)!r:.60}"
-            )
-        return reach
-
     @contextmanager
     def _in_one_sentence(self, method: str) -> Iterator[None]:
         try:
@@ -140,7 +127,6 @@ def _try(own: OwnOptimizer) -> None:
             "replicas of several devices at once otherwise than each by itself: leave out norms, means and "
             "random numbers, and remember nothing outside slots"
         )
-    own.reach(gradients[0, 0], own.slots(start), torch.tensor(0.1, dtype=torch.float64))
 
 
 def _stepped(own: OwnOptimizer, start: Tensor, slots: Tensors, gradients: Tensor) -> Tensor:

@@ -51,15 +51,6 @@ class Updates:
                 gradient = gradient.add(weight, alpha=self.weight_decay)
             self.optimizer.step(weight, gradient, state.slots[name], own_rate)
 
-    @torch.no_grad()
-    def reach(self, state: LayerState, gradients: Mapping[str, Tensor], round: int) -> Tensors:
-        """How far gradients move weights from this round on, without clipping and weight decay."""
-        rate = self.rates.at(round)
-        return {
-            name: self.optimizer.reach(gradient, state.slots[name], gradient.new_tensor(rate))
-            for name, gradient in gradients.items()
-        }
-
     def clipped(
         self, private: Sequence[Tensors], common: Sequence[Tensors], nothing: Tensor
     ) -> tuple[list[Tensors], list[Tensors]]:

@@ -10,7 +10,7 @@ from hasfl.callables import call, find
 from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import GAP as FIRST_GAP
-from hasfl.planning.exact.planner import best_plan
+from hasfl.planning.exact.planner import best_plan, box_limit
 from hasfl.planning.paper.touching import algorithm_2
 from hasfl.strategies.batch_rules import GAP, FixedBatch, habs, random_batches
 from hasfl.strategies.cut_rules import (
@@ -27,9 +27,7 @@ from hasfl.strategies.situation import Rule, Situation
 from hasfl.strategies.strategy import OwnStrategy, Pair, Strategy
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL
 
-# A search ends after a number of boxes, not of seconds, so that every machine finds the same plan. One box of
-# N devices takes about as long as N + 50 units of work; this much work takes about five seconds on two cores.
-MOST_WORK, WORK_OF_A_BOX = 8e5, 50
+SECONDS_OF_A_PLAN = 5.0  # about so long may a search take in a training; chosen by hand
 MOST_DIGITS = 9  # of a number in a strategy's name
 
 
@@ -39,7 +37,7 @@ def _hasfl(situation: Situation) -> Plan:
         situation.problem,
         gap=FIRST_GAP if situation.start is None else GAP,
         time_limit=math.inf,
-        box_limit=MOST_WORK / (WORK_OF_A_BOX + len(situation.devices)),
+        box_limit=box_limit(SECONDS_OF_A_PLAN, devices=len(situation.devices)),
         start=situation.start,
     ).plan
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 
@@ -17,10 +17,10 @@ from hasfl.strategies.reasons import (
     NEW_PLAN,
     NO_GOOD_PLAN,
     NO_PLAN,
+    estimated_anew,
     first_plan,
     new_plan,
     plan_kept,
-    reads_anew,
     renewed,
     what_changed,
 )
@@ -40,6 +40,9 @@ class StrategyDecider:
     asked: Problem | None = None  # the problem that the strategy was last asked about
     weighed: Problem | None = None  # the same problem, with its guesses weighed
     answer: Plan | None = None  # the strategy's plan for that problem, whether or not it was taken
+
+    def watch(self, loss: SupportsFloat) -> None:
+        """Ignore the loss: plans follow from the constants."""
 
     def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Decision:
         """The plan of the interval that begins with `round`; `previous` is for the same devices.
@@ -113,7 +116,7 @@ class StrategyDecider:
             self.answer = self.strategy.plan(situation)
         if previous is not None:
             return self._new_or_kept(previous, self.answer, situation, before)
-        reason = first_plan(problem) if before is None else (renewed(before, problem),)
+        reason = first_plan(self.answer, problem) if before is None else (renewed(before, problem),)
         return Decision(self.answer, (*reason, *self._on_limits(self.answer, problem, before)))
 
     def _new_or_kept(self, old: Plan, new: Plan, situation: Situation, before: Problem | None) -> Decision:
@@ -126,7 +129,7 @@ class StrategyDecider:
         changed = "" if before is None else what_changed(before, problem)
         if found.pays:
             return Decision(new, (new_plan(changed, found), *self._on_limits(new, problem, before)))
-        told = before is not None and changed and (new != old or reads_anew(before, problem))
+        told = before is not None and changed and (new != old or estimated_anew(before, problem))
         return Decision(old, (plan_kept(changed, found, is_best=new == old),) if told else ())
 
     def _on_limits(self, plan: Plan, problem: Problem, before: Problem | None) -> tuple[str, ...]:

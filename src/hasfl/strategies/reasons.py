@@ -1,13 +1,14 @@
 """Why the plan of a training changed or was kept, in words, for the notes of the records."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
 
-from hasfl.constants import Conditions, MeasuredConstants
+from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.fleet import PER_DEVICE, PER_SERVER
+from hasfl.plan import Plan
+from hasfl.planning.guesses import mean_ratio, ratios
 from hasfl.problem import Problem
 from hasfl.strategies.steadiness import Saving
 from hasfl.units import format_share
@@ -16,16 +17,15 @@ from hasfl.units import format_share
 FIRST_PLAN, NEW_PLAN, PLAN_KEPT = "first plan", "new plan", "plan kept"
 NO_PLAN, NO_GOOD_PLAN = "no plan found, the old one is kept", "no good plan"
 OTHER_DEVICES, OTHER_LIMITS = "other devices take part", "other limits hold"
-BELIEVED = "after a reading, noise is believed to be"  # how a note tells what a reading changed
+ESTIMATED_ANEW = "the constants were estimated anew"
 RESOURCES = (*PER_DEVICE, *PER_SERVER)
-ROUNDING = 1e-9
 SAME_QUESTION = "by now it has been better for long enough to pay for moving layers"
 
 
 def what_changed(before: Problem, now: Problem) -> str:
     """The difference between two planning problems of one training; empty if there is none."""
     others = before.fleet.names != now.fleet.names
-    changes = [OTHER_DEVICES if others else "", _reading(before, now)]
+    changes = [OTHER_DEVICES if others else "", ESTIMATED_ANEW if estimated_anew(before, now) else ""]
     if before.learning_rate != now.learning_rate:
         changes.append(f"the learning rate is {now.learning_rate:.3g} (before {before.learning_rate:.3g})")
     resources = ((getattr(before.fleet, name), getattr(now.fleet, name)) for name in RESOURCES)
@@ -34,9 +34,17 @@ def what_changed(before: Problem, now: Problem) -> str:
     return " and ".join(change for change in changes if change)
 
 
-def first_plan(problem: Problem) -> tuple[str, ...]:
-    """The note on the first plan: the constants that it rests on, where they are measured ones."""
+def first_plan(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """The note on the first plan: the guesses or the measured constants that it rests on."""
     constants = problem.constants
+    if found := ratios(plan, problem):
+        worst = max(each.ratio for each in found)
+        note = (
+            f"{FIRST_PLAN}: it rests on {len(found)} guesses of the constants; it takes "
+            f"{mean_ratio(found):.2f} times as long as the best plan for one of them in the mean, and "
+            f"{worst:.2f} times at worst"
+        )
+        return (note,)
     if not isinstance(constants, MeasuredConstants):
         return ()
     error = constants.noise_error
@@ -69,59 +77,17 @@ def plan_kept(changed: str, found: Saving, *, is_best: bool) -> str:
     return f"{PLAN_KEPT}: {changed}; {saved}, and moving layers takes time"
 
 
-def reads_anew(before: Problem, now: Problem) -> bool:
-    """Whether the constants were read between two planning problems."""
-    return bool(_reading(before, now))
-
-
-def _reading(before: Problem, now: Problem) -> str:
-    """What is believed after a reading, beyond what another learning rate changes; empty without a reading.
-
-    The belief lies between what was believed before and what was read.
-    """
-    old = before.constants.under(_conditions(now), _conditions(before))
-    new = now.constants
-    if isinstance(old, MeasuredConstants) and isinstance(new, MeasuredConstants):
-        alone = 1 in (len(before.fleet), len(now.fleet))  # a device alone has neither drift nor skew
-        return _in_words(_totals(old), _totals(new), ("noise",) if alone else ("noise", "drift", "skew"))
-    same = type(old) is type(new) and all(
+def estimated_anew(before: Problem, now: Problem) -> bool:
+    """Whether the paper's constants were estimated between two planning problems."""
+    old, new = before.constants, now.constants
+    if not (isinstance(old, BoundConstants) and isinstance(new, BoundConstants)):
+        return False
+    return not all(
         np.array_equal(getattr(old, field.name), getattr(new, field.name)) for field in fields(new)
     )
-    return "" if same else "the constants were estimated anew"
-
-
-def _conditions(problem: Problem) -> Conditions:
-    return Conditions(problem.learning_rate, len(problem.fleet), problem.interval)
-
-
-def _in_words(old: dict[str, float], new: dict[str, float], names: Sequence[str]) -> str:
-    """The constants of these names, if one of them differs by more than rounding; else nothing."""
-    if all(math.isclose(old[name], new[name], rel_tol=ROUNDING) for name in names):
-        return ""
-    others = [
-        f"{name} {_short(new[name])} (before {_short(old[name])})"
-        for name in names[1:]
-        if _short(old[name]) != _short(new[name])
-    ]
-    noise = f"{BELIEVED} {in_samples(new['noise'])} (before {_short(old['noise'])})"
-    return ", ".join([noise, *others])
-
-
-def _totals(constants: MeasuredConstants) -> dict[str, float]:
-    """Noise, and the drift and the skew of a model that devices hold whole."""
-    return {
-        "noise": constants.noise,
-        "drift": float(constants.drift_upto[-1]),
-        "skew": float(constants.skew_upto[-1]),
-    }
 
 
 def in_samples(number: float) -> str:
     """A noise in words: "3 samples"."""
-    written = _short(number)
+    written = f"{number:.2g}" if number < 10 else f"{number:,.0f}"  # two digits, or a whole number
     return f"{written} sample" if written == "1" else f"{written} samples"
-
-
-def _short(number: float) -> str:
-    """A number with two digits, or as a whole number."""
-    return f"{number:.2g}" if number < 10 else f"{number:,.0f}"

@@ -13,7 +13,7 @@ from hasfl.theory.traffic import Arrangement, aggregation_bits
 
 LEAST_SAVING = 1e-3  # share of a round: a plan is not changed for less
 # How many standard errors of a saving are taken off. The new plan is the best bet, so a part of the error is
-# enough: with more, a plan that rests on a guess would outlive the readings that speak against it.
+# enough.
 CAUTION = 0.5
 
 

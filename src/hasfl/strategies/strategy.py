@@ -157,7 +157,8 @@ class OwnStrategy:
     A plan must follow from the situation alone, so that a resumed run goes on as the run would have. To check
     this, the function is asked twice for the plan of the first round.
     Set `uses_constants = False` on it where it does not look at `situation.problem.constants`: then training
-    spends no samples on reading them. Set `paradigm` where its plans are not for split training.
+    spends no time on guesses, and no samples on estimates. Set `paradigm` where its plans are not for split
+    training.
     """
 
     is_steady = draws_cuts = of_the_paper = False

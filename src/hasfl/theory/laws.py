@@ -10,7 +10,7 @@ from hasfl.theory.rounds import RoundsLaw
 
 
 def law_of(problem: Problem) -> RoundsLaw:
-    """Corollary 1 for the paper's constants; the measured law for constants of a training, and for guesses."""
+    """Corollary 1 for the paper's constants; the measured law for measured constants and for guesses."""
     if isinstance(problem.constants, BoundConstants):
         return Corollary1.of(problem)
     return MeasuredRounds.of(problem)

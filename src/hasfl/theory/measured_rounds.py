@@ -27,17 +27,17 @@ The right side is linear in A and B. The line is exact for s = low and for s = h
    A than the plan with s = low and a smaller S than the plan with s = high. Where 1/B is not convex, the
    tangent of B at s = √(low · high) takes the place of the secant. B is never below its tangent.
 
-**Several guesses.** The mean ratio of times Σ_k π_k Θ_k/Θ_k* (`constants.Guesses`) is again A times a law of
-this form. With a_k = π_k R∞_k/Θ_k*, R∞ is Σ_k a_k, and f_J, w_J and q_J are the means over k of 1 + skew_kJ,
-w_kJ and c_k w_kJ², weighted by a_k. Such an R counts in 1/s, and R A is the mean ratio.
+**Several guesses.** The mean ratio Σ_k π_k Θ_k/Θ_k* (`constants.Guesses`) is, up to a constant factor, the
+mean time Σ_k a_k Θ_k with the weights a_k = (π_k/Θ_k*) / Σ_l (π_l/Θ_l*). This is A times Σ_k a_k R_k, which
+is again a law of this form: R∞ is Σ_k a_k R∞_k, and f_J, w_J and q_J are the means over k of 1 + skew_kJ,
+w_kJ and c_k w_kJ², weighted by a_k R∞_k.
 
 Example: A = 4 s and B = 9 give s = 1.5 and 2 √(AB) = 12. The line for slopes from 1 to 2 gives
 2 (1 · 2 · 4 + 9) / 3 = 11.33. The line for slopes from 1.5 to 1.5 gives 2 (2.25 · 4 + 9) / 3 = 12.
 """
 
-import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,13 +83,16 @@ class MeasuredRounds(RoundsLaw):
 
     @classmethod
     def _over(cls, guesses: Guesses, profile: Profile, devices: int, interval: int) -> Self:
-        """The law whose R A is the mean ratio of times ("Several guesses" at the head of this file)."""
+        """The mean of the laws of all guesses ("Several guesses" at the head of this file)."""
         laws = [cls.with_constants(guess.constants, profile, devices, interval) for guess in guesses.each]
-        a = [
-            guess.weight * law.endless / guess.seconds for guess, law in zip(guesses.each, laws, strict=True)
-        ]
-        means = {name: np.average([getattr(law, name) for law in laws], axis=0, weights=a) for name in MEANS}
-        return cls(endless=math.fsum(a), noise=laws[0].noise, **means)
+        endless = np.array([law.endless for law in laws])
+        per_second = np.array([guess.weight / guess.best_seconds for guess in guesses.each])
+        a = per_second / per_second.sum()
+        means: dict[str, Any] = {
+            name: np.average([getattr(law, name) for law in laws], axis=0, weights=a * endless)
+            for name in MEANS
+        }
+        return cls(endless=float(a @ endless), noise=laws[0].noise, **means)
 
     @classmethod
     def with_constants(

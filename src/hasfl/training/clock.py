@@ -1,4 +1,4 @@
-"""What rounds, readings and evaluations cost in virtual time, traffic and samples (Sec. V-A).
+"""What rounds, estimates and evaluations cost in virtual time, traffic and samples (Sec. V-A).
 
 docs/clock.md lists what is counted, what is not, and why.
 """
@@ -25,7 +25,7 @@ class Cost:
 
     phases: Mapping[str, float]
     bits: Mapping[str, float]
-    samples: int = 0  # that training and readings send through the model; the budget E counts them
+    samples: int = 0  # that training and estimates send through the model; the budget E counts them
 
     @property
     def seconds(self) -> float:
@@ -150,8 +150,8 @@ class ModelledClock:
         """The mean seconds of a round, if plan and fleet stay: T_S + T_A/I."""
         return self.round(now).seconds + self.aggregation(now, now).seconds / interval
 
-    def reading(self, now: Arrangement, effort: Effort) -> Cost:
-        """What parties do to read constants; the samples of all passes count."""
+    def estimate(self, now: Arrangement, effort: Effort) -> Cost:
+        """What parties do to estimate constants; the samples of all passes count. Its steps are "reading"."""
         return replace(self._beside_training(now, effort, "reading"), samples=effort.samples)
 
     def evaluation(self, now: Arrangement, effort: Effort) -> Cost:

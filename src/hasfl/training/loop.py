@@ -12,7 +12,7 @@ from typing import SupportsFloat
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.effort import Effort, Learnt, TimeSpent
+from hasfl.effort import Effort, Learnt
 from hasfl.errors import Diverged, HasflError, InputError
 from hasfl.goal import Goal
 from hasfl.plan import Decision, Order, Plan
@@ -31,7 +31,7 @@ class Progress:
     drawn: IntN  # samples that each device of the fleet has used
     order: Order  # for the next round
     depth: int = 0  # private layers in the present interval
-    refused: int = 0  # samples of a reading that the budget did not allow any more
+    refused: int = 0  # samples of an estimate that the budget did not allow any more
     judged_at: float = 0.0  # virtual time of the last evaluation on held-out samples
     last: RoundRecord | None = None
     accuracies: list[float] = field(default_factory=list)  # of every evaluation on held-out samples
@@ -106,7 +106,7 @@ class Training:
         return self.goal.allows(self._next_samples(progress), progress.last) and not reached
 
     def _next_samples(self, progress: Progress) -> int:
-        """The samples of what comes next: of a round, or of a reading for which too few were left."""
+        """The samples of what comes next: of a round, or of an estimate for which too few were left."""
         before = self.beforehand.samples if progress.last is None else 0
         return max(before + int(progress.order.batch_sizes.sum()), progress.refused)
 
@@ -121,15 +121,16 @@ class Training:
             progress.depth = self.clock.depth(order.plan)
             self.engine.split(progress.depth, order.devices)
         loss = self.engine.split_train(order)  # a1 to a5
+        self.decider.watch(loss)
         now = Arrangement(order.plan, self.observer.fleet(order.round, order.devices), progress.depth)
         cost = self.clock.round(now) + self._collection(now, progress)
         cost += self.beforehand if progress.last is None else NOTHING
         progress.drawn[order.devices] += order.batch_sizes
 
         aggregates = order.round % self.interval == 0
-        learnt = self._learnt(progress, cost, now) if aggregates else None
+        learnt = self._learnt(progress, cost) if aggregates else None
         if learnt is not None:
-            cost += self.clock.reading(now, learnt.effort)
+            cost += self.clock.estimate(now, learnt.effort)
         progress.order = self._next_order(progress)
         if aggregates:
             self.engine.aggregate()  # b1 to b3
@@ -163,24 +164,21 @@ class Training:
         so_far = before.last.measured.clock if before.last and before.last.measured else 0.0
         return replace(last, measured=replace(measured, clock=so_far + measured.seconds, predicted=predicted))
 
-    def _learnt(self, progress: Progress, cost: Cost, now: Arrangement) -> Learnt | None:
-        """What a reading tells, if it is time for one. Where too few samples are left for it, training ends.
+    def _learnt(self, progress: Progress, cost: Cost) -> Learnt | None:
+        """An estimate of constants, if it is time for one. Where too few samples are left, training ends.
 
-        Training does not go on without the reading, so that a training with a larger budget E is the same up
-        to this round. A reading that is refused is not taken: the constants stay.
+        Training does not go on without the estimate, so that a training with a larger budget E is the same up
+        to this round. An estimate that is refused is not made: the constants stay.
         """
-        clock, samples = (progress.last.clock, progress.last.samples) if progress.last else (0.0, 0)
+        samples = progress.last.samples if progress.last else 0
 
         def allows(effort: Effort) -> bool:
-            allowed = self.goal.allows_reading(effort.samples, samples + cost.samples)
+            allowed = self.goal.allows_estimate(effort.samples, samples + cost.samples)
             if not allowed:
                 progress.refused = effort.samples
             return allowed
 
-        spent = TimeSpent(
-            clock + cost.seconds, lambda effort: self.clock.reading(now, effort).seconds, allows
-        )
-        return self.observer.learn(progress.order, spent)
+        return self.observer.learn(progress.order, allows)
 
     def _collection(self, now: Arrangement, progress: Progress) -> Cost:
         """The cost of collecting the samples of devices that take part for the first time."""

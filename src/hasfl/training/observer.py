@@ -1,6 +1,6 @@
 """The world as it is in a round: who is present, how fast they are, and the constants that plans rest on."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import harmonic_mean
 from typing import Any
@@ -9,12 +9,11 @@ import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.constants import Conditions, Constants, possible
-from hasfl.effort import Learnt, TimeSpent
+from hasfl.effort import Effort, Learnt
 from hasfl.fleet import Fleet
 from hasfl.plan import Order, Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
-from hasfl.readings.reader import Reader
 from hasfl.readings.sources import ConstantsSource
 from hasfl.schedule import RateSchedule
 from hasfl.theory.laws import target_for_all
@@ -27,7 +26,6 @@ from hasfl.world import ObservedWorld
 class WorldObserver:
     """Watches a world: a simulated one, or the one that devices report."""
 
-    reader: Reader
     world: ObservedWorld
     paradigm: Paradigm
     profile: Profile
@@ -71,9 +69,9 @@ class WorldObserver:
             self._last = last = fleet, rate, devices, self._problem(fleet, rate, devices)
         return last[3]
 
-    def learn(self, order: Order, spent: TimeSpent) -> Learnt | None:
-        """Renew the constants, if it is time; returns what was learnt and what it took."""
-        learnt = self.source.learn(self.reader, order, order.round // self.world.interval, spent)
+    def learn(self, order: Order, allows: Callable[[Effort], bool]) -> Learnt | None:
+        """Renew the constants, if it is time and allowed; returns what was learnt and what it took."""
+        learnt = self.source.learn(order, order.round // self.world.interval, allows)
         if learnt is not None:
             self._forget()
         return learnt
@@ -81,8 +79,8 @@ class WorldObserver:
     def slowness(self, round: int, plan: Plan) -> float:
         """B of a round under a plan, with the layers that the paradigm makes private.
 
-        With several guesses, 1/B is the mean over them. B is 1 where the constants are the paper's: all rounds
-        then count the same.
+        With several guesses, 1/B is the mean over them. B is 1 where the constants are the paper's: then all
+        rounds count the same.
         """
         laws = self._weighted_laws(self._rate(round), len(plan))
         depth = self.paradigm.private_depth(plan, len(self.profile))

@@ -1,10 +1,10 @@
 """Who takes part in the loop: an engine that acts, a decider that plans, an observer that watches."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, SupportsFloat
 
 from hasfl.arrays import IntN
-from hasfl.effort import Learnt, TimeSpent
+from hasfl.effort import Effort, Learnt
 from hasfl.fleet import Fleet
 from hasfl.plan import Decision, Order, Plan
 from hasfl.problem import Problem
@@ -43,6 +43,9 @@ class Engine(Protocol):
 class Decider(Protocol):
     """Chooses plans. Where no good plan exists, it decides what to do instead, and says so in a note."""
 
+    def watch(self, loss: SupportsFloat) -> None:
+        """See the training loss of a round, before the plan of the next one. A GPU may still compute it."""
+
     def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Decision:
         """The plan of the interval that begins with `round`; `previous` is for the same devices."""
 
@@ -68,10 +71,10 @@ class Observer(Protocol):
     def problem(self, round: int, devices: IntN) -> Problem:
         """The planning problem of these devices in a round."""
 
-    def learn(self, order: Order, spent: TimeSpent) -> Learnt | None:
-        """Look at the models just before an aggregation; returns what was learnt, or None.
+    def learn(self, order: Order, allows: Callable[[Effort], bool]) -> Learnt | None:
+        """Renew the constants just before an aggregation, if it is time; returns what was learnt, or None.
 
-        Nothing is learnt, and nothing changes, where `spent` does not allow the effort.
+        `allows` is asked only where it is time. Nothing is learnt, and nothing changes, where it says no.
         """
 
     def saved(self) -> Mapping[str, Any]:

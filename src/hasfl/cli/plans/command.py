@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
+from math import isfinite
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -40,7 +42,7 @@ def plan(
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option("--from", help="Plan with the constants that this run has read.", metavar="RUN"),
+        typer.Option("--from", help="Plan with the rounds that this run took.", metavar="RUN"),
     ] = None,
     batch: Annotated[
         str | None,
@@ -103,9 +105,10 @@ def plan(
 ) -> None:
     """Find the best batch size and cut of every device.
 
-    The output also says how long training takes, if the scenario has [constants] or --from names a run. With
-    --batch, only the cuts are chosen. With --cut, only the batch sizes are chosen. With both, nothing is
-    chosen, and the plan is only evaluated. With --interval best, the interval is chosen too.
+    Without [constants], the plan is the best one for several guesses of the constants. The output also says
+    how long training takes, if the scenario has [constants] or --from names a run. With --batch, only the
+    cuts are chosen. With --cut, only the batch sizes are chosen. With both, nothing is chosen, and the plan
+    is only evaluated. With --interval best, the interval is chosen too.
 
     Example: hasfl plan scenario.toml --why
     """
@@ -118,10 +121,15 @@ def plan(
     ask = partial(_solve, batch=batch, cut=cut)
     search = partial(ask, solver=solver, gap=gap)
     with _live_line() as tell:
+        begun = monotonic()
+        asked = asked.weighed()
+        weighing = monotonic() - begun
         found = None if interval is None else _tried(interval, asked, search, gap, time_limit, tell)
         if found is None:
             report = search(asked.problem, time_limit=time_limit)
+            report = replace(report, seconds=report.seconds + weighing)
         else:
+            found = replace(found, seconds=found.seconds + weighing)
             report, asked = found.best, replace(asked, problem=asked.at(found.best_interval))
         saved = _upgrades(report, asked.problem, ask, time_limit, tell) if why else None
         lost = _mistakes(report, asked, gap, time_limit, tell) if sensitivity else None
@@ -182,7 +190,7 @@ def _as_json(
     from hasfl.planning.advice.why import pace_setters
 
     known = asked.rounds_known
-    printed = {"constants": asked.constants} | report.as_json(rounds_known=known)
+    printed = {"constants": asked.constants} | report.as_json(rounds_known=known) | _guesses(report, asked)
     if found is not None:
         printed |= found.as_json(rounds_known=known)
     if saved is not None:
@@ -191,6 +199,35 @@ def _as_json(
     if lost is not None:
         printed["sensitivity"] = [asdict(mistake) for mistake in lost]
     return printed
+
+
+def _guesses(report: "PlanReport", asked: "Question") -> dict[str, object]:
+    """The guesses, and what the plan costs by each of them; nothing without guesses."""
+    from hasfl.constants import Guesses
+    from hasfl.planning.guesses import mean_ratio, ratios
+
+    constants = asked.problem.constants
+    if not isinstance(constants, Guesses):
+        return {}
+    found = ratios(report.plan, asked.problem)
+    mean = mean_ratio(found)
+    return {
+        "guesses": [
+            {
+                "says": guess.says,
+                "weight": guess.weight,
+                "constants": guess.constants.as_json(),
+                "ratio": each.ratio,
+                "at_most": each.at_most if isfinite(each.at_most) else None,
+                "rounds": each.rounds,
+            }
+            for guess, each in zip(constants.each, found, strict=True)
+        ],
+        "mean_ratio": mean,
+        "mean_ratio_bound": None if report.gap is None else mean * (1 - report.gap),
+        "worst_ratio": max(each.ratio for each in found),
+        "unlikeness": asked.unlikeness,
+    }
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from rich.console import Console
 from rich.text import Text
 
 from hasfl.cli.tables import titled
-from hasfl.constants import MeasuredConstants
 from hasfl.planning.intervals import FEWEST_INTERVALS, LONGEST_MEASURED, Intervals, Tried
 from hasfl.runner.questions import Question
 from hasfl.units import format_seconds, format_share
@@ -68,7 +67,7 @@ def _sentences(found: Intervals, asked: Question) -> list[str]:
         share = format_share(found.others_save)
         bound = f"No other interval{upto} saves more than {share} of the time."
         sentences.append(bound if found.others_save <= LOOSE else UNKNOWN)
-    if isinstance(asked.problem.constants, MeasuredConstants):
+    if asked.problem.constants.kind == "measured":
         marked = (
             f"{DOUBTFUL} The law is not known for this plan. " if any(t.doubt for t in found.tried) else ""
         )

@@ -7,14 +7,16 @@ from typing import Any, Self
 
 import typer
 
+from hasfl.cli.plans.constants_view import guess_columns, guess_rows, guess_sentences
 from hasfl.cli.plans.plan_view import limits, pace, savings
 from hasfl.cli.plans.what_if import Setting, WhatIf
 from hasfl.errors import InputError
-from hasfl.pages.plan_page import Advice, PlanPage
+from hasfl.pages.plan_page import Advice, GuessTable, PlanPage
 from hasfl.pages.plan_page_server import PageServer
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.advice.sensitivity import Mistake, in_words
 from hasfl.planning.advice.why import Upgrades
+from hasfl.planning.guesses import ratios
 from hasfl.problem import Problem
 from hasfl.reporting.replacing import replace_file, write_text
 from hasfl.runner.questions import Question
@@ -22,7 +24,8 @@ from hasfl.runner.questions import Question
 ORIGINS = {
     "given": "with given constants",
     "guessed": "with guessed constants",
-    "read": "with constants that a run has read",
+    "measured": "with guessed constants and the rounds of a run",
+    "estimated": "with constants that a run has estimated",
 }
 START_SECONDS = 15.0  # for the stops of a page that is served; chosen by hand, by how long one waits for it
 ADVICE = "nothing was changed"  # if a page cannot be written
@@ -62,6 +65,7 @@ class PagedPlan:
             sliders=(),
             rounds_known=asked.rounds_known,
             remarks=asked.remarks,
+            guesses=_guesses(report, asked),
             advice=_advice(report, asked, upgrades, mistakes),
         )
         return cls(page, what_if, seconds)
@@ -103,6 +107,17 @@ def _about(asked: Question) -> str:
     model = "" if asked.scenario is None else f"{asked.scenario.model_name} · "
     devices = len(asked.problem.fleet)
     return f"{model}{devices:,} {'device' if devices == 1 else 'devices'} · {ORIGINS[asked.constants]}"
+
+
+def _guesses(report: PlanReport, asked: Question) -> GuessTable | None:
+    found = ratios(report.plan, asked.problem)
+    if not found:
+        return None
+    return GuessTable(
+        columns=guess_columns(asked),
+        rows=guess_rows(report, asked, found),
+        answer="\n".join(guess_sentences(report, asked, found)),
+    )
 
 
 def _advice(

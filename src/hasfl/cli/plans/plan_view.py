@@ -8,10 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hasfl.arrays import FloatN, IntN
+from hasfl.cli.plans.constants_view import show_guesses, show_mistakes
 from hasfl.cli.plans.interval_view import show_intervals
-from hasfl.cli.plans.sensitivity_view import show_mistakes
 from hasfl.cli.plans.story import every
 from hasfl.cli.tables import titled
+from hasfl.constants import Guesses
 from hasfl.plan import PlanReport
 from hasfl.planning.advice.sensitivity import Mistake
 from hasfl.planning.advice.why import EDGE_SERVER, Upgrades, pace_setters
@@ -58,6 +59,7 @@ def show_plan(
     console.print(_worth(report, asked, planned_in))
     for remark in asked.remarks:
         console.print(Text(f"  {remark}"), soft_wrap=True)  # commands are there to be copied
+    show_guesses(report, asked)
     if intervals is not None:
         show_intervals(intervals, asked)
     if upgrades is not None:
@@ -140,29 +142,33 @@ def _phases(split: SplitTrainingLatency, aggregation: AggregationLatency, interv
 
 def _worth(report: PlanReport, asked: Question, planned_in: float) -> Text:
     problem, text, known = asked.problem, Text(), asked.rounds_known
+    is_mean = isinstance(problem.constants, Guesses)
     if known:
-        text.append(f"  {format_seconds(report.objective)} of training", style="bold green")
+        mean = ", in the mean over the guesses," if is_mean else ""
+        text.append(f"  {format_seconds(report.objective)} of training{mean}", style="bold green")
         text.append(f" = {report.rounds:,.1f} rounds × {format_seconds(report.round_seconds)} a round\n")
     else:
         text.append(f"  {format_seconds(report.round_seconds)} a round\n", style="bold green")
     text.append(f"  a round: {format_seconds(report.split_seconds)} of split training; an aggregation ")
     text.append(f"{every(problem.interval)}: {format_seconds(report.aggregation_seconds)}\n")
-    if known:
+    if known and not is_mean:
         text.append(f"  {law_of(problem).explain(report.plan)}\n")
     if report.status != "evaluated":
-        proof = certificate(report, rounds_known=known)
+        proof = certificate(report, problem, rounds_known=known)
         text.append(f"  {proof}\n  planned in {format_seconds(planned_in)}\n")
     for line in warnings(report, problem):
         text.append(f"  {line}\n", style="bold red")
     return text
 
 
-def certificate(report: PlanReport, *, rounds_known: bool) -> str:
-    """How good the plan is known to be."""
+def certificate(report: PlanReport, problem: Problem, *, rounds_known: bool) -> str:
+    """How good the plan is known to be: its training time, or with guesses its mean ratio."""
     if report.lower_bound is None or report.gap is None:
         return f"{report.status} after {report.iterations} iterations; a heuristic, nothing is proved"
     proof = f"at most {100 * report.gap:.3g} % could be saved"
-    if rounds_known:
+    if isinstance(problem.constants, Guesses):
+        proof = f"at most {100 * report.gap:.3g} % of the mean ratio (below) could be saved"
+    elif rounds_known:
         proof = f"no plan takes less than {format_seconds(report.lower_bound)}, so {proof}"
     if report.status == "limit":
         return f"stopped at the time limit: {proof} (a larger --time-limit goes on)"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from hasfl.goal import Goal
 from hasfl.plan import Order, Plan
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import ROUNDS
-from hasfl.strategies.reasons import BELIEVED, FIRST_PLAN, NEW_PLAN, OTHER_DEVICES, PLAN_KEPT, in_samples
+from hasfl.strategies.reasons import FIRST_PLAN, NEW_PLAN, OTHER_DEVICES, PLAN_KEPT
 from hasfl.theory.traffic import Arrangement
 from hasfl.units import format_seconds
 
@@ -51,11 +51,6 @@ def every(interval: int) -> str:
 def _span(values: IntN) -> str:
     low, high = int(np.min(values)), int(np.max(values))
     return str(low) if low == high else f"{low}–{high}"
-
-
-def _alone(noise: float | None) -> str:
-    """What a reading says by itself."""
-    return "a reading saw nothing of the noise" if noise is None else f"noise was read as {in_samples(noise)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +104,6 @@ class PlanStory:
         self.order = course.order  # of the round that the story begins with
         self.changes = 0  # that were told
         self.noted: set[str] = set()  # kinds of notes that were told
-        self.read: Mapping[str, Any] = {}  # what the record before has of a reading
 
     def beginning(self) -> list[str]:
         """The plan that training begins or goes on with."""
@@ -120,12 +114,9 @@ class PlanStory:
 
     def after(self, record: RoundRecord) -> list[str]:
         """What is to be told after a round."""
-        read, self.read = self.read, record.constants or {}
         if record.round == self.order.round:
             return []
         lines = [f"round {record.round}: {note}" for note in record.notes if self._is_told(note)]
-        if "read_noise" in read and any(BELIEVED in line for line in lines):
-            lines.insert(0, f"round {record.round - 1}: {_alone(read['read_noise'])}")
         if not any(line.partition(": ")[2].startswith(NEW_PLAN) for line in lines):
             return lines
         self.changes += 1

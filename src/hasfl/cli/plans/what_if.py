@@ -98,7 +98,6 @@ class WhatIf:
         self.own = Setting(interval=problem.interval, devices=len(problem.fleet))
         self.most_devices = max(MOST_DEVICES, self.own.devices)
         self._resized = {self.own.devices: question}
-        self._endless_off = question.endless_off()
 
     def base(self) -> ShownPlan:
         """The question's own plan."""
@@ -139,8 +138,10 @@ class WhatIf:
             report=report,
             problem=problem,
             words=in_words(report.plan, problem.fleet.names, of=len(problem.fleet)),
-            certificate="" if report.status == "evaluated" else certificate(report, rounds_known=known),
-            time_range=time_range(report, problem, self._endless_off) if known else None,
+            certificate=""
+            if report.status == "evaluated"
+            else certificate(report, problem, rounds_known=known),
+            time_range=time_range(report, problem) if known else None,
             doubts=(*doubts, *warnings(report, problem)),
         )
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hasfl.arrays import IntN
-from hasfl.data import Dataset
+from hasfl.data.dataset import Dataset
 from hasfl.errors import InputError, StorageError
 
 SAMPLE_TYPES = {torch.float32: "float32", torch.float64: "float64", torch.int64: "int64"}

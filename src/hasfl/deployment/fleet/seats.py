@@ -18,9 +18,7 @@ from hasfl.deployment.fleet.samples import Samples
 from hasfl.deployment.measuring.pacing import SlowTo
 from hasfl.deployment.measuring.resources import FreeMemory, measure_flops
 from hasfl.errors import InputError
-from hasfl.parties.device.looking import DeviceLooking
 from hasfl.parties.device.party import Device, unhurried
-from hasfl.parties.edge.looking import EdgeLooking
 from hasfl.parties.edge.party import Edge
 from hasfl.parties.edge.store import EdgeStore
 from hasfl.parties.links import Links, Refused
@@ -111,8 +109,6 @@ class SeatedDevice:
             pace=unhurried if slow is None else slow.step,
             resources=lambda: {"memory": memory()},
         )
-        looking = DeviceLooking(self.device)
-        self.device.fed_looks, self.device.edge_looks = looking.for_fed(), looking.for_edge()
         return Message("met", {"flops": flops, "memory": memory()})
 
 
@@ -165,7 +161,6 @@ class SeatedEdge:
             test=self._test(agreement, built),
             held_out=dict(enumerate(agreement.held_out.tolist())),
         )
-        self.edge.looks = EdgeLooking(self.edge).for_fed()
         flops = measure_flops(built.computation.model, built.profile)
         return Message("met", {"flops": flops})
 

@@ -32,9 +32,10 @@ nothing about the paper."""
 COUNTED = """\
 **Which method is judged.** Two strategies stand for HASFL. `hasfl-bcd` is what the paper describes:
 Algorithm 2, with the constants of the paper's bound. `hasfl` is what we built instead: an exact planner, with
-constants of another law that are guessed and then measured in training. Each table of Figs. 5 to 9 judges
-both. The other figures compare fixed plans (Figs. 2 and 3), or HABS and HAMS with our planner and constants
-(Figs. 10 and 11), so their claims count alike for both. How often each verdict was found:"""
+constants of another law that are guessed. Its stored trainings are of an earlier version, which corrected its
+guess in training (*How we train*, below). Each table of Figs. 5 to 9 judges both. The other figures compare
+fixed plans (Figs. 2 and 3), or HABS and HAMS with our planner and constants (Figs. 10 and 11), so their
+claims count alike for both. How often each verdict was found:"""
 HOW = """\
 "x times faster" compares the virtual times to the highest test accuracy that both trainings reached,
 rounded down to half a per cent. Figs. 7 to 9 compare all times of a panel at one accuracy. "More accurate"

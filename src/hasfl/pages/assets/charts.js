@@ -12,7 +12,7 @@ const charts = (() => {
     submodel_upload: ["b1", "b1", "sub-model to the fed server"],
     submodel_download: ["b3", "b3", "aggregated sub-model back (b2, the mean, takes no time)"],
     data_upload: ["beside", "", "samples to the edge server"],
-    reading: ["beside", "", "reading of the constants"],
+    reading: ["beside", "", "estimate of the constants"],
     evaluation: ["beside", "", "judging of the model"],
   };
   const FEW_ROWS = 26, SERVER = "edge server", TIE = 1e-4; // relative: numbers of pages have five digits
@@ -57,12 +57,12 @@ const charts = (() => {
     }
     const down = () => stage("submodels down", ["submodel_download"], ["submodel_download"], (step) => `server_${step}`);
     beside("data_upload");
-    if (times.read_first) beside("reading");
+    if (times.estimated_first) beside("reading");
     if (times.download_first) down();
     stage("up", ["device_forward", "activation_upload"], []);
     stage("server", [], ["server_forward", "server_backward"]);
     stage("down", ["gradient_download", "device_backward"], []);
-    if (!times.read_first) beside("reading");
+    if (!times.estimated_first) beside("reading");
     stage("submodels up", ["submodel_upload"], ["submodel_upload"], (step) => `server_${step}`);
     if (!times.download_first) down();
     const trained = now;

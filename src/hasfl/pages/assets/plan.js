@@ -39,7 +39,7 @@
       data.rounds_known ? fact("rounds", page.count(Math.round(plan.rounds))) : [],
       fact("a round", page.seconds(plan.round_seconds), "with its share of aggregations"),
       fact("an aggregation", page.seconds(plan.aggregation_seconds), often),
-      plan.gap === null ? [] : fact("a better plan saves", `at most ${page.share(plan.gap)}`, "proved"),
+      plan.gap === null ? [] : fact("a better plan saves", `at most ${page.share(plan.gap)}`, data.guesses ? "proved, for the mean ratio" : "proved"),
     ].flat());
   }
   function draw(plan) {
@@ -121,6 +121,13 @@
     "The dashed line is the scenario's own value. The large dot is the plan above. An uplink is faster to both servers. With another number of devices or another interval, noise and drift follow as in trainings; the rounds that infinitely large batches need (R∞) count as the same."));
   controls.forEach((_, k) => move(k, positions[k]));
   use(own);
+
+  /* The guesses, with the scenario's own values. */
+  if (data.guesses) {
+    const {columns, rows} = data.guesses;
+    page.body("guesses").append(page.table(columns.map((name, k) => ({name, words: k === 0})), rows),
+      el("p", {class: "note"}, "This holds for the scenario's own values."));
+  }
 
   /* What --why and --sensitivity found. */
   if (data.advice) {

@@ -82,7 +82,7 @@
     server_submodel_upload: ["a3f", "sub-models, edge server to fed server"], server_submodel_download: ["a3b", "sub-models, fed server to edge server"],
     data_upload: ["a1", "samples, devices to edge server"],
   };
-  const DOINGS = {reading: "for readings", evaluation: "for judging"};
+  const DOINGS = {reading: "for estimates", evaluation: "for judging"};
   function arrow(name) {
     const [doing] = name.split("_"), own = name.slice(doing.length + 1);
     return DOINGS[doing] ? ["beside", `${ARROWS[own]?.[1] ?? own} (${DOINGS[doing]})`] : ARROWS[name] ?? ["beside", name];
@@ -91,7 +91,7 @@
     const names = [...new Set(data.runs.flatMap((run) => Object.keys(run.bits).filter((name) => run.bits[name] > 0)))];
     if (!names.length) return;
     names.sort((one, other) => (arrow(one)[0] === "beside") - (arrow(other)[0] === "beside"));
-    const kinds = new Map(names.map((name) => [arrow(name)[0], arrow(name)[0] === "beside" ? "for readings and judging" : arrow(name)[1]]));
+    const kinds = new Map(names.map((name) => [arrow(name)[0], arrow(name)[0] === "beside" ? "for estimates and judging" : arrow(name)[1]]));
     const rows = data.runs.map((run) => ({name: nameOf(run), parts: names.map((name) => ({kind: arrow(name)[0], name: arrow(name)[1], value: run.bits[name] ?? 0}))}));
     const table = page.table([{name: "arrow", words: true}, ...data.runs.map((run) => ({name: nameOf(run)}))],
       [...names.map((name) => [arrow(name)[1], ...data.runs.map((run) => (run.bits[name] ? page.size(run.bits[name]) : "–"))]),

@@ -3,7 +3,7 @@
 (() => {
   const {el, data} = page;
 
-  /* 3. Plans over time, the last plan, notes and readings. */
+  /* 3. Plans over time, the last plan, notes and estimated constants. */
   function plansOverTime(run, measure) {
     const {plans} = run, values = plans[measure], most = Math.max(1, ...values.flat());
     const until = (k) => (k + 1 < plans.round.length ? plans.round[k + 1] : run.rounds + 1);
@@ -28,15 +28,15 @@
   }
 
   function lines(run) {
-    const {notes, readings} = run, names = Object.keys(readings.columns);
+    const {notes, estimates} = run, names = Object.keys(estimates.columns);
     const some = (found, what) => (found.in_all > found.round.length ? `, ${found.round.length} of ${page.count(found.in_all)} ${what}` : "");
     const said = notes.round.length ? el("details", {open: notes.round.length <= 12}, el("summary", {}, `Why plans changed or stayed${some(notes, "notes")}`),
       page.table([{name: "round"}, {name: "note", words: true}], notes.round.map((round, k) => [page.count(round), notes.text[k]]))) : el("p", {class: "note"}, "The records of this run have no notes on its plans.");
     const number = (value) => (value === null ? "–" : page.digits(value));
-    const read = readings.round.length ? el("details", {open: readings.round.length <= 6}, el("summary", {}, `Constants as they were read${some(readings, "readings")}`),
-      page.table([{name: "round"}, ...names.map((name) => ({name: name.replaceAll("_", " ")}))], readings.round.map((round, k) => [page.count(round), ...names.map((name) => number(readings.columns[name][k]))])),
-      el("p", {class: "note"}, "Constants that have one value for each layer are added up over the layers.")) : el("p", {class: "note"}, "This run has read no constants.");
-    return [said, read];
+    const estimated = estimates.round.length ? el("details", {open: estimates.round.length <= 6}, el("summary", {}, `Constants as they were estimated${some(estimates, "estimates")}`),
+      page.table([{name: "round"}, ...names.map((name) => ({name: name.replaceAll("_", " ")}))], estimates.round.map((round, k) => [page.count(round), ...names.map((name) => number(estimates.columns[name][k]))])),
+      el("p", {class: "note"}, "Constants that have one value for each layer are added up over the layers.")) : null;
+    return [said, estimated].filter(Boolean);
   }
 
   function plans() {
@@ -70,7 +70,7 @@
         judged.map((run) => [run.strategy, ...["objective", "best", "lower_bound"].map((field) => amount(run.quality, run.quality[field])), page.share(run.quality.gap)])));
       for (const run of judged) {
         const found = run.quality, who = Object.entries(found.pace_setters).map(([part, name]) => `${charts.called(name)} sets ${PARTS[part]}`);
-        host.append(el("p", {class: "note"}, `${run.strategy}: by the constants ${found.constants}. ${who.join("; ")}.${found.rounds_known ? "" : " The constants do not tell how many rounds training takes, so times are shares of this plan's time."}`));
+        host.append(el("p", {class: "note"}, `${run.strategy}: ${found.constants}. ${who.join("; ")}.${found.rounds_known ? "" : " The constants do not tell how many rounds training takes, so times are shares of this plan's time."}`));
         if (found.faults.length) host.append(el("p", {class: "bad"}, `A check of the best plan found faults: ${found.faults.join("; ")}.`));
         if (found.resources) host.append(upgrades(found, amount));
       }

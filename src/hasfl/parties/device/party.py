@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hasfl.data.labels import one_class_each
 from hasfl.parties.computation import Computation
 from hasfl.parties.links import Refused
 from hasfl.parties.messages import Handler, Message
@@ -67,24 +68,23 @@ class Device:
     interval: int = -1  # that has begun
     models: dict[str, list[LayerState]] = field(default_factory=dict)  # client parts, by what they are for
     under_way: UnderWay | None = None
-    fed_looks: Mapping[str, Handler] = field(default_factory=dict)  # the fed server's questions of a reading
-    edge_looks: Mapping[str, Handler] = field(default_factory=dict)  # the edge server's
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
-        kinds = {"begin": self._begin, "give": self._give, "take": self._take}
-        return _answered(question, {**self.fed_looks, **kinds})
+        kinds = {"find": self._find, "begin": self._begin, "give": self._give, "take": self._take}
+        return _answered(question, kinds)
 
     def from_edge(self, question: Message) -> Message:
         """Answer the edge server."""
         kinds = {
+            "count": self._count,
             "forward": self._forward,
             "backward": self._backward,
             "step": self._step,
             "norms": self._norms,
             "score": self._score,
         }
-        return _answered(question, {**self.edge_looks, **kinds})
+        return _answered(question, kinds)
 
     def timed(self, flops: float, work: Callable[[], Result]) -> tuple[Result, float]:
         """What some work of so many FLOP returns, and the seconds it took."""
@@ -99,6 +99,10 @@ class Device:
         return len(self.models["train"])
 
     # ── the fed server's questions ───────────────────────────────────────────────────────────────────────
+
+    def _find(self, question: Message) -> Message:
+        """Learn where the edge server is; the connection to it is made outside of this party."""
+        return Message("found")
 
     def _begin(self, question: Message) -> Message:
         """Take the client part of an interval; the layers hold slots too."""
@@ -129,6 +133,13 @@ class Device:
             raise Refused(f"the question is about interval {asked}, but this is interval {self.interval}")
 
     # ── the edge server's questions ──────────────────────────────────────────────────────────────────────
+
+    def _count(self, question: Message) -> Message:
+        """Count the training samples of each class, where every sample has one."""
+        if not one_class_each(self.data.y):
+            return Message("nothing")
+        own = self.data.y[self.data.shares[self.index]]
+        return Message("counted", {}, {"classes": torch.bincount(own)})
 
     def _forward(self, question: Message) -> Message:
         """Steps a1 and a2: draw the batch of a round, and send its activations and labels."""

@@ -14,12 +14,13 @@ from torch import Tensor
 from hasfl.parties.computation import Computation
 from hasfl.parties.edge.interval import Interval
 from hasfl.parties.edge.judge import Judge
+from hasfl.parties.edge.labels import unlikeness_of
 from hasfl.parties.edge.received import Form, forms_after_layers
 from hasfl.parties.edge.round import train_round
 from hasfl.parties.edge.store import EdgeStore, Kept
 from hasfl.parties.links import Links, Refused
-from hasfl.parties.messages import Handler, Message
-from hasfl.parties.speaking import cuts_of, text_of, whole
+from hasfl.parties.messages import Message
+from hasfl.parties.speaking import cuts_of, sizes_of, text_of, whole
 from hasfl.serving.running_mean import RunningMean, without_slots
 from hasfl.state.layer_state import LayerState, Tensors
 
@@ -42,12 +43,13 @@ class Edge:
     judge: Judge | None = None  # of the last evaluation
     best: list[LayerState] = field(default_factory=list)  # the common layers of the best model
     held_out: Mapping[int, int] = field(default_factory=dict)  # how many samples each device holds out
-    looks: Mapping[str, Handler] = field(default_factory=dict)  # questions of a reading, by their kind
     _forms: tuple[Form, ...] = ()  # of activations in a round, after each layer
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
         kinds = {
+            "admit": self._admit,
+            "compare": self._compare,
             "begin": self._begin,
             "train": self._train,
             "give": self._give,
@@ -55,7 +57,7 @@ class Edge:
             "evaluate": self._evaluate,
             "keep": self._keep,
         }
-        answer = kinds.get(question.kind) or self.looks.get(question.kind)
+        answer = kinds.get(question.kind)
         if answer is None:
             raise Refused(f"an edge server does not know questions of the kind {question.kind!r}")
         return answer(question)
@@ -70,6 +72,16 @@ class Edge:
         if self.interval is None:
             raise Refused("no interval has begun")
         return self.interval
+
+    # ── before the first interval ────────────────────────────────────────────────────────────────────────
+
+    def _admit(self, question: Message) -> Message:
+        """Let devices connect; their tokens are taken outside of this party."""
+        return Message("ready")
+
+    def _compare(self, question: Message) -> Message:
+        """Tell how unlike the labels of devices are, and nothing else of them."""
+        return Message("compared", {"unlikeness": unlikeness_of(self.links, sizes_of(question))})
 
     # ── intervals ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasfl.arrays import IntN
 from hasfl.errors import Diverged, HasflError
 from hasfl.parties.computation import Computation
 from hasfl.parties.edge.party import BETWEEN, OF_THE_MEAN
@@ -104,6 +105,26 @@ class Leading:
         self.cuts.pop(device, None)
         self.tokens.pop(device, None)
         self.time.dropped[device] = reason
+
+    # ── before the first interval ────────────────────────────────────────────────────────────────────────
+
+    def unlikeness(self, sizes: IntN) -> float | None:
+        """How unlike the labels of the devices that are present are; None where samples have no classes.
+
+        Device i trains on `sizes[i]` samples. Devices tell the edge server how many of each class these are;
+        the fed server hears one number for all of them.
+        """
+        self.ask_edge(Message("admit", {"tokens": self._new_tokens()}), "ready")
+        questions = {device: Message("find", self.place_of_edge(device)) for device in self.tokens}
+        there = sorted(self.links.ask(questions, PATIENCE))
+        if not there:
+            raise IntervalLost("no device is left")
+        question = Message("compare", {"sizes": {str(device): int(sizes[device]) for device in there}})
+        answer = self.ask_edge(question, "compared").message
+        if answer.fields.get("unlikeness") is None:
+            return None
+        with self.reading_edge():
+            return finite(answer, "unlikeness", least=0.0)
 
     # ── step b3 ──────────────────────────────────────────────────────────────────────────────────────────
 

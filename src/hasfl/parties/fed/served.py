@@ -9,10 +9,9 @@ from hasfl.arrays import FloatN
 from hasfl.parties.computation import Computation
 from hasfl.parties.fed.leading import PATIENCE, IntervalLost, Leading
 from hasfl.parties.links import EDGE, Refused
-from hasfl.parties.looks import numbers
 from hasfl.parties.messages import Message
 from hasfl.parties.norms import require_all, require_fitting, with_moments
-from hasfl.parties.speaking import by_party, finite, known_of, reasons_of
+from hasfl.parties.speaking import by_party, finite, known_of, numbers, reasons_of
 from hasfl.record import Evaluation
 from hasfl.serving.best_model import BestModel
 from hasfl.serving.running_mean import without_slots

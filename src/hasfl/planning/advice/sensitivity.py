@@ -2,6 +2,7 @@
 
 Each constant is multiplied by each factor in turn, and a plan is made with the wrong constant. The *regret*
 of this plan is the relative time that it takes longer than the best plan, both under the right constants.
+With several guesses, a constant is wrong in all of them, and the regret is that of the mean ratio.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hasfl.constants import MeasuredConstants
+from hasfl.constants import Guesses, MeasuredConstants
 from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.plan import PlanReport
 from hasfl.planning.exact.planner import best_plan
@@ -53,11 +54,11 @@ def without_rounds(found: Sequence[Mistake]) -> list[Mistake]:
 
 def wrong_problems(problem: Problem) -> Iterator[tuple[str, float, Problem]]:
     """The problem with one constant multiplied by one factor, for every constant that is not 0, and for ε."""
-    for field, constant in problem.constants.symbols.items():
-        value = getattr(problem.constants, field)
-        for factor in FACTORS if np.any(value) else ():
-            wrong = replace(problem.constants, **{field: value * factor})
-            yield constant, factor, replace(problem, constants=wrong)
+    constants = problem.constants
+    known = [guess.constants for guess in constants.each] if isinstance(constants, Guesses) else [constants]
+    for field, constant in constants.symbols.items():
+        for factor in FACTORS if any(np.any(getattr(each, field)) for each in known) else ():
+            yield constant, factor, replace(problem, constants=constants.times(field, factor))
     if problem.target is not None:
         for factor in FACTORS:
             yield "ε", factor, replace(problem, target=problem.target * factor)

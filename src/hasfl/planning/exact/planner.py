@@ -23,8 +23,18 @@ GAP = 1e-3
 # Default seconds for a search. Hard fleets of 20,000 devices take 5 to 45 s for a gap of 1 %
 # (benchmarks/planner_search_2-core-x86_64_2026-11-16.md).
 TIME_LIMIT = 60.0
+# One box of N devices takes about as long as N + 50 units of work, of which two cores do so many in a second.
+WORK_OF_A_SECOND, WORK_OF_A_BOX = 1.6e5, 50
 # Batch sizes of the plans that a search begins with: powers of two up to the default of max_batch.
 FIRST_BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+
+def box_limit(seconds: float, *, devices: int) -> float:
+    """How many boxes a search may look at in about so many seconds.
+
+    A search that ends after a number of boxes, and not of seconds, finds the same plan on every machine.
+    """
+    return seconds * WORK_OF_A_SECOND / (WORK_OF_A_BOX + devices)
 
 
 def best_plan(

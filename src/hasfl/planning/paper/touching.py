@@ -110,7 +110,7 @@ def corollary_1_at(problem: Problem, plan: Plan) -> Problem:
         initial_gap=law.endless * factor**2 * problem.learning_rate / 2,
         variance_of=np.full(layers, per_noise * devices**2 / layers),
         moment_of=np.diff(drift_term, prepend=0.0) / (2 * problem.interval) ** 2,
-        single_noise=problem.constants.single_noise,
+        single_noise=float(law.noise.single_upto[-1]),
     )
     return replace(
         problem, constants=constants, target=2 * factor - 1 + float(by_drift[j0]) + square * noise**2

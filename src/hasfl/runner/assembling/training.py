@@ -3,32 +3,25 @@
 It is the same for a simulation and for parties on a network.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.constants import BoundConstants, MeasuredConstants
-from hasfl.effort import TimeSpent
 from hasfl.errors import InputError
 from hasfl.guesses import guesses
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
-from hasfl.readings.reader import Reader
-from hasfl.readings.sources import (
-    ConstantsSource,
-    EstimatedConstants,
-    FixedConstants,
-    TrackedConstants,
-    first_estimates,
-    settled,
-)
+from hasfl.readings.probe import Probe
+from hasfl.readings.sources import ConstantsSource, EstimatedConstants, FixedConstants
 from hasfl.seeds import Seeds
 from hasfl.serving.calibration import CALIBRATION_SAMPLES
 from hasfl.settings import Settings
 from hasfl.state.training_data import given_by_every_device
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.decider import StrategyDecider
+from hasfl.strategies.guard import GuardedDecider
 from hasfl.strategies.strategy import Strategy
 from hasfl.theory.paradigms import usual_participants
 from hasfl.theory.traffic import Arrangement
@@ -37,7 +30,7 @@ from hasfl.training.forecaster import Forecaster
 from hasfl.training.judging import Judging
 from hasfl.training.loop import Training
 from hasfl.training.observer import WorldObserver
-from hasfl.training.protocols import Engine
+from hasfl.training.protocols import Decider, Engine
 from hasfl.world.world import ObservedWorld
 
 FIRST_BATCH = 16  # the batch size that the paper's constants are estimated for before there is a plan
@@ -76,15 +69,15 @@ class Holdings:
 
 def training_of(
     engine: Engine,
-    reader: Reader,
+    probe: Probe | None,
     holdings: Holdings,
     world: ObservedWorld,
     profile: Profile,
     settings: Settings,
 ) -> Training:
-    """A training that is ready to run."""
+    """A training that is ready to run. Without a probe, the paper's constants cannot be estimated."""
     chosen = strategy(settings.strategy)
-    observer = _observer(reader, holdings, chosen, world, profile, settings)
+    observer = _observer(probe, holdings, chosen, world, profile, settings)
     clock = ModelledClock(
         profile=profile,
         paradigm=chosen.paradigm,
@@ -93,7 +86,7 @@ def training_of(
     )
     return Training(
         engine=engine,
-        decider=StrategyDecider(chosen, Seeds(settings.seed), _last_new_plan(observer.source, settings)),
+        decider=_decider(chosen, observer.source, settings),
         observer=observer,
         clock=clock,
         goal=settings.goal,
@@ -108,17 +101,20 @@ def training_of(
     )
 
 
+def _decider(chosen: Strategy, source: ConstantsSource, settings: Settings) -> Decider:
+    """The strategy at work. A guard watches over batch sizes that follow from constants of hasfl's law."""
+    decider = StrategyDecider(chosen, Seeds(settings.seed), _last_new_plan(source, settings))
+    guarded = chosen.is_steady and chosen.changes_batches and not chosen.of_the_paper
+    return GuardedDecider(decider, settings.interval) if guarded else decider
+
+
 def _last_new_plan(source: ConstantsSource, settings: Settings) -> int | None:
-    """The last round that may begin with a new plan, where plans stay: the one after the last reading."""
-    if settings.planning.plans != "stay":
-        return None
-    reads = isinstance(source, TrackedConstants)
-    intervals = settled(settings.interval) if reads else first_estimates(settings.interval)[-1]
-    return intervals * settings.interval + 1
+    """The last round that may begin with a new plan, where plans stay: then constants change no more."""
+    return source.last_change * settings.interval + 1 if settings.planning.plans == "stay" else None
 
 
 def _observer(
-    reader: Reader,
+    probe: Probe | None,
     holdings: Holdings,
     chosen: Strategy,
     world: ObservedWorld,
@@ -126,7 +122,6 @@ def _observer(
     settings: Settings,
 ) -> WorldObserver:
     observer = WorldObserver(
-        reader=reader,
         world=world,
         paradigm=chosen.paradigm,
         profile=profile,
@@ -134,7 +129,7 @@ def _observer(
         rates=settings.rates,
         max_batch=settings.max_batch,
         target=settings.planning.target,
-        source=_source(chosen, world, profile, settings, holdings.unlikeness),
+        source=_source(probe, holdings, chosen, world, profile, settings),
     )
     estimates = isinstance(observer.source, EstimatedConstants)
     if estimates and (observer.samples[world.present(1)] < 2).all():
@@ -146,7 +141,12 @@ def _observer(
 
 
 def _source(
-    chosen: Strategy, world: ObservedWorld, profile: Profile, settings: Settings, unlikeness: float | None
+    probe: Probe | None,
+    holdings: Holdings,
+    chosen: Strategy,
+    world: ObservedWorld,
+    profile: Profile,
+    settings: Settings,
 ) -> ConstantsSource:
     """Where the constants come from."""
     if settings.known_constants is not None:
@@ -154,15 +154,21 @@ def _source(
     if not chosen.uses_constants:
         kind = BoundConstants if settings.kind_of_constants == "paper" else MeasuredConstants
         return FixedConstants(kind.unknown(len(profile)))
-    stay = settings.planning.plans == "stay"
     if settings.kind_for(of_the_paper=chosen.of_the_paper) == "paper":
-        return EstimatedConstants(settings.interval, stay)
+        if probe is None:
+            raise InputError(
+                "the paper's constants cannot be estimated by devices and servers, because this needs "
+                "gradients of the whole model of one device in one place: give [constants], for example "
+                'those of a simulated run (from = the run\'s folder), or train with constants = "measured"'
+            )
+        return EstimatedConstants(probe, settings.interval, stay=settings.planning.plans == "stay")
     return FixedConstants(
         guesses(
             profile,
             devices=usual_participants(world, chosen.paradigm),
             interval=settings.interval,
-            unlikeness=unlikeness,
+            unlikeness=holdings.unlikeness,
+            learning_rate=settings.learning_rate if settings.optimizer == "sgd" else None,
         )
     )
 
@@ -176,10 +182,8 @@ def _learnt_beforehand(observer: WorldObserver, clock: ModelledClock) -> Cost:
     plan = Plan.uniform(len(devices), batch_size=FIRST_BATCH, cut=1)
     order = Order(round=0, devices=devices, plan=plan, drawn=np.zeros_like(devices))
     now = Arrangement(plan, observer.fleet(1, devices), depth=0)
-    learnt = observer.learn(order, TimeSpent(0.0, lambda effort: clock.reading(now, effort).seconds))
-    if learnt is None:
-        return NOTHING
-    return clock.reading(now, learnt.effort)
+    learnt = observer.learn(order, lambda effort: True)
+    return NOTHING if learnt is None else clock.estimate(now, learnt.effort)
 
 
 def _forecaster(holdings: Holdings, observer: WorldObserver, settings: Settings) -> Forecaster:
@@ -195,6 +199,6 @@ def _forecaster(holdings: Holdings, observer: WorldObserver, settings: Settings)
 
 
 def _endless_rounds(settings: Settings) -> float | None:
-    """R∞ of the goal; None where the constants are read, because readings do not tell it."""
+    """R∞ of the goal; None where no known constants tell it."""
     known = settings.known_constants
     return known.rounds if isinstance(known, MeasuredConstants) and settings.rounds_known else None

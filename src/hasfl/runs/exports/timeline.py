@@ -17,7 +17,7 @@ SERVER = ("server_forward", "server_backward")
 DOWN = ("gradient_download", "device_backward")
 SPLIT = (*UP, *SERVER, *DOWN)
 UPLOAD, AVERAGING, DOWNLOAD = "submodel_upload", "averaging", "submodel_download"
-COLLECTION, READING, EVALUATION = "data_upload", "reading", "evaluation"
+COLLECTION, ESTIMATE, EVALUATION = "data_upload", "reading", "evaluation"  # as phases are called
 LETTERS = {
     **dict.fromkeys(SERVER, "a3"),
     **dict(zip((*UP, *DOWN), ("a1", "a2", "a4", "a5"), strict=True)),
@@ -80,9 +80,9 @@ def virtual_steps(record: RoundRecord, parties: PartySeconds) -> Iterator[Step]:
 
 
 def _in_order(record: RoundRecord) -> dict[str, float]:
-    """The phases of a round as they follow each other; before the first round the constants may be read."""
-    early = (COLLECTION, *(name for name in record.phases if name.startswith(READING) and record.round == 1))
-    late = tuple(name for name in record.phases if name.startswith(READING) and name not in early)
+    """The phases of a round as they follow each other; constants may be estimated before the first round."""
+    early = (COLLECTION, *(name for name in record.phases if name.startswith(ESTIMATE) and record.round == 1))
+    late = tuple(name for name in record.phases if name.startswith(ESTIMATE) and name not in early)
     last = tuple(name for name in record.phases if name.startswith(EVALUATION))
     order = (*early, *SPLIT, *late, UPLOAD, DOWNLOAD, *last)
     return {name: record.phases[name] for name in order if name in record.phases}
@@ -94,7 +94,7 @@ def measured_steps(record: RoundRecord) -> Iterator[Step]:
     assert measured is not None
     start = measured.clock - measured.seconds
     yield Step(f"round {record.round}", FLEET, record.round, start, measured.clock)
-    for name in (DOWNLOAD, "split_training", UPLOAD, READING, EVALUATION):
+    for name in (DOWNLOAD, "split_training", UPLOAD, EVALUATION):
         if name not in measured.spans:
             continue
         end = min(start + measured.spans[name], measured.clock)

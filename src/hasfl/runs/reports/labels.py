@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hasfl.data import label_counts, sample_counts
+from hasfl.data.partition import label_counts, sample_counts
 from hasfl.data.sources import PUBLISHED, default_folder
 from hasfl.documents.scenario import Scenario
 from hasfl.pages.report import Labels

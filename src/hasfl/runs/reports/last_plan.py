@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hasfl.constants import BoundConstants, Conditions
+from hasfl.constants import BoundConstants
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.pages.report import PlanQuality
@@ -15,12 +15,16 @@ from hasfl.planning.advice.why import GAP, TIME_LIMIT, Upgrades, pace_setters, u
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.record import RoundRecord
-from hasfl.runner.questions import Question, read_question, solve
+from hasfl.runner.questions import Origin, Question, read_question, solve
 from hasfl.theory.objective import evaluate
 
 # Seconds for the best plan, and for all upgrades together; chosen by hand, so that a report takes no minutes.
 SEARCH_SECONDS, UPGRADE_SECONDS = 10.0, 20.0
 SHOWN_UPGRADES = 8
+CONSTANTS: Mapping[Origin, str] = {
+    "measured": "by the guesses of the constants, in the mean, with the rounds of",
+    "estimated": "by the constants that were estimated in",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,18 +43,17 @@ class LastPlan:
 def question_of(path: Path, others: Mapping[Path, str]) -> tuple[Question, str] | str:
     """What `hasfl plan --from` would ask for a run, and whose constants it has; a sentence if it cannot.
 
-    A strategy that reads no constants is judged by those of another run of the report, if that run has the
-    same scenario; `others` are such runs with their names.
+    A run that estimated none of the paper's constants is judged by those of another run of the report, if
+    that run has the same scenario; `others` are such runs with their names.
     """
     reasons = []
     for each, name in {path: "this run", **others}.items():
         try:
-            question = read_question(None, run=each)
+            question = read_question(None, run=each).weighed()
         except InputError as error:
             reasons.append(str(error))
             continue
-        guessed = question.readings is not None and question.readings.read is None
-        return question, f"{'guessed before any reading' if guessed else 'read'} by {name}"
+        return question, f"{CONSTANTS[question.constants]} {name}"
     return f"The plan cannot be judged: {reasons[0]}."
 
 
@@ -82,11 +85,10 @@ def quality_of(
 def _problem(last: LastPlan, question: Question) -> Problem:
     """The problem of the devices that took part in the last round, as fast as they were then."""
     problem, devices = question.problem, last.record.devices
-    known = Conditions(problem.learning_rate, question.participants, problem.interval)
     return replace(
         problem,
         fleet=last.fleet,
-        constants=problem.constants.under(replace(known, devices=len(devices)), known),
+        constants=question.constants_for(len(devices), problem.interval),
         samples=None if problem.samples is None else problem.samples[devices],
     )
 

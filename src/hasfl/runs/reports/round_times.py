@@ -50,7 +50,7 @@ class SimulatedRounds:
             names=[self.world.fleet.names[i] for i in devices],
             **_seconds(steps, devices),
             beside=beside_training(record),
-            read_first=record.round == 1,
+            estimated_first=record.round == 1,
         )
 
     def _arrangement(self, record: RoundRecord, round: int, depth: int) -> Arrangement:
@@ -82,7 +82,7 @@ def _both(record: RoundRecord, seen: MeasuredRound) -> tuple[RoundTimes, RoundTi
             download_first=True,
         )
 
-    beside = {name: seen.spans[name] for name in ("reading", "evaluation") if name in seen.spans}
+    beside = {name: seen.spans[name] for name in ("evaluation",) if name in seen.spans}
     return of(seen.predicted, beside_training(record)), of(seen.measured, beside)
 
 
