@@ -22,7 +22,7 @@ def train(devices: int) -> None:
     from hasfl import FleetRanges, Seeds, draw_fleet, simulate
     from hasfl.data.partition import partition
     from hasfl.data.sources import load_dataset
-    from hasfl.engines.memory import held_memory
+    from hasfl.learning.memory import held_memory
     from hasfl.networks import network
 
     data = load_dataset("digits")

@@ -25,17 +25,17 @@ import torch
 from hasfl import BoundConstants, FleetRanges, Problem, Profile, Seeds, best_cuts, draw_fleet
 from hasfl.arrays import IntN
 from hasfl.data.scoring import cross_entropy
-from hasfl.engines.job import Job
-from hasfl.engines.local import LocalEngine
-from hasfl.engines.reference import ReferenceEngine
-from hasfl.engines.simulated import SimulatedEngine
+from hasfl.learning.engine import LocalEngine
+from hasfl.learning.job import Job
+from hasfl.learning.optimizers import Sgd
+from hasfl.learning.reference_engine import ReferenceEngine
+from hasfl.learning.simulated_engine import SimulatedEngine
+from hasfl.learning.training_data import TrainingData
+from hasfl.learning.updates import Updates
 from hasfl.networks import network
 from hasfl.plan import Order, Plan
 from hasfl.profiling.costs import count_layers
 from hasfl.schedule import RateSchedule
-from hasfl.state.optimizers import Sgd
-from hasfl.state.training_data import TrainingData
-from hasfl.state.updates import Updates
 
 INTERVAL = 15
 SAMPLES = 80  # of each device

@@ -25,15 +25,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hasfl import LayeredModel, Seeds, layered
-from hasfl.engines.job import Job
-from hasfl.engines.local import LocalEngine
-from hasfl.engines.reference import ReferenceEngine
-from hasfl.engines.simulated import SimulatedEngine
+from hasfl.learning.engine import LocalEngine
+from hasfl.learning.job import Job
+from hasfl.learning.optimizers import Sgd
+from hasfl.learning.reference_engine import ReferenceEngine
+from hasfl.learning.simulated_engine import SimulatedEngine
+from hasfl.learning.training_data import TrainingData
+from hasfl.learning.updates import Updates
 from hasfl.plan import Order, Plan
 from hasfl.schedule import RateSchedule
-from hasfl.state.optimizers import Sgd
-from hasfl.state.training_data import TrainingData
-from hasfl.state.updates import Updates
 
 WIDTH, HEADS, BLOCKS = 32, 4, 2
 WORDS, TOKENS = 100, 16  # of a text

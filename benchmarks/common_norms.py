@@ -23,11 +23,11 @@ from torch import Tensor
 
 from benchmarks.hindsight.settings import Task
 from benchmarks.hindsight.training import simulation_of
-from hasfl.engines.reference import ReferenceEngine
+from hasfl.learning.batched.ragged import NormApart
+from hasfl.learning.batched.rows import Rows
+from hasfl.learning.reference_engine import ReferenceEngine
+from hasfl.learning.served_model import evaluate
 from hasfl.plan import Order
-from hasfl.serving.evaluation import evaluate
-from hasfl.together.ragged import NormApart
-from hasfl.together.rows import Rows
 
 # Digits, the small CNN, 20 devices of Table I, learning rate 0.05, aggregation every 15 rounds.
 SETTING, SEEDS, TARGET = "digits-iid", (0, 1, 2), 0.95

@@ -15,6 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from hasfl import Plan, Seeds
+from hasfl.learning.optimizers import Sgd
+from hasfl.learning.state import SplitState
+from hasfl.learning.training_data import TrainingData
+from hasfl.learning.updates import Updates
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan
@@ -24,10 +28,6 @@ from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
 from hasfl.reporting.figures import save_figure
 from hasfl.runner.questions import read_problem
 from hasfl.schedule import RateSchedule
-from hasfl.state.optimizers import Sgd
-from hasfl.state.split_state import SplitState
-from hasfl.state.training_data import TrainingData
-from hasfl.state.updates import Updates
 from hasfl.theory.bound import Corollary1
 
 DOCS = Path(__file__).parents[1] / "docs"

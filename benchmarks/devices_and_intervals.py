@@ -132,7 +132,7 @@ def train(task: Task) -> Outcome:
     import torch
 
     from hasfl import FleetRanges, Machine, Seeds, draw_fleet, load_dataset, network, simulate
-    from hasfl.serving.evaluation import evaluate
+    from hasfl.learning.served_model import evaluate
 
     torch.set_num_threads(1)
     torch.manual_seed(task.seed)

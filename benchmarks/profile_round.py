@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.bench_round import Case, job
-from hasfl.engines.simulated import SimulatedEngine
+from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.plan import Order, Plan
 
 WARM, PROFILED = 60, 4  # rounds

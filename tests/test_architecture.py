@@ -37,17 +37,14 @@ MAY_IMPORT = {
     "data": GROUND,
     "documents": HALL,
     "profiling": HALL | {"networks", "documents"},  # shipped tables are documents
-    "state": HALL | {"networks", "data"},
-    "together": HALL | {"state", "networks"},
-    "serving": HALL | {"state", "networks", "data"},
-    "engines": HALL | {"state", "together", "serving", "networks", "data"},
-    "readings": HALL | {"state", "together", "networks", "data"},
+    "learning": HALL | {"networks", "data"},
+    "readings": HALL | {"learning", "networks", "data"},
     "forecasting": HALL | {"theory"},
     "training": HALL | {"theory", "readings", "forecasting"},
     "reporting": HALL | {"theory"},
     "pages": HALL | {"theory", "reporting"},
     "parties": HALL
-    | {"state", "together", "serving", "engines", "readings", "networks", "data"}
+    | {"learning", "readings", "networks", "data"}
     | {"training", "reporting"},  # protocols of the loop; files that a crash leaves whole
     **dict.fromkeys(HALL, HALL),
     **dict.fromkeys(GROUND, GROUND),
@@ -66,10 +63,7 @@ TORCH = {
     "networks",
     "data",
     "profiling",
-    "state",
-    "together",
-    "serving",
-    "engines",
+    "learning",
     "readings",
     "parties",
     "runner",

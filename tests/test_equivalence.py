@@ -13,8 +13,8 @@ from hasfl.data.dataset import Dataset
 from hasfl.networks import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.strategies.catalogue import STRATEGIES
-from tests.engines.models import AsDouble, Attention, MeanOverTokens, Residual
-from tests.engines.simulations import CLASSES, changing_world, run, simulation
+from tests.learning.models import AsDouble, Attention, MeanOverTokens, Residual
+from tests.learning.simulations import CLASSES, changing_world, run, simulation
 
 # Both engines work in float64 on the same samples; sums are taken in another order, over twelve rounds. What
 # is summed up for an evaluation is a float32, and Adam divides rounding errors by 1e-8.

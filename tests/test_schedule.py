@@ -2,10 +2,10 @@
 
 import pytest
 
+from hasfl.learning.optimizers import Sgd
+from hasfl.learning.updates import Updates
 from hasfl.schedule import SAME_FOR_PLANS, RateSchedule
-from hasfl.state.optimizers import Sgd
-from hasfl.state.updates import Updates
-from tests.engines.oracles import torch_rates
+from tests.learning.oracles import torch_rates
 
 SCHEDULES = [
     RateSchedule(0.3),

@@ -27,7 +27,7 @@ from hasfl.runner.scenarios import simulation_of
 from hasfl.settings import Recipe
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
-from tests.engines.simulations import grouped, simulation
+from tests.learning.simulations import grouped, simulation
 from tests.runner.scenarios import CONSTANTS, sentence, write
 
 GROUPS = (Recipe, Descent, Planning, Serving, Machine)

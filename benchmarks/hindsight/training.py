@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.hindsight.settings import FLEETS, SETTINGS, Setting, Task
 
 if TYPE_CHECKING:
-    from hasfl.engines.local import LocalEngine
+    from hasfl.learning.engine import LocalEngine
     from hasfl.networks import LayeredModel
     from hasfl.record import RoundRecord
     from hasfl.runner.simulation import Simulation
@@ -120,7 +120,7 @@ def last_and_mean(engine: "LocalEngine", record: "RoundRecord", serve: str) -> t
 
     Where the last model is served, no running mean exists, and its accuracy is None.
     """
-    from hasfl.serving.evaluation import evaluate
+    from hasfl.learning.served_model import evaluate
 
     assert record.accuracy is not None
     if serve == "last":

@@ -50,7 +50,7 @@ class Recipe:
     strategy: Any = "hasfl"  # a name, a function of a situation, or an object with a method plan
     learning_rate: float = 5e-4  # γ
     interval: int = 15  # I, rounds between two aggregations
-    optimizer: Any = "sgd"  # a name, or an object with a method step (hasfl.state.optimizers)
+    optimizer: Any = "sgd"  # a name, or an object with a method step (hasfl.learning.optimizers)
     participation: float = 1.0  # share of the present devices that takes part in an interval
     loss: Any = None  # (outputs, labels) → a loss for each sample; None: what suits the labels
     metric: Any = None  # (outputs, labels) → a score from 0 to 1 for each; None: share of right answers

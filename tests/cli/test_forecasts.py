@@ -18,7 +18,7 @@ from hasfl.goal import Goal
 from hasfl.reporting.store import RESULT
 from hasfl.runs.request import RunRequest
 from tests.cli.conftest import Hasfl
-from tests.engines.simulations import simulation, unequal_fleet
+from tests.learning.simulations import simulation, unequal_fleet
 from tests.reporting.runs import record
 from tests.runner.scenarios import rounds, write
 

@@ -15,7 +15,7 @@ from hasfl.record import RoundRecord
 from hasfl.runner.simulation import Simulation
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl
-from tests.engines.simulations import simulation, unequal_fleet
+from tests.learning.simulations import simulation, unequal_fleet
 from tests.runner.scenarios import PIS, rounds, sentence, write
 
 NAMES = ["pi-1", "pi-2", "pi-3", "laptop-1", "laptop-2", "jetson"]

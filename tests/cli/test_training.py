@@ -22,8 +22,8 @@ from hasfl.runs.request import RunRequest
 from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl, Outcome
-from tests.engines.simulations import simulation, unequal_fleet
 from tests.lanes import quick_then_slow
+from tests.learning.simulations import simulation, unequal_fleet
 from tests.runner.scenarios import CONSTANTS, PIS, files, kept, rounds, sentence, write
 
 

@@ -13,7 +13,7 @@ from hasfl.constants import BoundConstants, Constants, MeasuredConstants
 from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.training.forecaster import Forecaster
-from tests.engines.simulations import simulation, unequal_fleet
+from tests.learning.simulations import simulation, unequal_fleet
 from tests.reporting.runs import record
 
 PLANS = [Plan([1, 1], [1, 1]), Plan([4, 2], [1, 2]), Plan([32, 32], [2, 2])]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hasfl import Dataset, Goal, Machine, layered, simulate, untie
 from hasfl.errors import ModelError
-from tests.engines.simulations import unequal_fleet
 from tests.extras import extra
+from tests.learning.simulations import unequal_fleet
 
 pytestmark = [pytest.mark.extras, pytest.mark.filterwarnings("ignore")]
 

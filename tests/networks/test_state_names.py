@@ -11,7 +11,7 @@ from hasfl import LayeredModel, Machine, layered, simulate, untie
 from hasfl.errors import ModelError
 from hasfl.networks import small_cnn
 from hasfl.networks.cutting.shared_weights import shared_weights
-from tests.engines.simulations import images, unequal_fleet
+from tests.learning.simulations import images, unequal_fleet
 from tests.networks import models
 
 

@@ -16,7 +16,7 @@ from hasfl import Dataset, Machine, layered, simulate
 from hasfl.callables import find
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
-from tests.engines.simulations import unequal_fleet
+from tests.learning.simulations import unequal_fleet
 from tests.runner.scenarios import rounds
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

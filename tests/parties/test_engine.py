@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from hasfl.engines.job import Job
-from hasfl.engines.local import LocalEngine
-from hasfl.engines.reference import ReferenceEngine
-from hasfl.engines.simulated import SimulatedEngine
+from hasfl.learning.engine import LocalEngine
+from hasfl.learning.job import Job
+from hasfl.learning.optimizers import Adam, Momentum
+from hasfl.learning.reference_engine import ReferenceEngine
+from hasfl.learning.simulated_engine import SimulatedEngine
+from hasfl.learning.updates import Updates
 from hasfl.networks import LayeredModel
 from hasfl.parties.edge import judge
 from hasfl.parties.fed.engine import NetworkedEngine
 from hasfl.plan import Plan
 from hasfl.record import Evaluation
 from hasfl.settings import Serving
-from hasfl.state.optimizers import Adam, Momentum
-from hasfl.state.updates import Updates
-from tests.engines.models import MODELS, model
-from tests.engines.trainings import (
+from tests.lanes import quick_then_slow
+from tests.learning.models import MODELS, model
+from tests.learning.trainings import (
     LAST,
     OPTIMIZERS,
     Step,
@@ -32,7 +33,6 @@ from tests.engines.trainings import (
     steady,
     timetable,
 )
-from tests.lanes import quick_then_slow
 from tests.parties.fleets import Parties, networked, with_held_out
 
 # Both compute the same sums in float64, in the same order but for the batch norms of the served model. A

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from hasfl.data.partition import unlikeness
-from hasfl.engines.job import Job
+from hasfl.learning.job import Job
 from hasfl.parties.fed.leading import IntervalLost
 from hasfl.parties.links import EDGE, Refused
 from hasfl.parties.messages import Message
-from tests.engines.models import model
-from tests.engines.trainings import job, sgd
+from tests.learning.models import model
+from tests.learning.trainings import job, sgd
 from tests.parties.fleets import Parties
 
 SHARES = (23, 9, 14, 30)

@@ -18,13 +18,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hasfl.engines.job import Job
+from hasfl.learning.job import Job
+from hasfl.learning.optimizers import Sgd
 from hasfl.parties.links import EDGE, Refused
 from hasfl.parties.messages import Message
 from hasfl.plan import Plan
-from hasfl.state.optimizers import Sgd
-from tests.engines.models import model
-from tests.engines.trainings import LAST, SHARES, Step, at_rate, carry_out, job, steady
+from tests.learning.models import model
+from tests.learning.trainings import LAST, SHARES, Step, at_rate, carry_out, job, steady
 from tests.parties.fleets import Parties
 
 RATE, ROUNDS, INTERVAL = 0.3, 4, 2

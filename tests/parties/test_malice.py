@@ -12,18 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hasfl.engines.reference import ReferenceEngine
 from hasfl.errors import Diverged, InputError
+from hasfl.learning.optimizers import Momentum
+from hasfl.learning.reference_engine import ReferenceEngine
+from hasfl.learning.updates import Updates
 from hasfl.parties.fed.leading import IntervalLost
 from hasfl.parties.links import EDGE, Refused
 from hasfl.parties.messages import Message
 from hasfl.plan import Plan
 from hasfl.settings import Serving
-from hasfl.state.optimizers import Momentum
-from hasfl.state.updates import Updates
-from tests.engines.models import model
-from tests.engines.trainings import Step, at_rate, carry_out, job, momentum, sgd, steady
 from tests.lanes import quick_then_slow
+from tests.learning.models import model
+from tests.learning.trainings import Step, at_rate, carry_out, job, momentum, sgd, steady
 from tests.parties.fleets import Parties, with_held_out
 
 EVIL = 2  # the device that sends nonsense

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hasfl.learning.training_data import TrainingData
 from hasfl.parties.own_samples import calibration_samples, own_samples
 from hasfl.plan import Order, Plan
 from hasfl.seeds import Seeds
-from hasfl.state.training_data import TrainingData
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,6 +12,7 @@ from torch import Tensor
 import hasfl
 from hasfl.data.partition import unlikeness
 from hasfl.deployment.fleet import seats
+from hasfl.learning.optimizers import Momentum
 from hasfl.parties import messages
 from hasfl.parties.device.party import Device
 from hasfl.parties.edge.party import Edge
@@ -19,9 +20,8 @@ from hasfl.parties.links import EDGE, Refused
 from hasfl.parties.messages import EXCHANGES, Exchange, Message, exchange
 from hasfl.plan import Plan
 from hasfl.settings import Serving
-from hasfl.state.optimizers import Momentum
-from tests.engines.models import model
-from tests.engines.trainings import Step, at_rate, job, steady
+from tests.learning.models import model
+from tests.learning.trainings import Step, at_rate, job, steady
 from tests.parties.fleets import FED, Heard, Parties, with_held_out
 
 PAGE = Path(hasfl.__file__).parents[2] / "docs" / "deploy.md"

@@ -16,8 +16,8 @@ from hasfl.record import EDGE
 from hasfl.runner.simulation import simulate
 from hasfl.seeds import Seeds
 from hasfl.settings import Machine
-from tests.engines.models import model
-from tests.engines.trainings import carry_out, job, momentum, timetable
+from tests.learning.models import model
+from tests.learning.trainings import carry_out, job, momentum, timetable
 from tests.parties.fleets import Parties
 
 

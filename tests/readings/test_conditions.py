@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hasfl.constants import BoundConstants, Conditions, MeasuredConstants
-from hasfl.engines.local import LocalEngine
-from hasfl.engines.simulated import SimulatedEngine
+from hasfl.learning.engine import LocalEngine
+from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order, Plan
-from tests.engines.trainings import job, sgd
+from tests.learning.trainings import job, sgd
 
 DIMENSIONS, SAMPLES, BATCH, INTERVAL = 200, 1500, 2, 4
 TOLERANCE = 0.15  # 200 dimensions, and some dozens of rounds or intervals that are independent

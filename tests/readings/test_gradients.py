@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hasfl.engines.local import LocalEngine
-from hasfl.engines.reference import ReferenceEngine
-from hasfl.engines.simulated import SimulatedEngine
+from hasfl.learning.engine import LocalEngine
+from hasfl.learning.randomness import drawn_for
+from hasfl.learning.reference_engine import ReferenceEngine
+from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.networks import LayeredModel
 from hasfl.readings.gradients import (
     Samples,
@@ -21,9 +22,8 @@ from hasfl.readings.gradients import (
     products,
     weights_of,
 )
-from hasfl.state.randomness import drawn_for
-from tests.engines.models import model
-from tests.engines.trainings import adam, job, largest_difference, probe_of, sgd, snapshot
+from tests.learning.models import model
+from tests.learning.trainings import adam, job, largest_difference, probe_of, sgd, snapshot
 
 PICKED = ((0, 5, 3), (2, 1), (4, 0, 7, 2, 6), (1, 3))  # of each device's own, unequal numbers of samples
 TOLERANCE = 1e-12  # float64, sums of a few dozen numbers around 1

@@ -23,10 +23,12 @@ from torch import Tensor, nn
 
 from hasfl.arrays import IntN
 from hasfl.constants import BoundConstants
-from hasfl.engines.local import LocalEngine
-from hasfl.engines.reference import ReferenceEngine
-from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import Diverged, InputError
+from hasfl.learning.engine import LocalEngine
+from hasfl.learning.reference_engine import ReferenceEngine
+from hasfl.learning.simulated_engine import SimulatedEngine
+from hasfl.learning.state import LayerState
+from hasfl.learning.training_data import TrainingData
 from hasfl.networks import LayeredModel
 from hasfl.plan import Order, Plan
 from hasfl.readings import gradients, paper_estimates
@@ -39,12 +41,10 @@ from hasfl.readings.paper_estimates import (
     estimate_bound_constants,
 )
 from hasfl.readings.probe import Probe
-from hasfl.state.layer_state import LayerState
-from hasfl.state.training_data import TrainingData
-from tests.engines.models import model as catalogue_model
-from tests.engines.simulations import run
-from tests.engines.trainings import job as any_job
-from tests.engines.trainings import probe_of, sgd
+from tests.learning.models import model as catalogue_model
+from tests.learning.simulations import run
+from tests.learning.trainings import job as any_job
+from tests.learning.trainings import probe_of, sgd
 
 A, C, FEATURES = 1.5, 0.7, 3
 SHARES = (40, 90, 33, 60, 50, 70, 45)  # more devices than are probed

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from hasfl.constants import BoundConstants, Constants, Guess, Guesses, MeasuredConstants
 from hasfl.effort import Effort
-from hasfl.engines.local import LocalEngine
-from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import InputError
 from hasfl.guesses import guesses
+from hasfl.learning.engine import LocalEngine
+from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.plan import Order, Plan
 from hasfl.readings.paper_estimates import effort_of_estimate
 from hasfl.readings.sources import EstimatedConstants, FixedConstants, first_estimates
-from tests.engines.models import model
-from tests.engines.trainings import job, probe_of, sgd
+from tests.learning.models import model
+from tests.learning.trainings import job, probe_of, sgd
 from tests.training.fakes import small_profile
 
 INTERVAL = 15

@@ -20,8 +20,8 @@ from hasfl.seeds import Seeds
 from hasfl.settings import Planning, Settings
 from hasfl.world import RandomWalk, World
 from tests.cli.conftest import Hasfl, Outcome
-from tests.engines.simulations import grouped, simulation, unequal_fleet
 from tests.lanes import quick_then_slow
+from tests.learning.simulations import grouped, simulation, unequal_fleet
 from tests.runner.scenarios import kept, rounds, sentence, write
 from tests.training.fakes import FakeEngine, small_profile
 

@@ -13,7 +13,7 @@ import torch
 
 from hasfl.runner.simulation import Simulation, simulate
 from tests.cli.conftest import Hasfl, Outcome
-from tests.engines.simulations import images, unequal_fleet
+from tests.learning.simulations import images, unequal_fleet
 from tests.runner.scenarios import files, kept, sentence, write
 
 OWN = """

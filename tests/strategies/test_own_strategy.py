@@ -21,7 +21,7 @@ from hasfl.strategies.strategy import OwnStrategy
 from hasfl.theory.paradigms import FEDERATED, SPLIT
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
-from tests.engines.simulations import INTERVAL, run, simulation, unequal_fleet
+from tests.learning.simulations import INTERVAL, run, simulation, unequal_fleet
 from tests.runner.scenarios import rounds, sentence, write
 from tests.strategies.situations import roomy, situation
 

@@ -19,7 +19,7 @@ from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT, Pa
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.checkpoint import restore, saved
 from hasfl.training.clock import Cost, ModelledClock
-from tests.engines.simulations import run, simulation, unequal_fleet
+from tests.learning.simulations import run, simulation, unequal_fleet
 from tests.training.fakes import small_fleet, small_profile, training
 
 TOLERANCE = 1e-12  # sums of a few positive numbers in float64, in another order

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hasfl.record import RoundRecord
-from tests.engines.simulations import DEVICES, INTERVAL, images, run, simulation, world_without
+from tests.learning.simulations import DEVICES, INTERVAL, images, run, simulation, world_without
 
 SAMPLE_BITS = 8 * 64  # a byte for each of 64 pixels
 EVERYONE = list(range(DEVICES))

@@ -16,8 +16,8 @@ from hasfl.record import RoundRecord
 from hasfl.runner.simulation import Simulation
 from hasfl.training.checkpoint import restore, saved
 from hasfl.world import World
-from tests.engines.simulations import changing_world, simulation, unequal_fleet, world_without
 from tests.lanes import quick_then_slow
+from tests.learning.simulations import changing_world, simulation, unequal_fleet, world_without
 
 pytestmark = pytest.mark.usefixtures("estimates_come_soon")
 ROUNDS = 7  # two aggregations, and a round of a third interval

@@ -20,7 +20,8 @@ from hasfl.theory.objective import evaluate
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import ModelledClock
-from tests.engines.simulations import (
+from tests.generators import settings as problems
+from tests.learning.simulations import (
     INTERVAL,
     SHARES,
     changing_world,
@@ -29,7 +30,6 @@ from tests.engines.simulations import (
     unequal_fleet,
     world_without,
 )
-from tests.generators import settings as problems
 from tests.training.fakes import SAMPLE_BITS, small_fleet, small_profile, training
 
 # Sums of a few positive numbers in float64, in another order.

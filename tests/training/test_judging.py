@@ -10,7 +10,7 @@ from hasfl.theory.paradigms import CENTRALISED, FEDERATED, Paradigm
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import Cost, ModelledClock
 from hasfl.training.judging import JUDGING_SHARE, Judging
-from tests.engines.simulations import run, simulation, unequal_fleet
+from tests.learning.simulations import run, simulation, unequal_fleet
 from tests.training.fakes import SAMPLE_BITS, small_fleet, training
 from tests.training.test_beside_training import PARADIGMS, TOLERANCE, clock_of, own_phases
 

@@ -21,7 +21,7 @@ from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED
 from hasfl.training.loop import Training
 from hasfl.world import World
-from tests.engines.simulations import run, simulation, unequal_fleet, world_without
+from tests.learning.simulations import run, simulation, unequal_fleet, world_without
 from tests.training.fakes import Call, small_fleet, training
 
 CONSTANTS = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=[1.0] * 4, moment_of=[1e-3] * 4)

@@ -14,8 +14,8 @@ from hasfl.record import EDGE, MeasuredRound, RoundRecord
 from hasfl.theory.paradigms import SPLIT
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import ModelledClock
-from tests.engines.simulations import run
 from tests.generators import settings as problems
+from tests.learning.simulations import run
 from tests.reporting.runs import record
 from tests.training.fakes import small_fleet, small_profile, training
 

@@ -15,9 +15,9 @@ from hasfl.record import RoundRecord
 from hasfl.seeds import Seeds
 from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.world import AlwaysThere, RandomDropout, World
-from tests.engines.oracles import fed_avg, orders_of
-from tests.engines.simulations import DEVICES, INTERVAL, changing_world, run, simulation, unequal_fleet
 from tests.lanes import quick_then_slow
+from tests.learning.oracles import fed_avg, orders_of
+from tests.learning.simulations import DEVICES, INTERVAL, changing_world, run, simulation, unequal_fleet
 from tests.training.test_centralised import SAMPLE_BITS
 
 FLEET = draw_fleet(FleetRanges(devices=9), Seeds(1))

@@ -20,6 +20,8 @@ from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.streams import party_name
 from hasfl.documents.document import read_text
 from hasfl.errors import HasflError
+from hasfl.learning.served_model import norms_of
+from hasfl.learning.state import Weights
 from hasfl.parties.fed.engine import NetworkedEngine
 from hasfl.parties.fed.leading import IntervalLost
 from hasfl.parties.links import EDGE
@@ -32,8 +34,6 @@ from hasfl.runner.scenarios import settings_of
 from hasfl.runner.simulation import form_of_samples
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared, carry_out
-from hasfl.serving.calibration import norms_of
-from hasfl.state.split_state import Weights
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.loop import Training
 from hasfl.world.live import LiveWorld

@@ -99,7 +99,7 @@ def memory() -> Iterator[Check]:
         return
     import torch
 
-    from hasfl.engines.memory import available_memory
+    from hasfl.learning.memory import available_memory
 
     free = available_memory(torch.device("cpu"))
     yield _enough(

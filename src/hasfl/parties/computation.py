@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from hasfl.data.scoring import Score, cross_entropy, right_answers
-from hasfl.engines.passes import forward_in_round
 from hasfl.errors import InputError
+from hasfl.learning.randomness import forward_in_round
+from hasfl.learning.served_model import without_slots
+from hasfl.learning.state import LayerState, Tensors
+from hasfl.learning.updates import Updates
 from hasfl.networks import LayeredModel
 from hasfl.parties.links import Refused
 from hasfl.seeds import Seeds
-from hasfl.serving.running_mean import without_slots
 from hasfl.settings import Serving
-from hasfl.state.layer_state import LayerState, Tensors
-from hasfl.state.updates import Updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

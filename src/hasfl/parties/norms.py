@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hasfl.learning.served_model import RUNNING_STATISTICS, norms_of
+from hasfl.learning.state import LayerState, applied
 from hasfl.parties.links import Refused
-from hasfl.serving.calibration import RUNNING_STATISTICS, norms_of
-from hasfl.state.layer_state import LayerState, applied
 
 MEAN, VARIANCE = RUNNING_STATISTICS
 

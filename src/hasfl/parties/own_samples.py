@@ -8,8 +8,8 @@ from torch import Tensor
 
 from hasfl.data.minibatch import Minibatches
 from hasfl.goal import held_out_counts
+from hasfl.learning.training_data import TrainingData
 from hasfl.seeds import Seeds
-from hasfl.state.training_data import TrainingData
 
 ELSEWHERE = -1  # in place of the index of a sample that another device holds
 

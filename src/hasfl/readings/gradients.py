@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from hasfl.arrays import IntN
+from hasfl.learning.batched.ragged import NormApart
+from hasfl.learning.batched.rows import Rows
+from hasfl.learning.randomness import drawn_for
+from hasfl.learning.state import LayerState, Tensors, cloned, forward, trainable
+from hasfl.learning.training_data import TrainingData
 from hasfl.readings.probe import Probe
-from hasfl.state.layer_state import LayerState, Tensors, cloned, forward, trainable
-from hasfl.state.randomness import drawn_for
-from hasfl.state.training_data import TrainingData
-from hasfl.together.ragged import NormApart
-from hasfl.together.rows import Rows
 
 Gradient = list[Tensors]  # for each layer its tensors by name; also for displacements and weights
 

@@ -23,6 +23,8 @@ from hasfl.arrays import FloatL, IntN
 from hasfl.constants import BoundConstants
 from hasfl.effort import Effort, Pass
 from hasfl.errors import Diverged
+from hasfl.learning.engine import tensor_cores
+from hasfl.learning.state import LayerState, Tensors
 from hasfl.plan import Order
 from hasfl.readings.gradients import (
     Samples,
@@ -33,8 +35,6 @@ from hasfl.readings.gradients import (
     weights_of,
 )
 from hasfl.readings.probe import Probe
-from hasfl.state.layer_state import LayerState, Tensors
-from hasfl.state.precision import tensor_cores
 
 DEVICES = 5  # that take gradients
 SAMPLES = 8  # of each of those devices, in two halves: few, because an estimate costs time

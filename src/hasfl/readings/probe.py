@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from hasfl.arrays import IntN
-from hasfl.state.split_state import SplitState
-from hasfl.state.training_data import TrainingData
-from hasfl.state.updates import Updates
+from hasfl.learning.state import SplitState
+from hasfl.learning.training_data import TrainingData
+from hasfl.learning.updates import Updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

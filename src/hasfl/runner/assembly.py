@@ -14,12 +14,15 @@ from hasfl.arrays import SHOWN, IntN
 from hasfl.data.dataset import Dataset
 from hasfl.data.files.device_files import shares_of
 from hasfl.data.partition import partition, unlikeness
-from hasfl.engines.job import Job
-from hasfl.engines.local import LocalEngine
-from hasfl.engines.reference import ReferenceEngine
-from hasfl.engines.simulated import SimulatedEngine
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
+from hasfl.learning.engine import LocalEngine
+from hasfl.learning.job import Job
+from hasfl.learning.optimizers import optimizer, slots_per_weight
+from hasfl.learning.reference_engine import ReferenceEngine
+from hasfl.learning.simulated_engine import SimulatedEngine
+from hasfl.learning.training_data import TrainingData
+from hasfl.learning.updates import Updates
 from hasfl.networks import LayeredModel, layered
 from hasfl.profile import Profile
 from hasfl.profiling.costs import count_layers
@@ -28,9 +31,6 @@ from hasfl.runner.assembling.training import Holdings, training_of
 from hasfl.runner.objectives import loss_and_metric
 from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Machine, Planning, Serving, Settings
-from hasfl.state.own_optimizer import optimizer, slots_per_weight
-from hasfl.state.training_data import TrainingData
-from hasfl.state.updates import Updates
 from hasfl.training.loop import Training
 from hasfl.world import World
 

@@ -113,9 +113,9 @@ def _count_for_data(
 ) -> tuple[tuple[Layer, ...], IntN, float | None]:
     """Read the data and count the model that would be trained on them, as training does."""
     _require_torch(scenario.model_name)
+    from hasfl.learning.training_data import TrainingData
     from hasfl.profiling.costs import count_layers
     from hasfl.runner.scenarios import model_of, shared_data
-    from hasfl.state.training_data import TrainingData
 
     data, shares = shared_data(scenario, fleet.names, folder=folder)
     held_out = scenario.settings().held_out_share
@@ -153,7 +153,7 @@ def _slots_per_weight(scenario: Scenario, folder: Path) -> str | float:
     if ":" not in name:
         return name
     _require_torch(name)
-    from hasfl.state.own_optimizer import optimizer, slots_per_weight
+    from hasfl.learning.optimizers import optimizer, slots_per_weight
 
     return slots_per_weight(optimizer(name, folder))
 

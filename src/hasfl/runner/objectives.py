@@ -17,8 +17,8 @@ from hasfl.data.dataset import Dataset
 from hasfl.data.labels import are_numbers, are_one_hot
 from hasfl.data.scoring import Score, cross_entropy, right_answers, squared_error
 from hasfl.errors import HasflError, InputError
+from hasfl.learning.served_model import at_rest
 from hasfl.networks import LayeredModel
-from hasfl.serving.evaluation import at_rest
 from hasfl.settings import Settings
 
 TRIED = 3  # samples on which a loss and a metric are tried; chosen by hand

@@ -17,6 +17,7 @@ from hasfl.documents.scenario import Scenario
 from hasfl.documents.trace_file import read_trace
 from hasfl.errors import InputError, naming
 from hasfl.fleet import Fleet
+from hasfl.learning.optimizers import optimizer
 from hasfl.networks import LayeredModel
 from hasfl.networks.catalogue import chained, plain_network
 from hasfl.paths import expanded
@@ -25,7 +26,6 @@ from hasfl.runner.run_constants import known_constants
 from hasfl.runner.simulation import Simulation, simulation
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
-from hasfl.state.own_optimizer import optimizer
 from hasfl.strategies.catalogue import strategy
 from hasfl.world import AlwaysThere, Fixed, RandomDropout, RandomWalk, Redrawn, Schedule, World
 from hasfl.world.absences import Absences

@@ -9,16 +9,16 @@ from torch import Tensor, nn
 
 from hasfl.arrays import IntN
 from hasfl.data.dataset import Dataset
-from hasfl.engines.local import LocalEngine
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.goal import Goal
+from hasfl.learning.engine import LocalEngine
+from hasfl.learning.state import Weights
 from hasfl.networks import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.runner.assembly import assemble, settings_from
 from hasfl.runner.fingerprint import fingerprint
 from hasfl.settings import Settings
-from hasfl.state.split_state import Weights
 from hasfl.training.loop import Training
 from hasfl.world import World
 

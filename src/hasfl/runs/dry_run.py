@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hasfl.engines.memory import MemoryNeed, available_memory, predict_memory
 from hasfl.errors import naming
+from hasfl.learning.memory import MemoryNeed, available_memory, predict_memory
 from hasfl.plan import Plan
 from hasfl.runner.scenarios import simulation_of, world_of
 from hasfl.runner.simulation import Simulation

@@ -6,8 +6,9 @@ from typing import Any, Protocol
 
 import torch
 
-from hasfl.engines.memory import held_memory
 from hasfl.errors import naming
+from hasfl.learning.memory import held_memory
+from hasfl.learning.state import Weights
 from hasfl.record import RoundRecord
 from hasfl.reporting.locked_folder import require_free
 from hasfl.reporting.metrics import Outcome, as_result, outcome
@@ -18,7 +19,6 @@ from hasfl.runs.interruption import Interruption
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import MARKS, back_to_checkpoint, require_same
 from hasfl.runs.saved_model import MODEL_INPUT
-from hasfl.state.split_state import Weights
 from hasfl.training.checkpoint import saved
 from hasfl.training.loop import Training
 

@@ -20,6 +20,8 @@ from hasfl.documents.document import parse_toml
 from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
 from hasfl.goal import held_out_counts
+from hasfl.learning.optimizers import optimizer, slots_per_weight
+from hasfl.learning.updates import Updates
 from hasfl.networks import LayeredModel
 from hasfl.networks.catalogue import chained
 from hasfl.parties.computation import Computation
@@ -30,8 +32,6 @@ from hasfl.runner.scenarios import module_of
 from hasfl.runner.stored_runs import with_choices
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
-from hasfl.state.own_optimizer import optimizer, slots_per_weight
-from hasfl.state.updates import Updates
 
 TYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
 RAW_BITS = {"float32": 8.0, "float64": 8.0, "int64": 16.0}  # of one number: a pixel is a byte, a token two

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from hasfl.arrays import quantity
 from hasfl.deployment.measuring.pacing import SlowTo
-from hasfl.engines.memory import available_memory
 from hasfl.errors import InputError
 from hasfl.fleet import Device
+from hasfl.learning.memory import available_memory
+from hasfl.learning.state import LayerState, forward, trainable
 from hasfl.networks.layered_model import LayeredModel
 from hasfl.profile import Profile
-from hasfl.state.layer_state import LayerState, forward, trainable
 from hasfl.units import BITS_PER_BYTE
 
 # All numbers below were chosen by hand.

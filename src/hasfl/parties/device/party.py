@@ -16,6 +16,11 @@ import torch
 from torch import Tensor
 
 from hasfl.data.labels import one_class_each
+from hasfl.learning.randomness import generators_kept
+from hasfl.learning.served_model import CALIBRATION_SAMPLES, at_rest
+from hasfl.learning.state import LayerState, Tensors, forward, trainable
+from hasfl.learning.training_data import TrainingData
+from hasfl.learning.updates import scaled, squared_norm
 from hasfl.parties.computation import Computation
 from hasfl.parties.links import Refused
 from hasfl.parties.messages import Handler, Message
@@ -24,12 +29,6 @@ from hasfl.parties.own_samples import calibration_samples
 from hasfl.parties.speaking import count_of, finite, known_of, of_norm, tensor_of, text_of, whole
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
-from hasfl.serving.calibration import CALIBRATION_SAMPLES
-from hasfl.serving.evaluation import at_rest
-from hasfl.state.layer_state import LayerState, Tensors, forward, trainable
-from hasfl.state.randomness import generators_kept
-from hasfl.state.training_data import TrainingData
-from hasfl.state.updates import scaled, squared_norm
 
 SERVED = "served"  # a model beside the one in training
 

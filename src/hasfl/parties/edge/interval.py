@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from hasfl.learning.state import LayerState
 from hasfl.parties.edge.received import Form
-from hasfl.state.layer_state import LayerState
 
 
 @dataclass(slots=True, eq=False)

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasfl.learning.randomness import generators_kept
+from hasfl.learning.served_model import CALIBRATION_SAMPLES, at_rest, evaluate, norms_of
+from hasfl.learning.state import LayerState, forward
 from hasfl.parties.computation import Computation
 from hasfl.parties.edge.received import EXAMPLES, Form, activations_of, example, forms_after_layers, labels_of
 from hasfl.parties.edge.round import MISFIT
@@ -19,10 +22,6 @@ from hasfl.parties.links import Links, Refused
 from hasfl.parties.messages import Message
 from hasfl.parties.norms import Known, Moments, next_moments, require_fitting, with_moments
 from hasfl.parties.speaking import norm_of, of_moments, tensor_of
-from hasfl.serving.calibration import CALIBRATION_SAMPLES, norms_of
-from hasfl.serving.evaluation import at_rest, evaluate
-from hasfl.state.layer_state import LayerState, forward
-from hasfl.state.randomness import generators_kept
 
 AT_ONCE = 100  # held-out samples of a device in one message, to bound its size
 PATIENCE = 120.0  # seconds that a device has for an answer; an evaluation is rare and has no plan

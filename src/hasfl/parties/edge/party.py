@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
+from hasfl.learning.served_model import RunningMean, without_slots
+from hasfl.learning.state import LayerState, Tensors
 from hasfl.parties.computation import Computation
 from hasfl.parties.edge.interval import Interval
 from hasfl.parties.edge.judge import Judge
@@ -21,8 +23,6 @@ from hasfl.parties.edge.store import EdgeStore, Kept
 from hasfl.parties.links import Links, Refused
 from hasfl.parties.messages import Message
 from hasfl.parties.speaking import cuts_of, sizes_of, text_of, whole
-from hasfl.serving.running_mean import RunningMean, without_slots
-from hasfl.state.layer_state import LayerState, Tensors
 
 BETWEEN = "/"  # the tensors of a device's middle part are called <device>/<name>
 OF_THE_MEAN = "mean/"  # the beginning of the names of the running mean's tensors

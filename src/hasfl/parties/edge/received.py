@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hasfl.learning.served_model import at_rest
+from hasfl.learning.state import applied
 from hasfl.parties.computation import Computation
 from hasfl.parties.links import Refused
 from hasfl.parties.messages import Message
 from hasfl.parties.speaking import tensor_of
-from hasfl.serving.evaluation import at_rest
-from hasfl.state.layer_state import applied
 
 # A device leaves if its loss is so many times the usual one. Otherwise, one device could spoil the common
 # layers with huge activations.

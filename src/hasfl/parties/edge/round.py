@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from hasfl.errors import OneValueError
+from hasfl.learning.randomness import EVERYBODY
+from hasfl.learning.state import LayerState, Tensors, cloned, trainable
+from hasfl.learning.updates import scaled, squared_norm
 from hasfl.parties.computation import Computation
 from hasfl.parties.edge.interval import Interval
 from hasfl.parties.edge.received import FAR_OFF, activations_of, far_off, labels_of, of_another_form
 from hasfl.parties.links import EDGE, Answer, Links, Refused
 from hasfl.parties.messages import Message
 from hasfl.parties.speaking import finite, whole, wholes
-from hasfl.state.layer_state import LayerState, Tensors, cloned, trainable
-from hasfl.state.randomness import EVERYBODY
-from hasfl.state.updates import scaled, squared_norm
 
 # What torch raises where samples do not fit the layers, or where the loss does not know a label.
 MISFIT = (RuntimeError, IndexError, ValueError, TypeError)

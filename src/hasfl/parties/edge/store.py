@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hasfl.learning.served_model import RunningMean
+from hasfl.learning.state import LayerState
 from hasfl.parties.computation import Computation
 from hasfl.reporting.tensor_file import read_tensors, write_tensors
-from hasfl.serving.running_mean import RunningMean
-from hasfl.state.layer_state import LayerState
 
 KEPT_INTERVALS = 2
 OF_THE_MEAN = "mean/"

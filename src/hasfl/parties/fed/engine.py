@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from hasfl.arrays import IntN
+from hasfl.learning.served_model import BestModel, RunningMean
+from hasfl.learning.state import LayerState, Tensors, Weights
 from hasfl.parties.computation import Computation
 from hasfl.parties.fed.leading import PATIENCE, Leading, Replicas
 from hasfl.parties.fed.served import ServedModel
@@ -20,10 +22,6 @@ from hasfl.parties.links import Links
 from hasfl.parties.messages import Message
 from hasfl.plan import Order
 from hasfl.record import Evaluation, MeasuredRound
-from hasfl.serving.best_model import BestModel
-from hasfl.serving.running_mean import RunningMean
-from hasfl.state.layer_state import LayerState, Tensors
-from hasfl.state.split_state import Weights
 
 # The prefixes of the names of tensors in a checkpoint: in training, of the running mean, of the best model.
 SHARED, MEAN, BEST = "", ".mean.", ".best."

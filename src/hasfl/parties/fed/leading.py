@@ -11,6 +11,8 @@ from torch import Tensor
 
 from hasfl.arrays import IntN
 from hasfl.errors import Diverged, HasflError
+from hasfl.learning.served_model import RunningMean
+from hasfl.learning.state import LayerState
 from hasfl.parties.computation import Computation
 from hasfl.parties.edge.party import BETWEEN, OF_THE_MEAN
 from hasfl.parties.fed.timekeeper import Timekeeper
@@ -18,8 +20,6 @@ from hasfl.parties.links import EDGE, Answer, Links, Refused
 from hasfl.parties.messages import Message
 from hasfl.parties.speaking import finite, reasons_of, seconds_by_step, whole
 from hasfl.plan import Order
-from hasfl.serving.running_mean import RunningMean
-from hasfl.state.layer_state import LayerState
 
 DIVERGED = (
     "the loss or the layers are not finite numbers any more: lower the learning rate, or choose a model with "

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hasfl.arrays import FloatN
+from hasfl.learning.served_model import BestModel, without_slots
+from hasfl.learning.state import LayerState, Weights, whole_model
 from hasfl.parties.computation import Computation
 from hasfl.parties.fed.leading import PATIENCE, IntervalLost, Leading
 from hasfl.parties.links import EDGE, Refused
@@ -13,10 +15,6 @@ from hasfl.parties.messages import Message
 from hasfl.parties.norms import require_all, require_fitting, with_moments
 from hasfl.parties.speaking import by_party, finite, known_of, numbers, reasons_of
 from hasfl.record import Evaluation
-from hasfl.serving.best_model import BestModel
-from hasfl.serving.running_mean import without_slots
-from hasfl.state.layer_state import LayerState
-from hasfl.state.split_state import Weights, whole_model
 
 ROUNDING = 1e-9  # of a sum
 SECONDS = 10 * PATIENCE  # for an evaluation: devices send many samples, one message after the other

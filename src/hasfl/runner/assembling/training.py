@@ -11,14 +11,14 @@ from hasfl.arrays import IntN
 from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.guesses import guesses
+from hasfl.learning.served_model import CALIBRATION_SAMPLES
+from hasfl.learning.training_data import given_by_every_device
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
 from hasfl.readings.probe import Probe
 from hasfl.readings.sources import ConstantsSource, EstimatedConstants, FixedConstants
 from hasfl.seeds import Seeds
-from hasfl.serving.calibration import CALIBRATION_SAMPLES
 from hasfl.settings import Settings
-from hasfl.state.training_data import given_by_every_device
 from hasfl.strategies.catalogue import strategy
 from hasfl.strategies.decider import StrategyDecider
 from hasfl.strategies.guard import GuardedDecider

@@ -1,0 +1,154 @@
+"""How many rows of a batch each device gets, and the inputs of a round with these rows.
+
+On a CPU, and on a GPU without CUDA graphs, each device gets as many rows as it has samples. A CUDA graph
+(`graphs.py`) needs shapes that stay the same, while batch sizes change from round to round. So a few layouts
+with spare rows serve all rounds with CUDA graphs. The device with the largest batch takes the largest place,
+and so on. Each round uses the smallest layout that holds its batch sizes. Common layers see the samples
+without the spare rows between them, so for them a layout says how many rows there are in total.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasfl.arrays import IntN
+
+# The numbers below were chosen by hand. benchmarks/round_h200_2026-11-15.md shows the effect ("ragged").
+PATIENCE = 30  # rounds with unchanged batch sizes after which these sizes get a layout of their own
+REVIEW = 32  # rounds between two reviews; a review may add a layout
+RECENT_REVIEWS = 2  # a new layout is made from the rounds of this many reviews
+WORTH_ADDING = 1.1  # rows per sample, on average since the last review, above which a layout is added
+# The k-th layout that a review adds has, for each place, this quantile of the recent batch sizes. The first
+# one thus holds every recent round, the others hold many rounds with fewer spare rows.
+ADDED = (1.0, 0.8, 0.9, 0.65)
+# Sizes are rounded up to this many leading bits, that is in steps of a sixteenth to an eighth of the size. So
+# sizes that differ little get the same layout.
+LEADING_BITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of all devices, and the rows of the batch that common layers see."""
+
+    places: tuple[int, ...]  # rows of each place
+    total: int  # rows in common layers: at least the sum of all batch sizes
+    exact: bool  # True: no row is spare, and places are in the order of the replicas
+    replicas: IntN = field(compare=False)  # for each place, the replica that it belongs to
+
+
+@dataclass(slots=True)
+class Layouts:
+    """Chooses a layout for each round, and learns from the batch sizes of the rounds so far."""
+
+    reuse: bool  # whether few layouts shall serve many rounds; otherwise every layout is exact
+    last: tuple[int, ...] = ()  # batch sizes of the last round
+    same: int = 0  # rounds since batch sizes changed
+    own: set[tuple[int, ...]] = field(default_factory=set)  # batch sizes with a layout of their own
+    shelves: dict[int, "_Shelf"] = field(default_factory=dict)  # by number of devices
+
+    def choose(self, sizes: Sequence[int]) -> Layout:
+        """A layout for these batch sizes, which are in the order of the replicas."""
+        exact = tuple(sizes)
+        self.same = self.same + 1 if exact == self.last else 0
+        self.last = exact
+        if not self.reuse or self.same >= PATIENCE or len(set(exact)) == 1 or exact in self.own:
+            self.own |= {exact} if self.reuse else set()
+            return Layout(exact, sum(exact), True, np.arange(len(exact)))
+        by_size = np.argsort(-np.array(exact), kind="stable")
+        shelf = self.shelves.setdefault(len(exact), _Shelf())
+        places, total = shelf.choose(np.array(exact)[by_size])
+        return Layout(places, total, False, by_size)
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """The layouts with spare rows for one number of devices, and the rounds that they are learnt from.
+
+    A shelf begins empty. A round that no layout holds adds a layout in which every place has the size of the
+    largest batch, rounded up. Reviews add layouts with fewer spare rows.
+    """
+
+    layouts: list[tuple[IntN, int]] = field(default_factory=list)  # places, largest first, and total rows
+    recent: deque[IntN] = field(default_factory=lambda: deque(maxlen=RECENT_REVIEWS * REVIEW))  # batch sizes
+    rows_per_sample: float = 0.0  # rows over samples, summed over the rounds since the last review
+    rounds: int = 0  # since the last review
+    added: int = 0  # layouts that reviews have added
+
+    def choose(self, sizes: IntN) -> tuple[tuple[int, ...], int]:
+        """The places and the total of the smallest layout that holds these batch sizes, largest first."""
+        self.recent.append(sizes)
+        self._review()
+        fitting = [
+            (places, total)
+            for places, total in self.layouts
+            if (places >= sizes).all() and total >= sizes.sum()
+        ]
+        if not fitting:
+            widest = np.full(len(sizes), _rounded_up(int(sizes[0])))
+            fitting = [(widest, int(widest.sum()))]
+            self.layouts += fitting
+        places, total = min(fitting, key=lambda layout: layout[0].sum() + layout[1])
+        self.rows_per_sample += float(places.sum() / sizes.sum())
+        self.rounds += 1
+        return tuple(places.tolist()), total
+
+    def _review(self) -> None:
+        """Every `REVIEW` rounds: if too many rows were spare, add a layout made from recent batch sizes."""
+        if self.rounds < REVIEW:
+            return
+        if self.rows_per_sample > WORTH_ADDING * self.rounds and self.added < len(ADDED):
+            quantile = ADDED[self.added]
+            places = np.ceil(np.quantile(self.recent, quantile, axis=0)).astype(np.int64)
+            total = np.quantile([sizes.sum() for sizes in self.recent], quantile)
+            self.layouts.append((places, _rounded_up(int(np.ceil(total)))))
+            self.added += 1
+        self.rows_per_sample, self.rounds = 0.0, 0
+
+
+def _rounded_up(size: int) -> int:
+    """The next number that has at most `LEADING_BITS` significant bits."""
+    step = 1 << max(size.bit_length() - LEADING_BITS, 0)
+    return -(-size // step) * step
+
+
+@dataclass(frozen=True, slots=True)
+class RoundInputs:
+    """Which samples lie where in the batch of a round, how much each weighs, and the learning rate."""
+
+    drawn: Tensor  # one column for each row of the batch, as `TrainingData.draw` makes them
+    counts: Tensor  # for each place, its rows that count: the batch size of its device
+    replicas: Tensor  # for each place, the replica that it belongs to
+    places: Tensor  # for each replica, its place: the inverse of `replicas`
+    together: Tensor  # for each row of the common layers' batch, the row of the private layers' batch
+    weights: Tensor  # for each row of the common layers' batch, its weight in the loss: 1/b_i; 0 if spare
+    rate: Tensor  # γ_t, the learning rate of the round, without axes
+
+    @classmethod
+    def of(
+        cls, draws: Sequence[IntN], layout: Layout, rate: float, device: torch.device, dtype: torch.dtype
+    ) -> Self:
+        """Put the columns that each replica drew into its place. Spare rows hold sample 0 of the data."""
+        counts = np.array([draws[i].shape[1] for i in layout.replicas])
+        first = np.cumsum(layout.places) - layout.places  # the first row of each place
+        used = np.concatenate([start + np.arange(b) for start, b in zip(first, counts, strict=True)])
+        columns = np.zeros((len(draws[0]), sum(layout.places)), dtype=np.int64)
+        columns[:, used] = np.concatenate([draws[i] for i in layout.replicas], axis=1)
+        spare = layout.total - len(used)
+
+        def on_device(array: IntN) -> Tensor:
+            return torch.from_numpy(array).to(device, non_blocking=True)
+
+        return cls(
+            drawn=on_device(columns),
+            counts=on_device(counts),
+            replicas=on_device(layout.replicas),
+            places=on_device(np.argsort(layout.replicas)),
+            together=on_device(np.pad(used, (0, spare))),
+            weights=on_device(np.pad(np.repeat(1 / counts, counts), (0, spare))).to(dtype),
+            rate=torch.full((), rate, dtype=dtype, device=device),
+        )

@@ -1,0 +1,193 @@
+"""What both engines on this machine share: the state, aggregation, and the served model."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasfl.arrays import IntN
+from hasfl.errors import InputError, ModelError
+from hasfl.learning.job import Job
+from hasfl.learning.served_model import BestModel, Calibration, RunningMean, Scores, evaluate, without_slots
+from hasfl.learning.state import LayerState, SplitState, Weights, cloned, whole_model
+from hasfl.networks import LayeredModel
+from hasfl.plan import Order
+from hasfl.record import Evaluation, MeasuredRound
+from hasfl.settings import Serving
+
+# The prefixes of the names of the running mean's and the best model's tensors in a checkpoint. They begin
+# with a dot, so they cannot clash with a name that begins with a layer's name, which is never empty.
+MEAN, BEST = ".mean.", ".best."
+
+
+class LocalEngine(ABC):
+    """An engine on this machine. Subclasses compute a round in different ways."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.layers = list(job.model.layers.values())
+        _require_weights_of_their_own(job.model)
+        self.state = SplitState.of(job.model, job.updates.slots)
+        job.model.train()
+        self.running, self.best = RunningMean(), BestModel()
+        self.calibration = Calibration(job.model, job.data) if job.serving.calibrates else None
+
+    def split(self, depth: int, devices: IntN) -> None:
+        """Begin an interval: each device gets a replica of the first `depth` layers."""
+        self.state.split(depth, devices)
+
+    def split_train(self, order: Order) -> Tensor:
+        """Compute one round of split training, steps a1 to a5. Returns the mean over devices of F_i."""
+        self.state.keep(order.devices)
+        with tensor_cores(self.job.data.x.device):
+            return self._train(order)
+
+    @abstractmethod
+    def _train(self, order: Order) -> Tensor:
+        """Forward pass, backward pass and optimiser step for the devices of the round."""
+
+    def aggregate(self) -> None:
+        """End an interval: average the replicas, steps b1 to b3, and update the running mean."""
+        self.state.aggregate()
+        if self.job.serving.averages:
+            self.running.take(self.state.shared)
+
+    def served(self) -> list[LayerState]:
+        """The served model: the running mean, or the mean of all replicas at this moment.
+
+        The running mean exists from the first aggregation on.
+        """
+        mean = self.running.states if self.job.serving.averages else []
+        states = mean or self.state.mean()
+        return states if self.calibration is None else self.calibration.measured(states)
+
+    def handed_out(self) -> list[LayerState]:
+        """The model that training hands out: that of the best evaluation if it is kept, else the served."""
+        return self.best.states or self.served()
+
+    @property
+    def looped_layers(self) -> Mapping[str, str]:
+        """The layers that cannot run for all devices at once, each with the reason; none are tried here."""
+        return {}
+
+    def model(self) -> Weights:
+        """A copy of the weights and buffers of the model that is handed out."""
+        return cloned(whole_model(self.state.names, self.handed_out()))
+
+    def evaluate(self, *, held_out: bool = True) -> Evaluation:
+        """Evaluate the served model on the test set and, if asked for, on held-out samples."""
+        keeps_best = self.job.serving.keeps_best
+        with tensor_cores(self.job.data.x.device):
+            states, samples = self.served(), self.job.data.held_out_samples() if held_out else None
+            test, last = self._scores(states, self.job.test), self._last_accuracy()
+            if samples is None:
+                return Evaluation(
+                    accuracy=test.accuracy, test_loss=test.loss, last_accuracy=last, kept=not keeps_best
+                )
+            judged = self._scores(states, samples)
+        by_device = judged.accuracies_of(self.job.data.held_out_shares)
+        return Evaluation(
+            accuracy=test.accuracy,
+            test_loss=test.loss,
+            held_out_accuracy=judged.accuracy,
+            held_out_loss=judged.loss,
+            mean_device_accuracy=math.fsum(by_device) / len(by_device),
+            worst_device_accuracy=min(by_device),
+            last_accuracy=last,
+            kept=not keeps_best or self.best.take(states, judged.accuracy, judged.loss),
+        )
+
+    def _last_accuracy(self) -> float | None:
+        """The test accuracy of the last model, not calibrated, as it would be served by `serve = "last"`."""
+        if not self.job.serving.score_last:
+            return None
+        return self._scores(self.state.mean(), self.job.test).accuracy
+
+    def _scores(self, states: list[LayerState], samples: tuple[Tensor, Tensor]) -> Scores:
+        return evaluate(self.job.model, states, samples, self.job.loss, self.job.metric)
+
+    def measured(self) -> MeasuredRound | None:
+        """Nothing: the time that a simulation takes tells nothing of a device."""
+        return None
+
+    @property
+    def can_save(self) -> bool:
+        """Always: everything is here."""
+        return True
+
+    def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """The state for `restore`: all tensors as arrays, and plain values."""
+        tensors = dict(self.state.saved())
+        for prefix, states in ((MEAN, self.running.states), (BEST, self.best.states)):
+            for layer, state in zip(self.state.names, states, strict=False):
+                tensors |= {prefix + name: tensor for name, tensor in state.named(layer)}
+        arrays = {name: tensor.clone().cpu().numpy() for name, tensor in tensors.items()}
+        return arrays, {
+            "depth": self.state.depth,
+            "devices": self.state.devices.tolist(),
+            "serve": self.job.serving.serve,
+            "averaged": self.running.count,
+            "keep": self.job.serving.keep,
+            "best": [self.best.accuracy, self.best.loss] if self.best.states else None,
+        }
+
+    def restore(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """Take over what `saved` returned."""
+        for setting in ("serve", "keep"):
+            _require_same_serving(self.job.serving, setting, values)
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        self.state.restore(tensors, int(values["depth"]), np.array(values["devices"], dtype=np.int64))
+        count, best = int(values["averaged"]), values["best"]
+        self.running = RunningMean(count, self._states(MEAN, tensors) if count else [])
+        self.best = BestModel(best[0], best[1], self._states(BEST, tensors)) if best else BestModel()
+
+    def _states(self, prefix: str, tensors: Mapping[str, Tensor]) -> list[LayerState]:
+        """A whole model without slots, with its tensors from a checkpoint."""
+        states = [without_slots(state).map(Tensor.clone) for state in self.state.shared]
+        for layer, state in zip(self.state.names, states, strict=True):
+            state.take(state.filled(prefix + layer, tensors))
+        return states
+
+
+def _require_same_serving(serving: Serving, setting: str, values: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint with another value of `setting`, or with none, as older versions wrote it."""
+    asked, saved = getattr(serving, setting), values.get(setting)
+    if saved is None:
+        raise InputError(
+            f"this training has {setting} = {asked!r}, but its checkpoint does not say which: an older "
+            "version wrote it"
+        )
+    if saved != asked:
+        raise InputError(f"this training has {setting} = {asked!r}, but its checkpoint {saved!r}")
+
+
+def _require_weights_of_their_own(model: LayeredModel) -> None:
+    """Refuse a weight that two layers share: a cut between them would make it two weights."""
+    seen: dict[int, str] = {}  # for each weight, the first layer that has it
+    for name, layer in model.layers.items():
+        for weight in layer.parameters():
+            if seen.setdefault(id(weight), name) != name:
+                raise ModelError(
+                    f"layers {seen[id(weight)]!r} and {name!r} share a weight: make them one layer, as "
+                    "layered() does"
+                )
+
+
+@contextmanager
+def tensor_cores(device: torch.device) -> Iterator[None]:
+    """On a GPU, allow TF32 for float32 products; on leaving, restore torch's two switches."""
+    if device.type != "cuda":
+        yield
+        return
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = True
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before

@@ -1,0 +1,247 @@
+"""The step of each optimiser: how a gradient changes one weight, in place.
+
+A step is elementwise, so one call steps the replicas of all devices at once: weight, gradient and slots then
+have one more axis, the first, over devices. A slot is a tensor that an optimiser keeps for a weight. Slots
+are aggregated and copied with their weight. An optimiser of a user's own has a method `step`, and the other
+methods of `Optimizer` where it needs them. It is found by its name, and tried on a small weight:
+
+    class SignSgd:
+        def step(self, weight, gradient, slots, rate):
+            weight.sub_(rate * gradient.sign())
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hasfl.callables import call, find
+from hasfl.errors import HasflError, InputError
+from hasfl.learning.state import Tensors
+
+# ── those of hasfl ───────────────────────────────────────────────────────────────────────────────────────
+
+
+MOMENTUM = 0.9  # μ; the customary value
+ADAM_DECAY = (0.9, 0.999)  # β₁ and β₂, as Kingma and Ba 2015 propose
+ADAM_EPSILON = 1e-8  # as Kingma and Ba 2015 propose
+
+
+class Optimizer(Protocol):
+    """How a gradient changes a weight."""
+
+    @property
+    def decays_apart(self) -> bool:
+        """Whether weight decay shrinks the weight itself (AdamW), and is not added to the gradient."""
+
+    def slots(self, weight: Tensor) -> Tensors:
+        """The slots of a weight before the first step, each as large as the weight or one number.
+
+        A slot of one number has as many axes as the weight, each of length 1, so that it broadcasts.
+        """
+
+    def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
+        """Take one step in place. `rate` is γ, a tensor without axes; `gradient` must not be changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sgd:
+    """Plain SGD, the paper's optimiser: w ← w − γ g."""
+
+    decays_apart = False
+
+    def slots(self, weight: Tensor) -> Tensors:
+        """No slots."""
+        return {}
+
+    def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
+        """Take one step, in place."""
+        weight.addcmul_(gradient, rate, value=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Momentum:
+    """SGD with momentum: m ← μ m + g, w ← w − γ m. With `nesterov`, w ← w − γ (g + μ m)."""
+
+    momentum: float = MOMENTUM
+    nesterov: bool = False
+    decays_apart = False
+
+    def slots(self, weight: Tensor) -> Tensors:
+        """One slot: m, the decaying sum of gradients."""
+        return {"momentum": torch.zeros_like(weight)}
+
+    def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
+        """Take one step, in place."""
+        decaying_sum = slots["momentum"].mul_(self.momentum).add_(gradient)
+        ahead = gradient.add(decaying_sum, alpha=self.momentum) if self.nesterov else decaying_sum
+        weight.addcmul_(ahead, rate, value=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """Adam (Kingma and Ba 2015): w ← w − γ m̂/(√v̂ + ε).
+
+    m and v are moving means of g and g². m̂ = m/(1 − β₁ᵗ) and v̂ = v/(1 − β₂ᵗ) correct their start at 0; t is
+    the number of steps. AdamW (Loshchilov and Hutter 2019) is Adam with `decays_apart`.
+    """
+
+    decay: tuple[float, float] = ADAM_DECAY
+    epsilon: float = ADAM_EPSILON
+    decays_apart: bool = False
+
+    def slots(self, weight: Tensor) -> Tensors:
+        """Three slots: the first moment m, the second moment v, and the number of steps t."""
+        return {
+            "first": torch.zeros_like(weight),
+            "second": torch.zeros_like(weight),
+            "steps": weight.new_zeros((1,) * weight.dim()),
+        }
+
+    def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
+        """Take one step, in place."""
+        first_decay, second_decay = self.decay
+        first = slots["first"].lerp_(gradient, 1 - first_decay)
+        second = slots["second"].lerp_(gradient.square(), 1 - second_decay)
+        steps = slots["steps"].add_(1)
+        root = (second / (1 - second_decay**steps)).sqrt_().add_(self.epsilon)
+        weight.addcmul_(first / (1 - first_decay**steps) / root, rate, value=-1)
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": Sgd(),
+    "momentum": Momentum(),
+    "nesterov": Momentum(nesterov=True),
+    "adam": Adam(),
+    "adamw": Adam(decays_apart=True),
+}
+
+
+# ── those of a user's own ────────────────────────────────────────────────────────────────────────────────
+
+
+TRIED_SHAPE, TRIED_REPLICAS, TRIED_STEPS = (2, 3), 3, 2  # of the weight that an optimiser is tried on
+TOLERANCE = 1e-9  # of float64 numbers around 1 after a few steps
+
+
+def optimizer(given: Any, folder: Path | None = None) -> Optimizer:
+    """The optimiser that a setting asks for: hasfl's own by name, or a user's, tried and checked.
+
+    A user's optimiser is an object with a method `step`, or a class or function that makes one when it is
+    called without arguments. `package.module:callable` names one; `folder` is where the module is searched
+    first.
+    """
+    if isinstance(given, str) and given in OPTIMIZERS:
+        return OPTIMIZERS[given]
+    if isinstance(given, Sgd | Momentum | Adam | OwnOptimizer):
+        return given
+    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    own = find(given, "optimizer", folder) if isinstance(given, str) else given
+    if isinstance(own, type) or (callable(own) and not hasattr(own, "step")):
+        own = call(own, name, "optimizer", folder)
+    made = OwnOptimizer(own, name)
+    _try(made)
+    return made
+
+
+def slots_per_weight(optimizer: Optimizer) -> float:
+    """How many numbers an optimiser keeps for each number of a weight; single numbers do not count."""
+    weight = torch.zeros(TRIED_SHAPE)
+    slots = [slot for slot in optimizer.slots(weight).values() if slot.shape == weight.shape]
+    return sum(slot.element_size() / weight.element_size() for slot in slots)
+
+
+class OwnOptimizer:
+    """A user's object with `step(weight, gradient, slots, rate)`.
+
+    It may have `slots(weight)`, if it keeps any, and `decays_apart = True`. Every exception that it raises
+    becomes one sentence.
+    """
+
+    def __init__(self, own: Any, name: str) -> None:
+        self.own, self.name = own, name
+        if not callable(getattr(own, "step", None)):
+            raise InputError(
+                f"optimizer {name} must have a method step(weight, gradient, slots, rate), but "
+                f"{type(own).__name__} has none"
+            )
+        self.decays_apart = bool(getattr(own, "decays_apart", False))
+
+    def slots(self, weight: Tensor) -> Tensors:
+        """The user's slots, checked; none where there is no such method."""
+        if not hasattr(self.own, "slots"):
+            return {}
+        with self._in_one_sentence("slots"):
+            slots = self.own.slots(weight)
+        if not isinstance(slots, dict) or not all(isinstance(slot, Tensor) for slot in slots.values()):
+            raise InputError(f"slots of optimizer {self.name} must return tensors by name, got {slots!r:.60}")
+        for slot, tensor in slots.items():
+            self._check_slot(slot, tensor, weight)
+        return {slot: tensor.clone() for slot, tensor in slots.items()}  # memory of their own
+
+    def _check_slot(self, slot: str, tensor: Tensor, weight: Tensor) -> None:
+        if tensor.shape not in (weight.shape, (1,) * weight.dim()):
+            raise InputError(
+                f"slot {slot!r} of optimizer {self.name} must have the shape of its weight, "
+                f"{tuple(weight.shape)}, or be one number of shape {(1,) * weight.dim()}, got "
+                f"{tuple(tensor.shape)}"
+            )
+        try:
+            torch.empty(0, dtype=tensor.dtype).numpy()
+        except TypeError:
+            raise InputError(
+                f"slot {slot!r} of optimizer {self.name} must have a type that a checkpoint can save, such "
+                f"as float32 or float16, got {str(tensor.dtype).removeprefix('torch.')}"
+            ) from None
+
+    def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
+        """The user's step."""
+        with self._in_one_sentence("step"):
+            self.own.step(weight, gradient, slots, rate)
+
+    @contextmanager
+    def _in_one_sentence(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except HasflError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise InputError(f"{method} of optimizer {self.name} failed: {reason}") from error
+
+
+@torch.no_grad()
+def _try(own: OwnOptimizer) -> None:
+    """Step replicas one by one and stacked. Both must come to the same finite weights."""
+    draw = torch.Generator().manual_seed(0)
+    shape = (TRIED_STEPS, TRIED_REPLICAS, *TRIED_SHAPE)
+    gradients = torch.randn(shape, generator=draw, dtype=torch.float64)
+    start = torch.randn(TRIED_SHAPE, generator=draw, dtype=torch.float64)
+    alone = [_stepped(own, start, own.slots(start), gradients[:, i]) for i in range(TRIED_REPLICAS)]
+    slots = {
+        name: slot.expand(TRIED_REPLICAS, *slot.shape).clone() for name, slot in own.slots(start).items()
+    }
+    together = _stepped(own, start.expand(TRIED_REPLICAS, *TRIED_SHAPE), slots, gradients)
+    if torch.equal(alone[0], start):
+        raise InputError(
+            f"step of optimizer {own.name} must change the weight in place, but left it as it was"
+        )
+    if not together.isfinite().all():
+        raise InputError(f"step of optimizer {own.name} must keep weights finite, but a small trial did not")
+    if not torch.allclose(together, torch.stack(alone), rtol=TOLERANCE, atol=TOLERANCE):
+        raise InputError(
+            f"step of optimizer {own.name} must treat every number of a weight alone, but it steps the "
+            "replicas of several devices at once otherwise than each by itself: leave out norms, means and "
+            "random numbers, and remember nothing outside slots"
+        )
+
+
+def _stepped(own: OwnOptimizer, start: Tensor, slots: Tensors, gradients: Tensor) -> Tensor:
+    weight = start.clone()
+    for gradient in gradients:
+        own.step(weight, gradient.clone(), slots, torch.tensor(0.1, dtype=torch.float64))
+    return weight

@@ -1,0 +1,300 @@
+"""The state of a training: the tensors of each layer, and the split into private and common layers.
+
+A layer has weights, buffers, and the optimiser's slots for each weight. Aggregating, copying and saving treat
+all three in the same way. A cut divides the layers:
+
+    layers 1 … depth        private: the client and middle parts, one replica per device
+    layers depth+1 … L      common: one copy, stepped with the mean gradient
+
+A CUDA graph (`learning/batched/graphs.py`) works on fixed memory addresses. So the replicas keep their memory
+from interval to interval. Memory is allocated only when more devices or more private layers come than it was
+made for; `moved` counts these allocations.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from hasfl.arrays import IntN
+from hasfl.errors import InputError, OneValueError
+from hasfl.networks import LayeredModel
+
+# ── one layer ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+Tensors = dict[str, Tensor]
+# torch has no exception type of its own for a batch norm with one value per channel. The text of its
+# ValueError is the only way to recognise it.
+TORCH_ON_ONE_VALUE = "more than 1 value per channel"
+IMAGE_AXES = 4  # torch.channels_last exists only for tensors with four axes, such as (N, C, H, W)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """The tensors of one layer, by name.
+
+    A stacked state holds the replicas of many devices: every tensor has one more axis, the first, over
+    devices.
+    """
+
+    weights: Tensors
+    buffers: Tensors
+    slots: dict[str, Tensors]  # the optimiser's slots: by name of the weight, then by name of the slot
+
+    @classmethod
+    def of(cls, layer: nn.Module, slots: Callable[[Tensor], Tensors]) -> Self:
+        """Copy the tensors of a module. Weights that are not trained become buffers.
+
+        `slots` returns the optimiser's slots for a weight before the first step.
+        """
+        weights = {name: _channels_last(weight.detach().clone()) for name, weight in layer.named_parameters()}
+        trained = [name for name, weight in layer.named_parameters() if weight.requires_grad]
+        buffers = {name: buffer.detach().clone() for name, buffer in layer.named_buffers()}
+        return cls(
+            weights={name: weights[name] for name in trained},
+            buffers=buffers | {name: weight for name, weight in weights.items() if name not in trained},
+            slots={name: slots(weights[name]) for name in trained},
+        )
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Apply a function to every tensor."""
+        return type(self)(
+            weights={name: function(tensor) for name, tensor in self.weights.items()},
+            buffers={name: function(tensor) for name, tensor in self.buffers.items()},
+            slots={
+                name: {slot: function(tensor) for slot, tensor in slots.items()}
+                for name, slots in self.slots.items()
+            },
+        )
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors. Two states of the same layer list them in the same order."""
+        slots = (tensor for name in self.slots for tensor in self.slots[name].values())
+        return [*self.weights.values(), *self.buffers.values(), *slots]
+
+    def take(self, other: Self) -> None:
+        """Overwrite every tensor in place with the tensor of another state of this layer.
+
+        A stacked state may take one that is not stacked: every replica then becomes a copy of it.
+        """
+        for tensor, source in zip(self.tensors(), other.tensors(), strict=True):
+            tensor.copy_(source)
+
+    def replicated(self, devices: int) -> Self:
+        """A stacked state with one copy for each device. Every copy has the same strides as the original."""
+
+        def replicas(tensor: Tensor) -> Tensor:
+            stacked = tensor.new_empty_strided((devices, *tensor.shape), (tensor.numel(), *tensor.stride()))
+            return stacked.copy_(tensor.expand(devices, *tensor.shape))
+
+        return self.map(replicas)
+
+    def row(self, i: int) -> Self:
+        """The i-th replica of a stacked state. Its tensors are views: a step on them changes the stack."""
+        return self.map(lambda tensor: tensor[i])
+
+    def rows(self, keep: Tensor) -> Self:
+        """A copy of some replicas of a stacked state; `keep` lists their indices."""
+        return self.map(lambda tensor: tensor[keep.to(tensor.device)])
+
+    def mean(self) -> Self:
+        """The mean over the replicas of a stacked state, Eq. (7). Every aggregation uses this function."""
+        return self.map(_mean)
+
+    def named(self, layer: str) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor with a unique name. Weights and buffers have their names in the model's state_dict."""
+        for tensors in (self.weights, self.buffers):
+            yield from ((f"{layer}.{name}", tensor) for name, tensor in tensors.items())
+        for name, slots in self.slots.items():
+            yield from ((f"{layer}.{name}:{slot}", tensor) for slot, tensor in slots.items())
+
+    def filled(self, layer: str, tensors: Mapping[str, Tensor]) -> Self:
+        """A state of the same shapes with the values in `tensors`, under the names that `named` gives."""
+
+        def looked_up(own: Tensors, prefix: str) -> Tensors:
+            return {name: _checked(prefix + name, tensors, own[name]) for name in own}
+
+        return type(self)(
+            weights=looked_up(self.weights, f"{layer}."),
+            buffers=looked_up(self.buffers, f"{layer}."),
+            slots={name: looked_up(slots, f"{layer}.{name}:") for name, slots in self.slots.items()},
+        )
+
+
+def _checked(name: str, tensors: Mapping[str, Tensor], expected: Tensor) -> Tensor:
+    """The tensor called `name`. It must have the shape and dtype of `expected`, and moves to its device."""
+    tensor = tensors.get(name)
+    if tensor is None or tensor.shape != expected.shape or tensor.dtype != expected.dtype:
+        got = "nothing" if tensor is None else f"{tuple(tensor.shape)} of {tensor.dtype}"
+        raise InputError(f"{name} must be a tensor {tuple(expected.shape)} of {expected.dtype}, got {got}")
+    return tensor.to(expected.device)
+
+
+def _mean(replicas: Tensor) -> Tensor:
+    """The mean over the first axis. The mean of equal replicas is that replica, to the last bit.
+
+    Integers and booleans (counters and flags) have no values in between: their mean is rounded down.
+    """
+    if replicas.is_floating_point() or replicas.is_complex():
+        # Mean = first + mean of (replica − first). Where a replica equals the first, the difference is set to
+        # 0: then nothing is rounded, and inf − inf does not become NaN.
+        first = replicas[0]
+        deviations = torch.where(replicas == first, 0, replicas - first)
+        return first + deviations.mean(dim=0)
+    return (replicas.long().sum(dim=0) // len(replicas)).to(replicas.dtype)
+
+
+def _channels_last(weight: Tensor) -> Tensor:
+    """A weight in the memory format that computes fastest.
+
+    For a convolution on a GPU that is channels last; for every other weight it is torch's default.
+    """
+    if weight.is_cuda and weight.dim() == IMAGE_AXES:
+        return weight.contiguous(memory_format=torch.channels_last)
+    return weight.contiguous()
+
+
+def cloned(tensors: Tensors) -> Tensors:
+    """Copies of the tensors, under the same names."""
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def trainable(state: LayerState) -> LayerState:
+    """A state with the same memory, whose weights are leaves that require gradients."""
+    weights = {name: weight.detach().requires_grad_() for name, weight in state.weights.items()}
+    return LayerState(weights, state.buffers, state.slots)
+
+
+def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
+    """The outputs of a layer that uses `tensors` instead of its own weights and buffers."""
+    try:
+        outputs: Tensor = functional_call(layer, tensors, (x,))
+    except ValueError as error:
+        if TORCH_ON_ONE_VALUE in str(error):
+            raise OneValueError from None
+        raise
+    return outputs
+
+
+def applied_by(layer: nn.Module, stacked: LayerState, i: int, x: Tensor) -> Tensor:
+    """The outputs of a layer with the i-th replica. Changes that the layer makes to its buffers are kept.
+
+    The layer works on copies of the buffers and of `x`. It may change them in place, and autograd raises an
+    error when a view is changed whose memory other devices use too.
+    """
+    buffers = cloned({name: buffer[i] for name, buffer in stacked.buffers.items()})
+    weights = {name: weight[i] for name, weight in stacked.weights.items()}
+    outputs = applied(layer, weights | buffers, x.clone())
+    for name, buffer in buffers.items():
+        stacked.buffers[name][i] = buffer
+    return outputs
+
+
+def forward(layers: Iterable[nn.Module], states: Iterable[LayerState], x: Tensor) -> Tensor:
+    """Pass samples through layers, each with the tensors of its state."""
+    for layer, state in zip(layers, states, strict=True):
+        x = applied(layer, state.weights | state.buffers, x)
+    return x
+
+
+# ── the whole model ──────────────────────────────────────────────────────────────────────────────────────
+
+
+# The weights and buffers of a whole model. Engines name them by layer, as in "conv1.0.weight". A simulation
+# hands them out under their names in the model's `state_dict` (`networks/state_names.py`).
+Weights = dict[str, Tensor]
+
+
+@dataclass(slots=True)
+class SplitState:
+    """All tensors of a training."""
+
+    names: tuple[str, ...]  # of the layers
+    shared: list[LayerState]  # one copy of every layer; for private layers, that of the last aggregation
+    depth: int = 0  # number of private layers
+    devices: IntN = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # devices that have replicas
+    moved: int = 0  # allocations of memory for replicas so far
+    _replicas: list[LayerState] = field(default_factory=list)  # stacked states of the first layers
+    _capacity: int = 0  # replicas that each state in `_replicas` can hold; the last ones may be unused
+
+    @classmethod
+    def of(cls, model: LayeredModel, slots: Callable[[Tensor], Weights]) -> "SplitState":
+        """The state before the first round: the model's weights, and no private layers."""
+        return cls(model.names, [LayerState.of(layer, slots) for layer in model.layers.values()])
+
+    @property
+    def private(self) -> list[LayerState]:
+        """The private layers, each stacked over devices. The tensors are views."""
+        devices = len(self.devices)
+        return [state.map(lambda tensor: tensor[:devices]) for state in self._replicas[: self.depth]]
+
+    @property
+    def common(self) -> list[LayerState]:
+        """The common layers."""
+        return self.shared[self.depth :]
+
+    def split(self, depth: int, devices: IntN) -> None:
+        """Make the first `depth` layers private: each device gets a replica of them, slots included."""
+        self._allocate(depth, len(devices))
+        self.depth, self.devices = depth, devices
+        for replicas, state in zip(self.private, self.shared, strict=False):
+            replicas.take(state)
+
+    def _allocate(self, depth: int, devices: int) -> None:
+        """Provide memory for the replicas. If the capacity is too small, all of it is allocated anew."""
+        if devices > self._capacity:
+            self._replicas, self._capacity = [], devices
+        if len(self._replicas) < depth:
+            new = self.shared[len(self._replicas) : depth]
+            self._replicas += [state.replicated(self._capacity) for state in new]
+            self.moved += 1
+
+    def keep(self, devices: IntN) -> None:
+        """Drop the replicas of all devices but these. The others move up, so that no gaps remain."""
+        if len(devices) == len(self.devices):
+            return
+        rows = torch.from_numpy(np.flatnonzero(np.isin(self.devices, devices)))
+        kept = [state.rows(rows) for state in self.private]
+        self.devices = devices
+        for replicas, state in zip(self.private, kept, strict=True):
+            replicas.take(state)
+
+    def aggregate(self) -> None:
+        """Replace the replicas of each private layer by their mean, Eq. (7). Then all layers are common."""
+        for state, replicas in zip(self.shared, self.private, strict=False):
+            state.take(replicas.mean())
+        self.depth = 0
+
+    def mean(self) -> list[LayerState]:
+        """The model that an aggregation would make at this moment; nothing is changed."""
+        return [state.mean() for state in self.private] + self.common
+
+    def model_of(self, device: int) -> list[LayerState]:
+        """The whole model of one device: its replicas, then the common layers."""
+        i = int(np.flatnonzero(self.devices == device)[0]) if self.depth else 0
+        return [state.row(i) for state in self.private] + self.common
+
+    def saved(self) -> Weights:
+        """Every tensor with a unique name, for `restore`. The tensors are not copied."""
+        layers = zip(self.names, [*self.private, *self.common], strict=True)
+        return {name: tensor for layer, state in layers for name, tensor in state.named(layer)}
+
+    def restore(self, tensors: Mapping[str, Tensor], depth: int, devices: IntN) -> None:
+        """Take over what `saved` returned when the first `depth` layers were private to these devices."""
+        self.split(depth, devices)
+        for layer, state in zip(self.names, [*self.private, *self.common], strict=True):
+            state.take(state.filled(layer, tensors))
+
+
+def whole_model(names: Sequence[str], states: Sequence[LayerState]) -> Weights:
+    """The weights and buffers of a whole model, from the states of its layers."""
+    return {
+        f"{layer}.{name}": tensor
+        for layer, state in zip(names, states, strict=True)
+        for name, tensor in (state.weights | state.buffers).items()
+    }

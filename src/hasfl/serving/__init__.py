@@ -1,1 +1,0 @@
-"""The served model: the running mean of the aggregated models, calibrated, and evaluated."""

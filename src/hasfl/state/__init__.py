@@ -1,1 +1,0 @@
-"""The state of a training: tensors, the split into private and common layers, samples, random numbers."""
