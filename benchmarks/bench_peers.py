@@ -32,7 +32,8 @@ from torch import Tensor
 from hasfl.data.dataset import Dataset
 from hasfl.fleet import FleetRanges, draw_fleet
 from hasfl.goal import Goal
-from hasfl.networks import LayeredModel, network
+from hasfl.models.catalogue import network
+from hasfl.models.layered_model import LayeredModel
 from hasfl.runner.simulation import simulate
 from hasfl.seeds import Seeds
 

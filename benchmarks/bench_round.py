@@ -32,9 +32,9 @@ from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.learning.training_data import TrainingData
 from hasfl.learning.updates import Updates
-from hasfl.networks import network
+from hasfl.models.catalogue import network
+from hasfl.models.costs import count_layers
 from hasfl.plan import Order, Plan
-from hasfl.profiling.costs import count_layers
 from hasfl.schedule import RateSchedule
 
 INTERVAL = 15

@@ -19,7 +19,7 @@ from hasfl.learning.optimizers import Sgd
 from hasfl.learning.state import SplitState
 from hasfl.learning.training_data import TrainingData
 from hasfl.learning.updates import Updates
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan
 from hasfl.readings.paper_estimates import estimate_bound_constants

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hasfl.networks import LayeredModel, vgg16
+from hasfl.models.layered_model import LayeredModel
+from hasfl.models.networks import vgg16
 
 LEARNING_RATE, INTERVAL, BATCH, DEVICES = 0.05, 15, 16, 8
 ROUNDS, TRAINING_BATCH = 600, 320  # of the training before the constants are measured

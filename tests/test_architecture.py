@@ -33,18 +33,17 @@ MAY_IMPORT = {
     "theory": HALL,
     "planning": HALL | {"theory"},
     "strategies": HALL | {"theory", "planning"},
-    "networks": GROUND,
     "data": GROUND,
     "documents": HALL,
-    "profiling": HALL | {"networks", "documents"},  # shipped tables are documents
-    "learning": HALL | {"networks", "data"},
-    "readings": HALL | {"learning", "networks", "data"},
+    "models": HALL,
+    "learning": HALL | {"models", "data"},
+    "readings": HALL | {"learning", "models", "data"},
     "forecasting": HALL | {"theory"},
     "training": HALL | {"theory", "readings", "forecasting"},
     "reporting": HALL | {"theory"},
     "pages": HALL | {"theory", "reporting"},
     "parties": HALL
-    | {"learning", "readings", "networks", "data"}
+    | {"learning", "readings", "models", "data"}
     | {"training", "reporting"},  # protocols of the loop; files that a crash leaves whole
     **dict.fromkeys(HALL, HALL),
     **dict.fromkeys(GROUND, GROUND),
@@ -60,9 +59,8 @@ LAST = (
 FREE = {"__init__", "__main__", *LAST}
 LATER = {room: set(LAST[position + 1 :]) for position, room in enumerate(LAST)}
 TORCH = {
-    "networks",
+    "models",
     "data",
-    "profiling",
     "learning",
     "readings",
     "parties",
@@ -126,7 +124,7 @@ def test_the_network_stays_in_the_deployment() -> None:
         assert "flwr" not in packages or file.is_relative_to(ROOT / "deployment" / "flower"), file
 
 
-@pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - {"documents", "profiling"}))
+@pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - {"documents"}))
 def test_rooms_without_documents_need_no_pydantic(room: str) -> None:
     """Whatever they import in turn."""
     reached, new = set[str](), {room}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hasfl.data.dataset import Dataset
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.strategies.catalogue import STRATEGIES
 from tests.learning.models import AsDouble, Attention, MeanOverTokens, Residual

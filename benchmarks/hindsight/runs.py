@@ -23,7 +23,7 @@ from hasfl import Seeds, draw_fleet
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
-from hasfl.profiling.shipped import shipped_layers
+from hasfl.runner.shipped import shipped_layers
 from hasfl.theory.latency import aggregation_latency, mean_round_latency, split_training_latency
 
 Floats = NDArray[np.float64]
@@ -192,7 +192,7 @@ def profile_of(setting: str) -> Profile:
     layers = None if name == "small-vit" else shipped_layers(name, classes=classes, norm=None)
     if layers is None:  # no table is shipped
         from benchmarks.hindsight.training import network_of
-        from hasfl.profiling.costs import count_layers
+        from hasfl.models.costs import count_layers
 
         layers = count_layers(network_of(SETTINGS[setting]))
     return Profile.of(layers)

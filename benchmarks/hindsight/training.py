@@ -15,7 +15,7 @@ from benchmarks.hindsight.settings import FLEETS, SETTINGS, Setting, Task
 
 if TYPE_CHECKING:
     from hasfl.learning.engine import LocalEngine
-    from hasfl.networks import LayeredModel
+    from hasfl.models.layered_model import LayeredModel
     from hasfl.record import RoundRecord
     from hasfl.runner.simulation import Simulation
 
@@ -108,7 +108,8 @@ def network_of(setting: Setting) -> "LayeredModel":
     import torch
 
     from benchmarks.hindsight.small_vit import small_vit
-    from hasfl.networks import layered, network
+    from hasfl.models.catalogue import network
+    from hasfl.models.cutting.chain import layered
 
     if setting.network == "small-vit":
         return layered(small_vit(), torch.zeros(2, 1, 8, 8))

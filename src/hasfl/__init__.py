@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from hasfl.data.dataset import Dataset as Dataset
     from hasfl.data.partition import partition as partition
     from hasfl.data.sources import load_dataset as load_dataset
-    from hasfl.networks import LayeredModel as LayeredModel
-    from hasfl.networks import layered as layered
-    from hasfl.networks import network as network
-    from hasfl.networks import untie as untie
-    from hasfl.profiling.costs import count_layers as count_layers
+    from hasfl.models.catalogue import network as network
+    from hasfl.models.costs import count_layers as count_layers
+    from hasfl.models.cutting.chain import layered as layered
+    from hasfl.models.layered_model import LayeredModel as LayeredModel
+    from hasfl.models.weights import untie as untie
     from hasfl.runner.questions import read_problem as read_problem
     from hasfl.runner.simulation import Simulation as Simulation
     from hasfl.runner.simulation import simulate as simulate
@@ -63,16 +63,16 @@ __version__ = "0.1.0"
 
 LAZY = {  # where each name is that needs torch or pydantic
     "Dataset": "hasfl.data.dataset",
-    "LayeredModel": "hasfl.networks",
+    "LayeredModel": "hasfl.models.layered_model",
     "Simulation": "hasfl.runner.simulation",
-    "count_layers": "hasfl.profiling.costs",
-    "layered": "hasfl.networks",
+    "count_layers": "hasfl.models.costs",
+    "layered": "hasfl.models.cutting.chain",
     "load_dataset": "hasfl.data.sources",
-    "network": "hasfl.networks",
+    "network": "hasfl.models.catalogue",
     "partition": "hasfl.data.partition",
     "read_problem": "hasfl.runner.questions",
     "simulate": "hasfl.runner.simulation",
-    "untie": "hasfl.networks",
+    "untie": "hasfl.models.weights",
 }
 
 

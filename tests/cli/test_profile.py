@@ -7,7 +7,7 @@ import pytest
 
 from hasfl.documents.document import read_json
 from hasfl.documents.profile_file import ProfileFile
-from hasfl.profiling.shipped import shipped_layers
+from hasfl.runner.shipped import shipped_layers
 from tests.cli.conftest import Hasfl
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from hasfl.cli.training_view import TrainingView
 from hasfl.data.sources import load_dataset
-from hasfl.networks import network
+from hasfl.models.catalogue import network
 from hasfl.reporting.store import RunFolder
 from hasfl.runs.request import RunRequest
 from hasfl.strategies.catalogue import STRATEGIES

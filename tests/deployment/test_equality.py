@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from hasfl.deployment.fleet.meeting import Meeting
 from hasfl.documents.document import parse_toml
 from hasfl.documents.scenario import Scenario
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
 from hasfl.runner import assembly

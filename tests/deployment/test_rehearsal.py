@@ -10,9 +10,9 @@ from hasfl.cli.deployment.clock import ClockReport
 from hasfl.documents.document import parse_toml
 from hasfl.documents.scenario import Scenario
 from hasfl.fleet import Device, Fleet
+from hasfl.models.costs import count_layers
 from hasfl.plan import Plan
 from hasfl.profile import Profile
-from hasfl.profiling.costs import count_layers
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.scenarios import model_of, shared_data
 from hasfl.theory.latency import split_training_latency

@@ -27,9 +27,9 @@ from hasfl.deployment.measuring.resources import (
     recent_mean,
 )
 from hasfl.errors import InputError
-from hasfl.networks import LayeredModel
+from hasfl.models.costs import count_layers
+from hasfl.models.layered_model import LayeredModel
 from hasfl.profile import Profile
-from hasfl.profiling.costs import count_layers
 
 NOISE = 0.03  # of every time that is measured
 GUESS = LinkSpeed(UNMEASURED_RATE)

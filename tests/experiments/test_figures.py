@@ -21,8 +21,8 @@ from hasfl.experiments.figures.look import KNOWN, STRONG, look
 from hasfl.experiments.figures.reaching import Reach, Trained
 from hasfl.experiments.results import Results
 from hasfl.profile import Profile
-from hasfl.profiling.shipped import shipped_layers
 from hasfl.reporting.figures import save_figure
+from hasfl.runner.shipped import shipped_layers
 from hasfl.strategies.catalogue import STRATEGIES
 from tests.experiments.sample_figures import (
     BATCHES,

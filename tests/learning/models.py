@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
-from hasfl.networks import LayeredModel, small_cnn
+from hasfl.models.layered_model import LayeredModel
+from hasfl.models.networks import small_cnn
 
 CLASSES = 3
 FEATURES = 6

@@ -12,7 +12,7 @@ from torch import Tensor
 from hasfl.learning.job import Job
 from hasfl.learning.optimizers import Adam, Momentum
 from hasfl.learning.updates import Updates
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order
 from hasfl.record import RoundRecord
 

@@ -9,7 +9,7 @@ from torch import nn
 from hasfl.data.dataset import Dataset
 from hasfl.fleet import Fleet, FleetRanges, draw_fleet
 from hasfl.goal import Goal
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.runner.simulation import Simulation, simulate
 from hasfl.seeds import Seeds

@@ -14,7 +14,7 @@ from hasfl.learning.engine import LocalEngine
 from hasfl.learning.served_model import CALIBRATION_SAMPLES, SAMPLES_AT_ONCE, Calibration
 from hasfl.learning.state import LayerState, whole_model
 from hasfl.learning.training_data import TrainingData
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Plan
 from hasfl.seeds import Seeds
 from hasfl.settings import Serving

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hasfl.errors import InputError
 from hasfl.learning.engine import LocalEngine
 from hasfl.learning.state import LayerState
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Plan
 from hasfl.runner.simulation import Simulation
 from tests.learning.models import CLASSES, FEATURES, Tied

@@ -12,7 +12,7 @@ from hasfl.learning.batched.ways import Way
 from hasfl.learning.engine import LocalEngine
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.runner.simulation import Simulation
 from tests.learning.models import (
     CLASSES,

@@ -15,7 +15,7 @@ from hasfl.goal import Goal
 from hasfl.learning.engine import LocalEngine
 from hasfl.learning.served_model import DECAY, RunningMean
 from hasfl.learning.state import LayerState, whole_model
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.runner.simulation import Simulation
 from hasfl.settings import Serving

@@ -11,6 +11,7 @@ from hasfl.arrays import IntN
 from hasfl.errors import HasflError
 from hasfl.learning.job import Job
 from hasfl.learning.training_data import TrainingData
+from hasfl.models.costs import count_layers
 from hasfl.parties.computation import Computation
 from hasfl.parties.device.party import Device
 from hasfl.parties.edge.party import Edge
@@ -20,7 +21,6 @@ from hasfl.parties.links import EDGE, Answer, DirectLinks
 from hasfl.parties.messages import Handler, Message
 from hasfl.parties.own_samples import own_samples
 from hasfl.profile import Profile
-from hasfl.profiling.costs import count_layers
 
 FED = -2  # the fed server among askers
 

@@ -15,7 +15,7 @@ from hasfl.learning.optimizers import Adam, Momentum
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.learning.updates import Updates
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.parties.edge import judge
 from hasfl.parties.fed.engine import NetworkedEngine
 from hasfl.plan import Plan

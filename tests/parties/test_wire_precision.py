@@ -8,10 +8,10 @@ import torch
 from hasfl.data.sources import load_dataset
 from hasfl.errors import InputError
 from hasfl.fleet import FleetRanges, draw_fleet
-from hasfl.networks import network
+from hasfl.models.catalogue import network
+from hasfl.models.costs import count_layers
 from hasfl.parties.computation import Computation
 from hasfl.profile import Profile
-from hasfl.profiling.costs import count_layers
 from hasfl.record import EDGE
 from hasfl.runner.simulation import simulate
 from hasfl.seeds import Seeds

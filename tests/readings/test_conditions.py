@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hasfl.constants import BoundConstants, Conditions, MeasuredConstants
 from hasfl.learning.engine import LocalEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order, Plan
 from tests.learning.trainings import job, sgd
 

@@ -13,7 +13,7 @@ from hasfl.learning.engine import LocalEngine
 from hasfl.learning.randomness import drawn_for
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.readings.gradients import (
     Samples,
     difference,

@@ -29,7 +29,7 @@ from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.learning.state import LayerState
 from hasfl.learning.training_data import TrainingData
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order, Plan
 from hasfl.readings import gradients, paper_estimates
 from hasfl.readings.gradients import Gradient, Samples

@@ -10,8 +10,8 @@ import os
 import sys
 
 from hasfl.cli.main import main
-from hasfl.networks import network
-from hasfl.profiling.costs import count_layers
+from hasfl.models.catalogue import network
+from hasfl.models.costs import count_layers
 
 
 def serve() -> None:

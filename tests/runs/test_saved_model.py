@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hasfl import Dataset, load_dataset
-from hasfl.networks import small_cnn
+from hasfl.models.networks import small_cnn
 from hasfl.reporting.store import RunFolder
 from hasfl.runs.saved_model import saved_weights, trained_module
 from tests.cli.conftest import Hasfl

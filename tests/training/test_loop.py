@@ -15,7 +15,7 @@ from hasfl.effort import Effort
 from hasfl.errors import Diverged, Infeasible, InputError
 from hasfl.fleet import PER_DEVICE, PER_SERVER, Fleet
 from hasfl.goal import Goal
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.record import Evaluation, RoundRecord
 from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED

@@ -15,7 +15,7 @@ from hasfl.errors import InputError, ModelError
 from hasfl.learning.job import Job
 from hasfl.learning.served_model import BestModel, Calibration, RunningMean, Scores, evaluate, without_slots
 from hasfl.learning.state import LayerState, SplitState, Weights, cloned, whole_model
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order
 from hasfl.record import Evaluation, MeasuredRound
 from hasfl.settings import Serving

@@ -9,7 +9,7 @@ from torch import Tensor
 from hasfl.data.scoring import Score, cross_entropy, right_answers
 from hasfl.learning.training_data import TrainingData
 from hasfl.learning.updates import Updates
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.settings import Serving
 
 

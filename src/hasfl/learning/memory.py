@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from hasfl.learning.job import Job
 from hasfl.learning.state import LayerState, SplitState, forward, trainable
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 
 KIB = 1024  # bytes
 RUSAGE_UNIT = 1 if sys.platform == "darwin" else KIB  # bytes in a unit of ru_maxrss, see getrusage(2)

@@ -20,7 +20,7 @@ from hasfl.errors import InputError
 from hasfl.learning.randomness import generators_kept
 from hasfl.learning.state import LayerState, Tensors, cloned, forward
 from hasfl.learning.training_data import TrainingData
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 
 # ── the running mean ─────────────────────────────────────────────────────────────────────────────────────
 

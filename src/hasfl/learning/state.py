@@ -22,7 +22,7 @@ from torch.func import functional_call
 
 from hasfl.arrays import IntN
 from hasfl.errors import InputError, OneValueError
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 
 # ── one layer ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -206,7 +206,7 @@ def forward(layers: Iterable[nn.Module], states: Iterable[LayerState], x: Tensor
 
 
 # The weights and buffers of a whole model. Engines name them by layer, as in "conv1.0.weight". A simulation
-# hands them out under their names in the model's `state_dict` (`networks/state_names.py`).
+# hands them out under their names in the model's `state_dict` (`models/weights.py`).
 Weights = dict[str, Tensor]
 
 

@@ -13,7 +13,7 @@ from hasfl.learning.randomness import forward_in_round
 from hasfl.learning.served_model import without_slots
 from hasfl.learning.state import LayerState, Tensors
 from hasfl.learning.updates import Updates
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.parties.links import Refused
 from hasfl.seeds import Seeds
 from hasfl.settings import Serving

@@ -23,9 +23,10 @@ from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.learning.training_data import TrainingData
 from hasfl.learning.updates import Updates
-from hasfl.networks import LayeredModel, layered
+from hasfl.models.costs import count_layers
+from hasfl.models.cutting.chain import layered
+from hasfl.models.layered_model import LayeredModel
 from hasfl.profile import Profile
-from hasfl.profiling.costs import count_layers
 from hasfl.readings.probe import Probe
 from hasfl.runner.assembling.training import Holdings, training_of
 from hasfl.runner.objectives import loss_and_metric

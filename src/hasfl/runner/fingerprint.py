@@ -11,7 +11,7 @@ import numpy as np
 from torch import fx, nn
 
 from hasfl.learning.job import Job
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 
 BYTES = 16  # of a mark
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object in memory, which is another one in every process

@@ -15,7 +15,7 @@ from hasfl.errors import InputError, MissingExtra
 from hasfl.fleet import Fleet
 from hasfl.paths import expanded
 from hasfl.profile import Layer, Profile
-from hasfl.profiling.shipped import SHAPES, shipped_layers
+from hasfl.runner.shipped import SHAPES, shipped_layers
 from hasfl.seeds import Seeds
 
 
@@ -114,7 +114,7 @@ def _count_for_data(
     """Read the data and count the model that would be trained on them, as training does."""
     _require_torch(scenario.model_name)
     from hasfl.learning.training_data import TrainingData
-    from hasfl.profiling.costs import count_layers
+    from hasfl.models.costs import count_layers
     from hasfl.runner.scenarios import model_of, shared_data
 
     data, shares = shared_data(scenario, fleet.names, folder=folder)
@@ -131,8 +131,8 @@ def _count(
     _require_torch(name)
     import torch
 
-    from hasfl.networks import network
-    from hasfl.profiling.costs import count_layers
+    from hasfl.models.catalogue import network
+    from hasfl.models.costs import count_layers
 
     return count_layers(
         network(

@@ -18,7 +18,7 @@ from hasfl.data.labels import are_numbers, are_one_hot
 from hasfl.data.scoring import Score, cross_entropy, right_answers, squared_error
 from hasfl.errors import HasflError, InputError
 from hasfl.learning.served_model import at_rest
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.settings import Settings
 
 TRIED = 3  # samples on which a loss and a metric are tried; chosen by hand

@@ -18,8 +18,8 @@ from hasfl.documents.trace_file import read_trace
 from hasfl.errors import InputError, naming
 from hasfl.fleet import Fleet
 from hasfl.learning.optimizers import optimizer
-from hasfl.networks import LayeredModel
-from hasfl.networks.catalogue import chained, plain_network
+from hasfl.models.catalogue import chained, plain_network
+from hasfl.models.layered_model import LayeredModel
 from hasfl.paths import expanded
 from hasfl.runner.objectives import objective
 from hasfl.runner.run_constants import known_constants

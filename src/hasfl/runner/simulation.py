@@ -14,7 +14,7 @@ from hasfl.fleet import Fleet
 from hasfl.goal import Goal
 from hasfl.learning.engine import LocalEngine
 from hasfl.learning.state import Weights
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.runner.assembly import assemble, settings_from
 from hasfl.runner.fingerprint import fingerprint

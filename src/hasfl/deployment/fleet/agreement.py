@@ -22,11 +22,11 @@ from hasfl.errors import InputError
 from hasfl.goal import held_out_counts
 from hasfl.learning.optimizers import optimizer, slots_per_weight
 from hasfl.learning.updates import Updates
-from hasfl.networks import LayeredModel
-from hasfl.networks.catalogue import chained
+from hasfl.models.catalogue import chained
+from hasfl.models.costs import count_layers
+from hasfl.models.layered_model import LayeredModel
 from hasfl.parties.computation import Computation
 from hasfl.profile import Profile
-from hasfl.profiling.costs import count_layers
 from hasfl.runner.objectives import objective
 from hasfl.runner.scenarios import module_of
 from hasfl.runner.stored_runs import with_choices

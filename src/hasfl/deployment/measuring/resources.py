@@ -24,7 +24,7 @@ from hasfl.errors import InputError
 from hasfl.fleet import Device
 from hasfl.learning.memory import available_memory
 from hasfl.learning.state import LayerState, forward, trainable
-from hasfl.networks.layered_model import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 from hasfl.profile import Profile
 from hasfl.units import BITS_PER_BYTE
 

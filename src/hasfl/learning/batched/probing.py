@@ -16,7 +16,7 @@ from hasfl.learning.batched.rowwise import NotRowwise
 from hasfl.learning.batched.ways import Way, parts_of_devices, run_layer
 from hasfl.learning.randomness import generators_kept
 from hasfl.learning.state import LayerState, applied
-from hasfl.networks import LayeredModel
+from hasfl.models.layered_model import LayeredModel
 
 SIZES = (2, 3)  # batch sizes of the two devices: unequal, and large enough for a batch norm
 # The largest difference that counts as rounding, relative to the largest number. Chosen by hand: rounding in

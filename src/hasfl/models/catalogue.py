@@ -9,12 +9,9 @@ from torch import Tensor, nn
 
 from hasfl.callables import call, find
 from hasfl.errors import ModelError
-from hasfl.networks.cutting.chain import layered
-from hasfl.networks.layered_model import LayeredModel
-from hasfl.networks.norms import Norm
-from hasfl.networks.resnet import resnet18
-from hasfl.networks.small_cnn import small_cnn
-from hasfl.networks.vgg import vgg16
+from hasfl.models.cutting.chain import layered
+from hasfl.models.layered_model import LayeredModel
+from hasfl.models.networks import Norm, resnet18, small_cnn, vgg16
 
 NETWORKS: dict[str, Callable[..., LayeredModel]] = {
     "vgg16": vgg16,

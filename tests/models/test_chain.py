@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from hasfl.errors import ModelError
-from hasfl.networks import LayeredModel, layered, resnet18, small_cnn
+from hasfl.models.cutting.chain import layered
+from hasfl.models.layered_model import LayeredModel
+from hasfl.models.networks import resnet18, small_cnn
 from tests.lanes import quick_then_slow
-from tests.networks import models
+from tests.models import models
 
 torch.manual_seed(0)
 VECTOR, IMAGE, SEQUENCE = (4,), (3, 8, 8), (6, 4)

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from hasfl import LayeredModel, Machine, layered, simulate, untie
 from hasfl.errors import ModelError
-from hasfl.networks import small_cnn
-from hasfl.networks.cutting.shared_weights import shared_weights
+from hasfl.models.networks import small_cnn
+from hasfl.models.weights import shared_weights
 from tests.learning.simulations import images, unequal_fleet
-from tests.networks import models
+from tests.models import models
 
 
 class Everything(nn.Module):

@@ -1,6 +1,6 @@
 """Layer tables that are part of the package, so that planning for hasfl's own models needs no torch.
 
-`python -m hasfl.profiling.shipped` counts the models and writes the tables. A test compares the tables with a
+`python -m hasfl.runner.shipped` counts the models and writes the tables. A test compares the tables with a
 new count.
 """
 
@@ -46,8 +46,8 @@ def _table(model: str) -> tuple[Layer, ...]:
 
 def write_tables() -> None:
     """Count the layers of every shipped model and write its table."""
-    from hasfl.networks import network
-    from hasfl.profiling.costs import count_layers
+    from hasfl.models.catalogue import network
+    from hasfl.models.costs import count_layers
 
     FOLDER.mkdir(exist_ok=True)
     for model, (classes, norm) in SHIPPED.items():

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hasfl.networks.state_names import StateNames, named_tensors
+from hasfl.models.weights import StateNames, named_tensors
 
 LAYERS = "layers"  # the attribute of `LayeredModel` that holds the layers
 

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from hasfl.errors import InputError, ModelError
-from hasfl.networks import LayeredModel, network, resnet18, small_cnn, vgg16
-from hasfl.networks.norms import Norm
+from hasfl.models.catalogue import network
+from hasfl.models.layered_model import LayeredModel
+from hasfl.models.networks import Norm, resnet18, small_cnn, vgg16
 
 
 def parameters(model: nn.Module) -> int:
@@ -54,7 +55,7 @@ def test_the_bias_is_where_no_norm_is() -> None:
 MINE = """
 import torch
 from torch import nn
-from hasfl.networks import small_cnn
+from hasfl.models.networks import small_cnn
 
 def plain(): return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
 def embedding(): return nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2))

@@ -12,12 +12,11 @@ from torch import Tensor, fx, nn
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from hasfl.errors import ModelError
-from hasfl.networks.cutting.meta_values import MetaValues, attribute
-from hasfl.networks.cutting.shape_values import ShapeValues
-from hasfl.networks.cutting.shared_weights import shared_weights
-from hasfl.networks.cutting.tracing import BODY, SingleInput, trace_both_modes, works_in_place
-from hasfl.networks.layered_model import CutModule, LayeredModel
-from hasfl.networks.requirements import require_one_input, require_trainable
+from hasfl.models.cutting.tracing import BODY, SingleInput, trace_both_modes, works_in_place
+from hasfl.models.cutting.values import MetaValues, ShapeValues, attribute
+from hasfl.models.layered_model import CutModule, LayeredModel
+from hasfl.models.requirements import require_one_input, require_trainable
+from hasfl.models.weights import shared_weights
 
 # fx writes tuples, lists and dictionaries that a module returns as types of its own.
 _KINDS = {immutable_list: "list", immutable_dict: "dict", type(None): "nothing"}

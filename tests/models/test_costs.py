@@ -5,11 +5,14 @@ import torch
 from torch import Tensor, nn
 
 from hasfl.errors import ModelError
-from hasfl.networks import LayeredModel, layered, network, resnet18, small_cnn, vgg16
+from hasfl.models.catalogue import network
+from hasfl.models.costs import count_layers
+from hasfl.models.cutting.chain import layered
+from hasfl.models.layered_model import LayeredModel
+from hasfl.models.networks import resnet18, small_cnn, vgg16
 from hasfl.profile import Layer, Profile
-from hasfl.profiling.costs import count_layers
-from hasfl.profiling.shipped import SHIPPED, shipped_layers
-from tests.networks import models
+from hasfl.runner.shipped import SHIPPED, shipped_layers
+from tests.models import models
 
 
 def test_vgg16_costs_what_the_literature_says() -> None:

@@ -1,0 +1,151 @@
+"""The three networks of hasfl: VGG-16 and ResNet-18 for 32x32 images, as in the paper, and a small CNN.
+
+VGG-16 (Simonyan and Zisserman 2014) has 13 convolutions and 3 linear layers. The stem of ResNet-18 (He et al.
+2016) is one 3x3 convolution without pooling. The small CNN is by default for the 8x8 grey images of
+scikit-learn's digits.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from hasfl.errors import ModelError
+from hasfl.models.layered_model import LayeredModel
+
+# ── a convolution and its norm ───────────────────────────────────────────────────────────────────────────
+
+
+Norm = Literal["batch", "group", "none"]
+# Groups of a group norm. Chosen by hand: 16 divides every number of channels in hasfl's models.
+GROUPS = 16
+KERNEL = 3  # height and width of a filter, as in VGG and ResNet
+
+_NORMS: dict[str, Callable[[int], list[nn.Module]]] = {
+    "batch": lambda channels: [nn.BatchNorm2d(channels)],
+    "group": lambda channels: [nn.GroupNorm(GROUPS, channels)],
+    "none": lambda channels: [],
+}
+
+
+def convolution(
+    in_channels: int, out_channels: int, *, norm: Norm, kernel: int = KERNEL, stride: int = 1
+) -> list[nn.Module]:
+    """A convolution and its norm. The padding keeps height and width, or divides them by the stride.
+
+    A norm adds a trained shift to each channel, so the convolution has a bias only without a norm.
+    """
+    if norm not in _NORMS:
+        raise ModelError(f"norm must be one of {', '.join(_NORMS)}, got {norm!r}")
+    convolve = nn.Conv2d(
+        in_channels, out_channels, kernel, stride=stride, padding=kernel // 2, bias=norm == "none"
+    )
+    return [convolve, *_NORMS[norm](out_channels)]
+
+
+# ── VGG-16 ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+IMAGE = (3, 32, 32)  # channels, height and width of CIFAR images
+# Output channels of the 13 convolutions, and the convolutions that a pooling follows: configuration D of
+# Simonyan and Zisserman 2014.
+VGG_CHANNELS = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
+VGG_POOLED_AFTER = {2, 4, 7, 10, 13}
+# Features of the linear layers. The original has 4096, for 224x224 images; 512 is usual for 32x32 images.
+VGG_FEATURES = 512
+CIFAR10_CLASSES = 10  # of CIFAR-10, which the paper trains VGG-16 on
+
+
+def vgg16(classes: int = CIFAR10_CLASSES, norm: Norm = "batch") -> LayeredModel:
+    """Sixteen layers; an activation and a pooling belong to the layer before them.
+
+    Five poolings reduce 32x32 to 1x1, so the first linear layer has one input per channel.
+    """
+    layers: dict[str, nn.Module] = {}
+    for j, (before, after) in enumerate(pairwise((IMAGE[0], *VGG_CHANNELS)), start=1):
+        pooling = [nn.MaxPool2d(POOLING)] if j in VGG_POOLED_AFTER else []
+        layers[f"conv{j}"] = nn.Sequential(*convolution(before, after, norm=norm), nn.ReLU(), *pooling)
+    layers["fc1"] = nn.Sequential(nn.Flatten(), nn.Linear(VGG_CHANNELS[-1], VGG_FEATURES), nn.ReLU())
+    layers["fc2"] = nn.Sequential(nn.Linear(VGG_FEATURES, VGG_FEATURES), nn.ReLU())
+    layers["fc3"] = nn.Linear(VGG_FEATURES, classes)
+    return LayeredModel(layers, torch.empty(1, *IMAGE))
+
+
+# ── ResNet-18 ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+# Output channels of the stem and of the eight blocks, as in He et al. 2016. A block that has more channels
+# than the one before halves height and width.
+RESNET_CHANNELS = (64, 64, 64, 128, 128, 256, 256, 512, 512)
+HALVING = 2  # the stride that halves height and width
+CIFAR100_CLASSES = 100  # of CIFAR-100, which the paper trains ResNet-18 on
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut around them: a 1x1 convolution where the shape changes.
+
+    Inside the block two tensors pass side by side, so the block cannot be cut and is one layer.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            *convolution(in_channels, out_channels, stride=stride, norm=norm),
+            nn.ReLU(),
+            *convolution(out_channels, out_channels, norm=norm),
+        )
+        same_shape = stride == 1 and in_channels == out_channels
+        projection = convolution(in_channels, out_channels, kernel=1, stride=stride, norm=norm)
+        self.shortcut = nn.Sequential() if same_shape else nn.Sequential(*projection)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ReLU(residual(x) + shortcut(x))."""
+        return torch.relu(self.residual(x) + self.shortcut(x))
+
+
+def resnet18(classes: int = CIFAR100_CLASSES, norm: Norm = "batch") -> LayeredModel:
+    """Ten layers: the stem, eight residual blocks (the last one ends in a pooling), and a linear layer."""
+    stem = nn.Sequential(*convolution(IMAGE[0], RESNET_CHANNELS[0], norm=norm), nn.ReLU())
+    layers: dict[str, nn.Module] = {"stem": stem}
+    for k, (before, after) in enumerate(pairwise(RESNET_CHANNELS), start=1):
+        stride = 1 if before == after else HALVING
+        layers[f"block{k}"] = ResidualBlock(before, after, stride=stride, norm=norm)
+    layers["block8"] = nn.Sequential(layers["block8"], nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    layers["fc"] = nn.Linear(RESNET_CHANNELS[-1], classes)
+    return LayeredModel(layers, torch.empty(1, *IMAGE))
+
+
+# ── the small CNN ────────────────────────────────────────────────────────────────────────────────────────
+
+
+DIGIT = (1, 8, 8)  # channels, height and width of a digit
+DIGIT_CLASSES = 10  # of digits
+# Output channels of the three convolutions, and features of the first linear layer. Chosen by hand.
+SMALL_CHANNELS = (16, 32, 32)
+SMALL_FEATURES = 64
+POOLING = 2  # a pooling halves height and width
+SHRUNK = POOLING**2  # both poolings divide height and width by this number
+
+
+def small_cnn(
+    classes: int = DIGIT_CLASSES, norm: Norm = "batch", input_shape: tuple[int, ...] = DIGIT
+) -> LayeredModel:
+    """Five layers: a convolution, two convolutions with a pooling each, and two linear layers."""
+    if len(input_shape) != len(DIGIT) or min(input_shape[1:]) < SHRUNK:
+        raise ModelError(
+            f"small-cnn takes images (channels, height, width) of at least {SHRUNK}x{SHRUNK}, "
+            f"got {input_shape}"
+        )
+    channels, height, width = input_shape
+    first, second, third = SMALL_CHANNELS
+    inputs = third * (height // SHRUNK) * (width // SHRUNK)
+    layers = {
+        "conv1": nn.Sequential(*convolution(channels, first, norm=norm), nn.ReLU()),
+        "conv2": nn.Sequential(*convolution(first, second, norm=norm), nn.ReLU(), nn.MaxPool2d(POOLING)),
+        "conv3": nn.Sequential(*convolution(second, third, norm=norm), nn.ReLU(), nn.MaxPool2d(POOLING)),
+        "fc1": nn.Sequential(nn.Flatten(), nn.Linear(inputs, SMALL_FEATURES), nn.ReLU()),
+        "fc2": nn.Linear(SMALL_FEATURES, classes),
+    }
+    return LayeredModel(layers, torch.empty(1, *input_shape))

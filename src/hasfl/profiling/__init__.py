@@ -1,1 +1,0 @@
-"""Layer tables of models: compute, memory and traffic of each layer."""
