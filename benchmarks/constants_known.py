@@ -22,13 +22,12 @@ from hasfl.learning.updates import Updates
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan
-from hasfl.readings.paper_estimates import estimate_bound_constants
-from hasfl.readings.probe import Probe
 from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
 from hasfl.reporting.figures import save_figure
 from hasfl.runner.questions import read_problem
 from hasfl.schedule import RateSchedule
 from hasfl.theory.bound import Corollary1
+from hasfl.training.paper_estimates import Probe, estimate_bound_constants
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE_1 = Path(__file__).parents[1] / "examples" / "table1.toml"

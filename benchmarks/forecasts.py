@@ -23,12 +23,11 @@ from benchmarks.devices_and_intervals import STUDIES
 from benchmarks.hindsight.runs import COLUMN, Run, fleet_of, read_results, round_seconds
 from benchmarks.hindsight.settings import FITTED, RESULTS, SETTINGS
 from hasfl.forecast import GoalForecast
-from hasfl.forecasting.curve import ALONE, WANDER
-from hasfl.forecasting.passage import SPREAD
 from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
 from hasfl.training.forecaster import Forecaster
+from hasfl.training.learning_curve import ALONE, SPREAD, WANDER
 
 SHARES = {"a third": 1 / 3, "a half": 1 / 2, "two thirds": 2 / 3}
 TEST_SAMPLES = {"digits": 360, "cifar10": 10_000, "cifar100": 10_000}
@@ -228,8 +227,8 @@ def main() -> None:
     asked = parser.parse_args()
     with (
         patch("hasfl.training.forecaster.ALONE", asked.alone),
-        patch("hasfl.forecasting.curve.WANDER", asked.wander),
-        patch("hasfl.forecasting.passage.SPREAD", asked.spread),
+        patch("hasfl.training.learning_curve.WANDER", asked.wander),
+        patch("hasfl.training.learning_curve.SPREAD", asked.spread),
     ):
         report([curve for curve in (*hindsight_curves(), *loss_curves()) if curve.ends])
 

@@ -37,14 +37,11 @@ MAY_IMPORT = {
     "documents": HALL,
     "models": HALL,
     "learning": HALL | {"models", "data"},
-    "readings": HALL | {"learning", "models", "data"},
-    "forecasting": HALL | {"theory"},
-    "training": HALL | {"theory", "readings", "forecasting"},
+    "training": HALL | {"theory", "learning", "models", "data"},
     "reporting": HALL | {"theory"},
     "pages": HALL | {"theory", "reporting"},
-    "parties": HALL
-    | {"learning", "readings", "models", "data"}
-    | {"training", "reporting"},  # protocols of the loop; files that a crash leaves whole
+    # protocols of the loop; files that a crash leaves whole
+    "parties": HALL | {"learning", "models", "data", "training", "reporting"},
     **dict.fromkeys(HALL, HALL),
     **dict.fromkeys(GROUND, GROUND),
 }
@@ -62,7 +59,7 @@ TORCH = {
     "models",
     "data",
     "learning",
-    "readings",
+    "training",
     "parties",
     "runner",
     "runs",

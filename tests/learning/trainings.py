@@ -19,10 +19,10 @@ from hasfl.learning.training_data import TrainingData
 from hasfl.learning.updates import Updates
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order, Plan
-from hasfl.readings.probe import Probe
 from hasfl.schedule import RateSchedule
 from hasfl.seeds import Seeds
 from hasfl.settings import Serving
+from hasfl.training.paper_estimates import Probe
 from tests.learning.models import CLASSES, WORDS
 
 ENGINES: tuple[type[ReferenceEngine], type[SimulatedEngine]] = (ReferenceEngine, SimulatedEngine)

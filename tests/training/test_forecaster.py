@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from hasfl.constants import MeasuredConstants
 from hasfl.forecast import GoalForecast
-from hasfl.forecasting.budgets import budget_end
 from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
 from hasfl.theory.measured_rounds import MeasuredRounds
-from hasfl.training.forecaster import Forecaster
+from hasfl.training.forecaster import Forecaster, budget_end
 from hasfl.training.judging import JUDGING_SHARE, Judging
 from hasfl.training.loop import Training
 from tests.reporting.runs import record

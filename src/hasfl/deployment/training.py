@@ -36,7 +36,7 @@ from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared, carry_out
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.loop import Training
-from hasfl.world.live import LiveWorld
+from hasfl.world import LiveWorld
 
 SLACK, SHORTEST = 5.0, 5.0  # a device may take so many times as long as predicted, and so many seconds more
 CONNECTING_SECONDS = 5.0  # that a device may need beside its sub-model to connect to the edge server

@@ -16,7 +16,7 @@ from hasfl.arrays import quantity
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.units import Dimension, parse_quantity
-from hasfl.world.rates import VARYING, Change, Trace
+from hasfl.world import VARYING, Change, Trace
 
 KEYS = ("round", "device")
 MOST_DIGITS = 9  # of a round

@@ -27,12 +27,12 @@ from hasfl.models.costs import count_layers
 from hasfl.models.cutting.chain import layered
 from hasfl.models.layered_model import LayeredModel
 from hasfl.profile import Profile
-from hasfl.readings.probe import Probe
 from hasfl.runner.assembling.training import Holdings, training_of
 from hasfl.runner.objectives import loss_and_metric
 from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Machine, Planning, Serving, Settings
 from hasfl.training.loop import Training
+from hasfl.training.paper_estimates import Probe
 from hasfl.world import World
 
 ENGINES: dict[str, type[LocalEngine]] = {"simulated": SimulatedEngine, "reference": ReferenceEngine}

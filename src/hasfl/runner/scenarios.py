@@ -27,9 +27,17 @@ from hasfl.runner.simulation import Simulation, simulation
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
 from hasfl.strategies.catalogue import strategy
-from hasfl.world import AlwaysThere, Fixed, RandomDropout, RandomWalk, Redrawn, Schedule, World
-from hasfl.world.absences import Absences
-from hasfl.world.rates import Rates
+from hasfl.world import (
+    Absences,
+    AlwaysThere,
+    Fixed,
+    RandomDropout,
+    RandomWalk,
+    Rates,
+    Redrawn,
+    Schedule,
+    World,
+)
 
 DEALING = ("partition", "alpha", "shards_per_device", "samples")  # keys of [data] that say who gets what
 TRAIN_AND_TEST = 2  # the torch datasets that a user's callable may return

@@ -1,16 +1,49 @@
-"""Watches a training, and forecasts at each evaluation when it will end."""
+"""Watches a training, and forecasts at each evaluation when it will end.
+
+The progress of a training counts a round as 1/B of a round with infinitely large batches. By the law of
+rounds (`theory/measured_rounds.py`), training under a plan needs R∞ B rounds. So after rounds with the plans
+p_1, p_2, …, the progress is u = Σ_t 1/B(p_t), and the goal is reached where u = R∞.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hasfl.forecast import GoalForecast
-from hasfl.forecasting.curve import ALONE, Curve, of_accuracy, of_loss
-from hasfl.forecasting.passage import Course, Passage, passage
-from hasfl.forecasting.progress import Scores, Stretch
 from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
+from hasfl.training.learning_curve import ALONE, Course, Curve, Passage, of_accuracy, of_loss, passage
+
+# ── progress ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Scores(NamedTuple):
+    """How good the served model was on held-out samples."""
+
+    accuracy: float
+    loss: float
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Rounds one after the other that are worth the same: of one interval, under one plan."""
+
+    first: int  # round
+    plan: Plan
+    before: float  # u before the first round
+    slowness: float  # B
+    last: int = 0  # round so far
+    evaluations: dict[int, Scores] = field(default_factory=dict)  # by the round that they came after
+
+    def progress(self, round: int) -> float:
+        """u after one of these rounds."""
+        return self.before + (round - self.first + 1) / self.slowness
+
+
+# ── the forecast ─────────────────────────────────────────────────────────────────────────────────────────
+
 
 LEAST_EVALUATIONS = 2  # before a forecast; one alone says nothing of the slope of the curve
 
@@ -145,3 +178,30 @@ def _finite(value: float) -> float | None:
 
 def _count(rounds: float) -> int | None:
     return int(rounds) if math.isfinite(rounds) else None
+
+
+# ── budgets ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class BudgetEnd(NamedTuple):
+    """The budget that ends training first."""
+
+    budget: str  # "rounds", "samples" or "seconds"
+    rounds: int  # in all
+
+
+def budget_end(goal: Goal, last: RoundRecord, round_seconds: float) -> BudgetEnd | None:
+    """The end by the budgets, if every round takes so many seconds; None where nothing is limited.
+
+    Readings to come are not foreseen: they use a small part of samples and seconds.
+    """
+    ends = []
+    if goal.rounds is not None:
+        ends.append(BudgetEnd("rounds", goal.rounds))
+    if goal.samples is not None:
+        left = (goal.samples - last.samples) // int(last.plan.batch_sizes.sum())
+        ends.append(BudgetEnd("samples", last.round + max(left, 0)))
+    if goal.seconds is not None and round_seconds > 0:
+        left = math.ceil((goal.seconds - last.clock) / round_seconds)
+        ends.append(BudgetEnd("seconds", last.round + max(left, 0)))
+    return min(ends, key=lambda end: end.rounds, default=None)

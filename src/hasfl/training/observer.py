@@ -14,11 +14,11 @@ from hasfl.fleet import Fleet
 from hasfl.plan import Order, Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
-from hasfl.readings.sources import ConstantsSource
 from hasfl.schedule import RateSchedule
 from hasfl.theory.laws import target_for_all
 from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.theory.paradigms import Paradigm, usual_participants
+from hasfl.training.constants_source import ConstantsSource
 from hasfl.world import ObservedWorld
 
 

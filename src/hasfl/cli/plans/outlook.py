@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from hasfl.forecast import GoalForecast
-from hasfl.forecasting.budgets import BudgetEnd, budget_end
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
+from hasfl.training.forecaster import BudgetEnd, budget_end
 from hasfl.units import format_seconds
 
 ROOMY = 120  # columns that have room for the virtual time to go

@@ -29,7 +29,7 @@ from hasfl.parties.messages import Message
 from hasfl.runs.request import RunRequest
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
-from hasfl.world.live import LiveWorld
+from hasfl.world import LiveWorld
 
 SECONDS = 120.0  # for building a model and measuring it
 FAILED_SECONDS = 10.0  # after which a party that could not meet may try again

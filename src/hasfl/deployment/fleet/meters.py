@@ -10,7 +10,7 @@ from hasfl.parties.messages import Message
 from hasfl.plan import Order
 from hasfl.profile import Profile
 from hasfl.record import EDGE
-from hasfl.world.live import LiveWorld
+from hasfl.world import LiveWorld
 
 
 @dataclass(slots=True, eq=False)

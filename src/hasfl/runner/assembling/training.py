@@ -15,8 +15,6 @@ from hasfl.learning.served_model import CALIBRATION_SAMPLES
 from hasfl.learning.training_data import given_by_every_device
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
-from hasfl.readings.probe import Probe
-from hasfl.readings.sources import ConstantsSource, EstimatedConstants, FixedConstants
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
 from hasfl.strategies.catalogue import strategy
@@ -26,12 +24,14 @@ from hasfl.strategies.strategy import Strategy
 from hasfl.theory.paradigms import usual_participants
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import NOTHING, Cost, ModelledClock
+from hasfl.training.constants_source import ConstantsSource, EstimatedConstants, FixedConstants
 from hasfl.training.forecaster import Forecaster
 from hasfl.training.judging import Judging
 from hasfl.training.loop import Training
 from hasfl.training.observer import WorldObserver
+from hasfl.training.paper_estimates import Probe
 from hasfl.training.protocols import Decider, Engine
-from hasfl.world.world import ObservedWorld
+from hasfl.world import ObservedWorld
 
 FIRST_BATCH = 16  # the batch size that the paper's constants are estimated for before there is a plan
 

@@ -31,16 +31,17 @@ from hasfl.learning.state import LayerState
 from hasfl.learning.training_data import TrainingData
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order, Plan
-from hasfl.readings import gradients, paper_estimates
-from hasfl.readings.gradients import Gradient, Samples
-from hasfl.readings.paper_estimates import (
+from hasfl.training import paper_estimates
+from hasfl.training.paper_estimates import (
     DEVICES,
     LEAST_GAP,
     SAMPLES,
+    Gradient,
+    Probe,
+    Samples,
     effort_of_estimate,
     estimate_bound_constants,
 )
-from hasfl.readings.probe import Probe
 from tests.learning.models import model as catalogue_model
 from tests.learning.simulations import run
 from tests.learning.trainings import job as any_job
@@ -218,7 +219,7 @@ def test_the_effort_is_what_is_done(
     for device, share in enumerate(ready.job.data.shares):
         owner[share] = device
     seen = np.zeros(len(shares), dtype=int)
-    taken, drawn = gradients.gradient, Samples.of
+    taken, drawn = paper_estimates.gradient, Samples.of
 
     def of(data: TrainingData, indices: Sequence[IntN]) -> Samples:
         made = drawn(data, indices)

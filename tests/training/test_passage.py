@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.forecasting.curve import PULL, USUAL_SLOPE, WANDER, Standing, Trend
-from hasfl.forecasting.passage import SPREAD, Course, passage
+from hasfl.training.learning_curve import PULL, SPREAD, USUAL_SLOPE, WANDER, Course, Standing, Trend, passage
 
 CERTAIN = 1e-6
 

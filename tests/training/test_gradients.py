@@ -14,7 +14,7 @@ from hasfl.learning.randomness import drawn_for
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.models.layered_model import LayeredModel
-from hasfl.readings.gradients import (
+from hasfl.training.paper_estimates import (
     Samples,
     difference,
     gradient,

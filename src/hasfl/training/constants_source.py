@@ -11,8 +11,7 @@ from hasfl.constants import BoundConstants, Constants, Guess, Guesses, MeasuredC
 from hasfl.effort import Effort, Learnt
 from hasfl.errors import InputError
 from hasfl.plan import Order
-from hasfl.readings.paper_estimates import effort_of_estimate, estimate_bound_constants
-from hasfl.readings.probe import Probe
+from hasfl.training.paper_estimates import Probe, effort_of_estimate, estimate_bound_constants
 
 # Pairs (intervals, rounds): the paper's constants are estimated after that many intervals, but not before so
 # many rounds.

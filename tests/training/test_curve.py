@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.forecasting.curve import (
+from hasfl.training.learning_curve import (
     PULL,
     SLOPE_ERROR,
     USUAL_SLOPE,

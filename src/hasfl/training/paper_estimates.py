@@ -10,31 +10,130 @@ h samples each, at their own weights w_i and at the mean w̄:
 
 The halves are independent, so ⟨g_a, g_b⟩ estimates |∇f_i|² without bias. Devices get w̄ from the fed server.
 While no layer is private, nobody has weights of its own. Then w_i is w̄ after a step along the device's own
-gradient, and nothing is sent.
+gradient, and nothing is sent. An estimate changes nothing of the training.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from hasfl.arrays import FloatL, IntN
 from hasfl.constants import BoundConstants
 from hasfl.effort import Effort, Pass
 from hasfl.errors import Diverged
+from hasfl.learning.batched.ragged import NormApart
+from hasfl.learning.batched.rows import Rows
 from hasfl.learning.engine import tensor_cores
-from hasfl.learning.state import LayerState, Tensors
+from hasfl.learning.randomness import drawn_for
+from hasfl.learning.state import LayerState, SplitState, Tensors, cloned, forward, trainable
+from hasfl.learning.training_data import TrainingData
+from hasfl.learning.updates import Updates
 from hasfl.plan import Order
-from hasfl.readings.gradients import (
-    Samples,
-    difference,
-    gradient,
-    moved,
-    products,
-    weights_of,
-)
-from hasfl.readings.probe import Probe
+
+# ── all that an estimate may look at ─────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Probe:
+    """A view of a training. An estimate takes gradients through it and changes nothing."""
+
+    layers: Sequence[nn.Module]
+    state: SplitState
+    data: TrainingData
+    updates: Updates
+    loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) → one number for each sample
+
+    def some_samples(self, purpose: str, device: int, round: int) -> IntN:
+        """A device's samples in a random order that depends on the seed, the purpose and the round."""
+        stream = self.data.seeds.stream(purpose, round, device)
+        order: IntN = stream.permutation(self.data.shares[device])
+        return order
+
+
+# ── gradients ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+Gradient = list[Tensors]  # for each layer its tensors by name; also for displacements and weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Some samples of some devices, one device's after the other's."""
+
+    x: Tensor
+    y: Tensor
+    rows: Rows
+
+    @classmethod
+    def of(cls, data: TrainingData, indices: Sequence[IntN]) -> Self:
+        """The samples with these indices; one array of indices for each device."""
+        index = torch.from_numpy(np.concatenate(indices)).to(data.x.device)
+        return cls(data.x[index], data.y[index], Rows([len(own) for own in indices], data.x.device))
+
+
+def gradient(
+    probe: Probe, states: Sequence[LayerState], samples: Samples, round: int
+) -> tuple[Gradient, Tensor]:
+    """The gradient of the mean over devices of their loss, and the loss of each device.
+
+    In private layers a batch norm sees every device's samples apart, as in training.
+    """
+    copies = [trainable(LayerState(state.weights, cloned(state.buffers), {})) for state in states]
+    losses = _losses(probe, copies, samples, round)
+    leaves = [weight for state in copies for weight in state.weights.values()]
+    gradients = iter(torch.autograd.grad(losses.mean(), leaves, materialize_grads=True))
+    return [{name: next(gradients) for name in state.weights} for state in copies], losses.detach()
+
+
+def _losses(probe: Probe, states: Sequence[LayerState], samples: Samples, round: int) -> Tensor:
+    depth = probe.state.depth
+    with drawn_for(probe.data.seeds, round, layer=0):
+        with NormApart(samples.rows):
+            x = forward(probe.layers[:depth], states[:depth], samples.x)
+        outputs = forward(probe.layers[depth:], states[depth:], x)
+    return samples.rows.means(probe.loss(outputs, samples.y))
+
+
+def difference(minuend: Gradient, subtrahend: Gradient) -> Gradient:
+    """The first minus the second."""
+    pairs = zip(minuend, subtrahend, strict=True)
+    return [{name: layer[name] - other[name] for name in layer} for layer, other in pairs]
+
+
+def products(one: Gradient, other: Gradient) -> Tensor:
+    """The inner product ⟨one, other⟩ of each layer; 0 for a layer without weights.
+
+    All layers are multiplied in one call, because a GPU waits for each call.
+    """
+    sizes = [sum(tensor.numel() for tensor in layer.values()) for layer in one]
+    if not any(sizes):
+        return torch.zeros(len(one), dtype=torch.float64)
+    product = _flat(one) * _flat(other)
+    return torch.stack([part.sum(dtype=torch.float64) for part in product.split(sizes)])
+
+
+def _flat(gradient: Gradient) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for layer in gradient for tensor in layer.values()])
+
+
+def weights_of(states: Sequence[LayerState]) -> Gradient:
+    """The weights of each layer."""
+    return [state.weights for state in states]
+
+
+def moved(states: Sequence[LayerState], by: Gradient) -> list[LayerState]:
+    """The same layers with weights minus a displacement."""
+    weights = difference(weights_of(states), by)
+    return [LayerState(layer, state.buffers, {}) for layer, state in zip(weights, states, strict=True)]
+
+
+# ── the estimates ────────────────────────────────────────────────────────────────────────────────────────
+
 
 DEVICES = 5  # that take gradients
 SAMPLES = 8  # of each of those devices, in two halves: few, because an estimate costs time

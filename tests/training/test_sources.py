@@ -16,8 +16,8 @@ from hasfl.guesses import guesses
 from hasfl.learning.engine import LocalEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.plan import Order, Plan
-from hasfl.readings.paper_estimates import effort_of_estimate
-from hasfl.readings.sources import EstimatedConstants, FixedConstants, first_estimates
+from hasfl.training.constants_source import EstimatedConstants, FixedConstants, first_estimates
+from hasfl.training.paper_estimates import effort_of_estimate
 from tests.learning.models import model
 from tests.learning.trainings import job, probe_of, sgd
 from tests.training.fakes import small_profile
@@ -87,7 +87,9 @@ BOUNDS = [
 def test_the_papers_constants_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimated at once, then half of the newest each time, when that is due; and restored."""
     newest = iter(BOUNDS)
-    monkeypatch.setattr("hasfl.readings.sources.estimate_bound_constants", lambda probe, order: next(newest))
+    monkeypatch.setattr(
+        "hasfl.training.constants_source.estimate_bound_constants", lambda probe, order: next(newest)
+    )
     probe = probe_of(engine())
     made = EstimatedConstants(probe, 15)
     assert made.saved() == {}

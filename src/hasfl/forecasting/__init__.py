@@ -1,1 +1,0 @@
-"""When a training will reach its goal."""

@@ -1,1 +1,0 @@
-"""What training shows of the constants that plans rest on."""
