@@ -32,7 +32,7 @@ demo: $(READY)  ## Train seven strategies on twenty unequal devices and say who 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
 
 # Measuring coverage makes tests 1.6 times as slow, so only those that cover the deciding wing are measured.
-DECIDING := tests/theory tests/planning tests/strategies tests/documents tests/runner tests/training \
+DECIDING := tests/theory tests/planning tests/documents tests/runner tests/training \
   $(filter-out tests/test_docs.py tests/test_readme.py,$(wildcard tests/test_*.py))
 QUICK := -m "not slow and not fleet and not extras"
 

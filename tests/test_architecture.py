@@ -32,7 +32,6 @@ HALL = GROUND | NOUNS
 MAY_IMPORT = {
     "theory": HALL,
     "planning": HALL | {"theory"},
-    "strategies": HALL | {"theory", "planning"},
     "data": GROUND,
     "documents": HALL,
     "models": HALL,

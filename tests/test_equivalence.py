@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from hasfl.data.dataset import Dataset
 from hasfl.models.layered_model import LayeredModel
+from hasfl.planning.strategies.catalogue import STRATEGIES
 from hasfl.record import RoundRecord
-from hasfl.strategies.catalogue import STRATEGIES
 from tests.learning.models import AsDouble, Attention, MeanOverTokens, Residual
 from tests.learning.simulations import CLASSES, changing_world, run, simulation
 

@@ -32,6 +32,7 @@ from hasfl.plan import PlanReport as PlanReport
 from hasfl.planning.exact.planner import best_batches as best_batches
 from hasfl.planning.exact.planner import best_cuts as best_cuts
 from hasfl.planning.exact.planner import best_plan as best_plan
+from hasfl.planning.strategies.rules import Situation as Situation
 from hasfl.problem import Problem as Problem
 from hasfl.profile import Layer as Layer
 from hasfl.profile import Profile as Profile
@@ -42,7 +43,6 @@ from hasfl.settings import Machine as Machine
 from hasfl.settings import Planning as Planning
 from hasfl.settings import Serving as Serving
 from hasfl.settings import Settings as Settings
-from hasfl.strategies.situation import Situation as Situation
 from hasfl.theory.objective import evaluate as evaluate
 from hasfl.world import World as World
 

@@ -20,10 +20,10 @@ from hasfl.experiments.figures.curves import seed_lines
 from hasfl.experiments.figures.look import KNOWN, STRONG, look
 from hasfl.experiments.figures.reaching import Reach, Trained
 from hasfl.experiments.results import Results
+from hasfl.planning.strategies.catalogue import STRATEGIES
 from hasfl.profile import Profile
 from hasfl.reporting.figures import save_figure
 from hasfl.runner.shipped import shipped_layers
-from hasfl.strategies.catalogue import STRATEGIES
 from tests.experiments.sample_figures import (
     BATCHES,
     CUTS,

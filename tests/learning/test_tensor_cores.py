@@ -10,7 +10,7 @@ import torch
 
 from hasfl.learning.engine import tensor_cores
 from hasfl.plan import Plan
-from hasfl.strategies.situation import Situation
+from hasfl.planning.strategies.rules import Situation
 from tests.learning.simulations import simulation
 
 GPU: Any = SimpleNamespace(type="cuda")  # `tensor_cores` asks for nothing else, so no GPU is needed

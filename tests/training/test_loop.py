@@ -16,8 +16,8 @@ from hasfl.errors import Diverged, Infeasible, InputError
 from hasfl.fleet import PER_DEVICE, PER_SERVER, Fleet
 from hasfl.goal import Goal
 from hasfl.models.layered_model import LayeredModel
+from hasfl.planning.strategies.catalogue import STRATEGIES
 from hasfl.record import Evaluation, RoundRecord
-from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED
 from hasfl.training.loop import Training
 from hasfl.world import World

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hasfl.constants import Conditions, possible
 from hasfl.errors import InputError
 from hasfl.fleet import FleetRanges, draw_fleet
+from hasfl.planning.strategies.catalogue import STRATEGIES
 from hasfl.record import RoundRecord
 from hasfl.seeds import Seeds
-from hasfl.strategies.catalogue import STRATEGIES
 from hasfl.world import AlwaysThere, RandomDropout, World
 from tests.lanes import quick_then_slow
 from tests.learning.oracles import fed_avg, orders_of

@@ -14,7 +14,7 @@ from hasfl.documents.experiment_file import ExperimentFile, PanelSection
 from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
 from hasfl.experiments.experiment import Experiment, Panel, Point
-from hasfl.strategies.catalogue import strategy
+from hasfl.planning.strategies.catalogue import strategy
 
 FOLDER, SCENARIOS = Path("experiments"), "scenarios"
 ALL = "all"

@@ -25,13 +25,13 @@ from hasfl.goal import Goal
 from hasfl.guesses import guesses
 from hasfl.paths import expanded, is_there
 from hasfl.plan import Plan
+from hasfl.planning.strategies.catalogue import strategy
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
 from hasfl.runner.stored_runs import find_run, scenario_folder, stored_scenario
 from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Recipe
-from hasfl.strategies.catalogue import strategy
 from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.theory.paradigms import SPLIT, Paradigm, usual_participants
 from hasfl.world import World

@@ -21,12 +21,12 @@ from hasfl.learning.optimizers import optimizer
 from hasfl.models.catalogue import chained, plain_network
 from hasfl.models.layered_model import LayeredModel
 from hasfl.paths import expanded
+from hasfl.planning.strategies.catalogue import strategy
 from hasfl.runner.objectives import objective
 from hasfl.runner.run_constants import known_constants
 from hasfl.runner.simulation import Simulation, simulation
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
-from hasfl.strategies.catalogue import strategy
 from hasfl.world import (
     Absences,
     AlwaysThere,

@@ -8,6 +8,7 @@ from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
+from hasfl.planning.strategies.catalogue import strategy
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
@@ -17,7 +18,6 @@ from hasfl.runs.places.places import nothing_more, place_of
 from hasfl.runs.places.watching import PlaceWatcher
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import require_same
-from hasfl.strategies.catalogue import strategy
 from hasfl.theory.latency import SplitTrainingLatency
 from hasfl.theory.paradigms import Paradigm
 

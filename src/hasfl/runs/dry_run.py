@@ -7,11 +7,11 @@ import numpy as np
 from hasfl.errors import naming
 from hasfl.learning.memory import MemoryNeed, available_memory, predict_memory
 from hasfl.plan import Plan
+from hasfl.planning.strategies.catalogue import strategy
+from hasfl.planning.strategies.strategy import Strategy
 from hasfl.runner.scenarios import simulation_of, world_of
 from hasfl.runner.simulation import Simulation
 from hasfl.runs.request import RunRequest
-from hasfl.strategies.catalogue import strategy
-from hasfl.strategies.strategy import Strategy
 from hasfl.theory.paradigms import usual_participants
 
 

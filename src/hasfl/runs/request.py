@@ -39,7 +39,9 @@ class RunRequest:
         device: str | None = None,
     ) -> "RunRequest":
         """A request for a folder under `runs`, named `name` or after scenario, strategy and seed."""
-        from hasfl.strategies.catalogue import strategy  # brings SciPy, which takes half a second to import
+        from hasfl.planning.strategies.catalogue import (
+            strategy,  # brings SciPy, which takes half a second to import
+        )
 
         plain = strategy(strategy_name, scenario_file.parent).name
         own = f"{scenario_file.stem}-{plain}-seed{seed}".replace(":", "-").replace(",", "-")

@@ -17,7 +17,7 @@ def run_names(incomplete: str) -> list[str]:
 
 def strategy_names(incomplete: str) -> list[str]:
     """The strategies whose names begin like this; after a comma, the next one of a list."""
-    from hasfl.strategies.catalogue import STRATEGIES
+    from hasfl.planning.strategies.catalogue import STRATEGIES
 
     before, comma, begun = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in _beginning(begun, STRATEGIES)]

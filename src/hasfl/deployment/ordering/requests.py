@@ -11,7 +11,9 @@ from hasfl.runs.request import RunRequest
 
 def require_splitting(chosen: Any, folder: Path) -> None:
     """Refuse ways of training that need no edge server, or that collect samples."""
-    from hasfl.strategies.catalogue import strategy  # brings SciPy, which takes half a second to import
+    from hasfl.planning.strategies.catalogue import (
+        strategy,  # brings SciPy, which takes half a second to import
+    )
 
     found = strategy(chosen, folder)
     if found.paradigm.collects_data:

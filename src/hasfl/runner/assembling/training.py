@@ -14,13 +14,13 @@ from hasfl.guesses import guesses
 from hasfl.learning.served_model import CALIBRATION_SAMPLES
 from hasfl.learning.training_data import given_by_every_device
 from hasfl.plan import Order, Plan
+from hasfl.planning.strategies.catalogue import strategy
+from hasfl.planning.strategies.decider import StrategyDecider
+from hasfl.planning.strategies.guard import GuardedDecider
+from hasfl.planning.strategies.strategy import Strategy
 from hasfl.profile import Profile
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
-from hasfl.strategies.catalogue import strategy
-from hasfl.strategies.decider import StrategyDecider
-from hasfl.strategies.guard import GuardedDecider
-from hasfl.strategies.strategy import Strategy
 from hasfl.theory.paradigms import usual_participants
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import NOTHING, Cost, ModelledClock

@@ -58,9 +58,9 @@ class _Modelled:
 
 
 def _modelled(run: RunFolder, records: Sequence[RoundRecord]) -> _Modelled:
+    from hasfl.planning.strategies.catalogue import strategy
     from hasfl.runner.model_costs import costs_of
     from hasfl.runner.scenarios import world_of
-    from hasfl.strategies.catalogue import strategy
 
     scenario, folder = stored_scenario(run), scenario_folder(run)
     world = world_of(scenario, scenario.draw(), folder=folder)

@@ -16,9 +16,9 @@ import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.plan import Decision, Plan
+from hasfl.planning.strategies.decider import StrategyDecider
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.problem import Problem
-from hasfl.strategies.decider import StrategyDecider
 from hasfl.units import format_share
 
 # All chosen by hand, with the trainings of VGG-16 on CIFAR-100 with two shards.

@@ -10,16 +10,21 @@ from hasfl.constants import Conditions, Guess, Guesses, MeasuredConstants
 from hasfl.plan import Decision, Plan
 from hasfl.planning.exact.planner import best_plan
 from hasfl.planning.guesses import ratios, weighed
+from hasfl.planning.strategies.catalogue import strategy
+from hasfl.planning.strategies.decider import (
+    ESTIMATED_ANEW,
+    StrategyDecider,
+    estimated_anew,
+    first_plan,
+    saving,
+    what_changed,
+)
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
-from hasfl.strategies.catalogue import strategy
-from hasfl.strategies.decider import StrategyDecider
-from hasfl.strategies.reasons import ESTIMATED_ANEW, estimated_anew, first_plan, what_changed
-from hasfl.strategies.steadiness import saving
 from hasfl.theory.objective import evaluate
 from hasfl.units import format_share
 from tests.planning.random_problems import measured, random_problem
-from tests.strategies.situations import roomy
+from tests.planning.situations import roomy
 
 
 def a_problem(seed: int = 1, **constants: float) -> Problem:

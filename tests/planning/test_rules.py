@@ -13,29 +13,28 @@ from hasfl.arrays import IntN
 from hasfl.constants import MeasuredConstants
 from hasfl.errors import Infeasible, InputError
 from hasfl.plan import Plan
-from hasfl.planning.tables import largest_batch_in_memory
-from hasfl.problem import Problem
-from hasfl.strategies.batch_rules import (
+from hasfl.planning.strategies.catalogue import strategy
+from hasfl.planning.strategies.rules import (
     DEFAULT_BATCH,
     GAP,
     FixedBatch,
-    habs,
-    largest_batches,
-    random_batches,
-)
-from hasfl.strategies.catalogue import strategy
-from hasfl.strategies.cut_rules import (
+    Rule,
+    Situation,
     fixed_cut,
+    habs,
     hams,
+    largest_batches,
     quarter_cut,
+    random_batches,
     random_common_cut,
     random_cuts,
     resource_aware_cuts,
     whole_model,
 )
-from hasfl.strategies.situation import Rule, Situation
+from hasfl.planning.tables import largest_batch_in_memory
+from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate, memory_needed
-from tests.strategies.situations import hopeless, only, random_situation, roomy, situation
+from tests.planning.situations import hopeless, only, random_situation, roomy, situation
 
 SEEDS = st.integers(0, 10_000)
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hasfl.errors import Infeasible
 from hasfl.fleet import PER_DEVICE
 from hasfl.planning.exact.planner import best_plan
+from hasfl.planning.strategies.proportional import proportional, proportional_batches
 from hasfl.planning.tables import CostTables
-from hasfl.strategies.proportional import proportional, proportional_batches
 from hasfl.theory.objective import evaluate
 from tests.planning.random_problems import measured
-from tests.strategies.situations import hopeless, only, random_situation, roomy, situation
+from tests.planning.situations import hopeless, only, random_situation, roomy, situation
 
 SEEDS = st.integers(0, 10_000)
 

@@ -11,15 +11,15 @@ from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_plan
+from hasfl.planning.strategies.catalogue import strategy
+from hasfl.planning.strategies.decider import StrategyDecider
+from hasfl.planning.strategies.rules import Situation
+from hasfl.planning.strategies.strategy import Strategy
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
-from hasfl.strategies.catalogue import strategy
-from hasfl.strategies.decider import StrategyDecider
-from hasfl.strategies.situation import Situation
-from hasfl.strategies.strategy import Strategy
 from hasfl.theory.objective import evaluate
 from tests.planning.random_problems import measured
-from tests.strategies.situations import pair, roomy
+from tests.planning.situations import pair, roomy
 
 Answers = Callable[[Situation], Plan]
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from hasfl.arrays import IntN
+from hasfl.planning.strategies.catalogue import strategy
+from hasfl.planning.strategies.rules import Situation
+from hasfl.planning.strategies.strategy import Pair
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
-from hasfl.strategies.catalogue import strategy
-from hasfl.strategies.situation import Situation
-from hasfl.strategies.strategy import Pair
 from tests.planning.random_problems import random_problem
 
 

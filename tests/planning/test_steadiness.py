@@ -15,12 +15,11 @@ from hasfl.constants import Guess, Guesses
 from hasfl.errors import TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_plan
+from hasfl.planning.strategies.catalogue import strategy
+from hasfl.planning.strategies.decider import CAUTION, StrategyDecider
+from hasfl.planning.strategies.decider import saving as saving_of
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
-from hasfl.strategies.catalogue import strategy
-from hasfl.strategies.decider import StrategyDecider
-from hasfl.strategies.steadiness import CAUTION
-from hasfl.strategies.steadiness import saving as saving_of
 from hasfl.theory.objective import evaluate
 from tests.lanes import quick_then_slow
 from tests.planning.random_problems import measured, random_problem

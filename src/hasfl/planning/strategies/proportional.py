@@ -9,9 +9,8 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.errors import Infeasible
 from hasfl.plan import Plan
+from hasfl.planning.strategies.rules import Situation, largest_batches
 from hasfl.planning.tables import CostTables
-from hasfl.strategies.batch_rules import largest_batches
-from hasfl.strategies.situation import Situation
 from hasfl.theory.laws import law_of
 from hasfl.theory.rounds import Floats
 

@@ -9,13 +9,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hasfl.plan import Decision, Plan
+from hasfl.planning.strategies.decider import StrategyDecider
+from hasfl.planning.strategies.guard import (
+    LEAST_FALL,
+    LEAST_ROUNDS,
+    SMALL_BATCH,
+    GuardedDecider,
+    fall_of,
+    stalls,
+)
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
-from hasfl.strategies.decider import StrategyDecider
-from hasfl.strategies.guard import LEAST_FALL, LEAST_ROUNDS, SMALL_BATCH, GuardedDecider, fall_of, stalls
 from tests.planning.random_problems import measured
-from tests.strategies.situations import pair, roomy
+from tests.planning.situations import pair, roomy
 
 I = 50  # noqa: E741  # rounds of an interval, as in the paper
 LONG = LEAST_ROUNDS // I  # intervals after which the guard may fire

@@ -10,10 +10,19 @@ from hasfl.arrays import IntN
 from hasfl.callables import call
 from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
+from hasfl.planning.strategies.rules import (
+    FixedBatch,
+    Rule,
+    Situation,
+    habs,
+    hams,
+    largest_batches,
+    random_batches,
+    random_common_cut,
+    random_cuts,
+    resource_aware_cuts,
+)
 from hasfl.problem import Problem
-from hasfl.strategies.batch_rules import FixedBatch, habs, largest_batches, random_batches
-from hasfl.strategies.cut_rules import hams, random_common_cut, random_cuts, resource_aware_cuts
-from hasfl.strategies.situation import Rule, Situation
 from hasfl.theory.objective import margins
 from hasfl.theory.paradigms import SPLIT, Paradigm
 

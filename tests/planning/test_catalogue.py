@@ -13,16 +13,25 @@ from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_plan
 from hasfl.planning.paper.alternate import alternate
 from hasfl.planning.paper.touching import algorithm_2
+from hasfl.planning.strategies.catalogue import STRATEGIES, strategy
+from hasfl.planning.strategies.rules import (
+    GAP,
+    FixedBatch,
+    Situation,
+    fixed_cut,
+    habs,
+    hams,
+    largest_batches,
+    random_batches,
+    random_cuts,
+    resource_aware_cuts,
+)
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.planning.verify import faults
-from hasfl.strategies.batch_rules import GAP, FixedBatch, habs, largest_batches, random_batches
-from hasfl.strategies.catalogue import STRATEGIES, strategy
-from hasfl.strategies.cut_rules import fixed_cut, hams, random_cuts, resource_aware_cuts
-from hasfl.strategies.situation import Situation
 from hasfl.theory.objective import evaluate, margins
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT
 from tests.planning.random_problems import measured
-from tests.strategies.situations import hopeless, only, pair, random_situation, roomy, situation
+from tests.planning.situations import hopeless, only, pair, random_situation, roomy, situation
 
 SEEDS = st.integers(0, 10_000)
 RANDOM = ("rbs+hams", "habs+rms", "rbs+rms", "rbs+rhams")

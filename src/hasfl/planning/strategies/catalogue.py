@@ -12,19 +12,23 @@ from hasfl.plan import Plan
 from hasfl.planning.exact.planner import GAP as FIRST_GAP
 from hasfl.planning.exact.planner import best_plan, box_limit
 from hasfl.planning.paper.touching import algorithm_2
-from hasfl.strategies.batch_rules import GAP, FixedBatch, habs, random_batches
-from hasfl.strategies.cut_rules import (
+from hasfl.planning.strategies.proportional import proportional, proportional_batches
+from hasfl.planning.strategies.rules import (
+    GAP,
+    FixedBatch,
+    Rule,
+    Situation,
     fixed_cut,
+    habs,
     hams,
     quarter_cut,
+    random_batches,
     random_common_cut,
     random_cuts,
     resource_aware_cuts,
     whole_model,
 )
-from hasfl.strategies.proportional import proportional, proportional_batches
-from hasfl.strategies.situation import Rule, Situation
-from hasfl.strategies.strategy import OwnStrategy, Pair, Strategy
+from hasfl.planning.strategies.strategy import OwnStrategy, Pair, Strategy
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL
 
 SECONDS_OF_A_PLAN = 5.0  # about so long may a search take in a training; chosen by hand

@@ -1,0 +1,294 @@
+"""A strategy at work in a training: when it is asked for a plan, when the plan in use is kept, and why.
+
+A new plan is worth a change if it saves more time than the errors of the constants allow for.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, SupportsFloat
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.constants import BoundConstants, MeasuredConstants
+from hasfl.errors import Infeasible, TargetUnreachable
+from hasfl.fleet import PER_DEVICE, PER_SERVER
+from hasfl.plan import Decision, Plan
+from hasfl.planning.guesses import mean_ratio, ratios, weighed
+from hasfl.planning.strategies.rules import Situation, largest_batches
+from hasfl.planning.strategies.strategy import Strategy
+from hasfl.problem import Problem
+from hasfl.seeds import Seeds
+from hasfl.theory.latency import aggregation_latency, exchange_latency
+from hasfl.theory.objective import evaluate, margins
+from hasfl.theory.traffic import Arrangement, aggregation_bits
+from hasfl.units import format_share
+
+# ── whether a new plan is worth a change ─────────────────────────────────────────────────────────────────
+
+
+LEAST_SAVING = 1e-3  # share of a round: a plan is not changed for less
+# How many standard errors of a saving are taken off. The new plan is the best bet, so a part of the error is
+# enough.
+CAUTION = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What a change from an old plan to a new one saves, and whether the change pays."""
+
+    share: float  # of the old plan's time; infinite if the old plan cannot be used any more
+    error: float  # standard error of `share`
+    pays: bool
+
+
+def saving(old: Plan, new: Plan, problem: Problem, *, rounds: int) -> Saving:
+    """What the new plan saves. It pays if `rounds` rounds end sooner, the time to move layers included.
+
+    The saving of a round must exceed half its standard error. A constant contributes the part of the saving
+    that is lost if the constant is off by its own error to the worse side. The constants err independently,
+    so their parts are added in squares.
+    """
+    share = _saved_share(old, new, problem)
+    if math.isinf(share):
+        return Saving(share, 0.0, pays=True)
+    errors = (
+        share - min(share, *(_saved_share(old, new, off) for off in both_sides))
+        for both_sides in _a_standard_error_off(problem)
+    )
+    error = math.hypot(*errors)
+    seconds = rounds * evaluate(old, problem).round_seconds
+    pays = seconds * (share - LEAST_SAVING - CAUTION * error) > _moving_seconds(old, new, problem)
+    return Saving(share, error, pays)
+
+
+def _saved_share(old: Plan, new: Plan, problem: Problem) -> float:
+    """The share of the old plan's time that the new plan saves; infinite if the old plan fails."""
+    try:
+        before = evaluate(old, problem)
+    except TargetUnreachable:
+        return math.inf
+    return 1 - evaluate(new, problem).objective / before.objective if before.feasible else math.inf
+
+
+def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
+    """How much longer the one aggregation takes in which layers move between devices and servers."""
+    fleet, profile = problem.fleet, problem.profile
+    bits = aggregation_bits(Arrangement.of(old, fleet), Arrangement.of(new, fleet), profile)
+    moved = exchange_latency(bits, fleet, fleet).total
+    return max(moved - aggregation_latency(old, fleet, profile).total, 0.0)
+
+
+def _a_standard_error_off(problem: Problem) -> Iterator[tuple[Problem, Problem]]:
+    """For each constant with an error, the problem with that constant too large and too small by it."""
+    for more, less in problem.constants.an_error_off():
+        yield replace(problem, constants=more), replace(problem, constants=less)
+
+
+# ── why, in words ────────────────────────────────────────────────────────────────────────────────────────
+
+
+# How notes on plans begin.
+FIRST_PLAN, NEW_PLAN, PLAN_KEPT = "first plan", "new plan", "plan kept"
+NO_PLAN, NO_GOOD_PLAN = "no plan found, the old one is kept", "no good plan"
+OTHER_DEVICES, OTHER_LIMITS = "other devices take part", "other limits hold"
+ESTIMATED_ANEW = "the constants were estimated anew"
+RESOURCES = (*PER_DEVICE, *PER_SERVER)
+SAME_QUESTION = "by now it has been better for long enough to pay for moving layers"
+
+
+def what_changed(before: Problem, now: Problem) -> str:
+    """The difference between two planning problems of one training; empty if there is none."""
+    others = before.fleet.names != now.fleet.names
+    changes = [OTHER_DEVICES if others else "", ESTIMATED_ANEW if estimated_anew(before, now) else ""]
+    if before.learning_rate != now.learning_rate:
+        changes.append(f"the learning rate is {now.learning_rate:.3g} (before {before.learning_rate:.3g})")
+    resources = ((getattr(before.fleet, name), getattr(now.fleet, name)) for name in RESOURCES)
+    if not (others or all(np.array_equal(old, new) for old, new in resources)):
+        changes.append("compute or rates changed")
+    return " and ".join(change for change in changes if change)
+
+
+def first_plan(plan: Plan, problem: Problem) -> tuple[str, ...]:
+    """The note on the first plan: the guesses or the measured constants that it rests on."""
+    constants = problem.constants
+    if found := ratios(plan, problem):
+        worst = max(each.ratio for each in found)
+        note = (
+            f"{FIRST_PLAN}: it rests on {len(found)} guesses of the constants; it takes "
+            f"{mean_ratio(found):.2f} times as long as the best plan for one of them in the mean, and "
+            f"{worst:.2f} times at worst"
+        )
+        return (note,)
+    if not isinstance(constants, MeasuredConstants):
+        return ()
+    error = constants.noise_error
+    known = f", right to a factor of {math.exp(error):.2g}" if error > 0 else ""
+    return (f"{FIRST_PLAN}: it rests on a noise of {in_samples(constants.noise)}{known}",)
+
+
+def renewed(before: Problem, now: Problem) -> str:
+    """The note on a plan that cannot be compared with the one before, because it is for another problem."""
+    return f"{NEW_PLAN}: {what_changed(before, now) or OTHER_LIMITS}"
+
+
+def new_plan(changed: str, found: Saving) -> str:
+    """The note on a plan that replaces the plan in use."""
+    if math.isinf(found.share):
+        return f"{NEW_PLAN}: {changed or OTHER_LIMITS}; the old plan does not fit any more"
+    return (
+        f"{NEW_PLAN}: {changed or SAME_QUESTION}; it takes {format_share(found.share)} less time than the "
+        "old plan"
+    )
+
+
+def plan_kept(changed: str, found: Saving, *, is_best: bool) -> str:
+    """The note on a plan that stays although the problem has changed."""
+    if is_best:
+        return f"{PLAN_KEPT}: {changed}; it is still the best"
+    saved = f"a new plan would save only {format_share(max(found.share, 0.0))} of the time"
+    if found.error > 0:
+        return f"{PLAN_KEPT}: {changed}; {saved}, with an error of {format_share(found.error)}"
+    return f"{PLAN_KEPT}: {changed}; {saved}, and moving layers takes time"
+
+
+def estimated_anew(before: Problem, now: Problem) -> bool:
+    """Whether the paper's constants were estimated between two planning problems."""
+    old, new = before.constants, now.constants
+    if not (isinstance(old, BoundConstants) and isinstance(new, BoundConstants)):
+        return False
+    return not all(
+        np.array_equal(getattr(old, field.name), getattr(new, field.name)) for field in fields(new)
+    )
+
+
+def in_samples(number: float) -> str:
+    """A noise in words: "3 samples"."""
+    written = f"{number:.2g}" if number < 10 else f"{number:,.0f}"  # two digits, or a whole number
+    return f"{written} sample" if written == "1" else f"{written} samples"
+
+
+# ── a strategy at work ───────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class StrategyDecider:
+    """Asks a strategy for plans, and does not ask about the same problem twice."""
+
+    strategy: Strategy
+    seeds: Seeds
+    stays_after: int | None = None  # the last round that may begin with a new plan, where plans stay
+    asked: Problem | None = None  # the problem that the strategy was last asked about
+    weighed: Problem | None = None  # the same problem, with its guesses weighed
+    answer: Plan | None = None  # the strategy's plan for that problem, whether or not it was taken
+
+    def watch(self, loss: SupportsFloat) -> None:
+        """Ignore the loss: plans follow from the constants."""
+
+    def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Decision:
+        """The plan of the interval that begins with `round`; `previous` is for the same devices.
+
+        Where the strategy finds no plan, the previous one is kept. Where there is none, every device takes
+        the first cut and as many samples as fit, which has the least noise and drift of all plans.
+        """
+        situation = self._situation(problem, devices, round, previous)
+        before = self._ask_about(problem)
+        try:
+            return self._decide(self._with_weights(situation), before)
+        except (Infeasible, TargetUnreachable) as error:
+            if round == 1:
+                raise
+            if previous is not None:
+                return Decision(previous, (f"{NO_PLAN}: {error}",))
+            first_cut = np.ones(len(devices), dtype=np.int64)
+            plan = Plan(largest_batches(situation, first_cut), first_cut)
+            return Decision(plan, (f"{NO_GOOD_PLAN}: {error}",))
+
+    def rebatch(self, problem: Problem, devices: IntN, round: int, plan: Plan) -> Decision:
+        """The plan of a round within an interval: the same cuts; other batch sizes if the problem changed.
+
+        Random batch sizes are drawn anew in every round.
+        """
+        if problem is self.asked and not self.strategy.draws_batches:
+            return Decision(plan)
+        before = self._ask_about(problem)
+        situation = self._situation(problem, devices, round, plan)
+        if self._too_late(plan, situation):
+            return Decision(plan)
+        try:
+            rebatched = self.strategy.rebatch(self._with_weights(situation), plan)
+        except (Infeasible, TargetUnreachable) as error:
+            return Decision(plan, (f"{NO_PLAN}: {error}",))
+        notes = self._on_limits(rebatched, problem, before)
+        if before is not None and self.strategy.is_steady and rebatched != plan:
+            notes = (renewed(before, problem), *notes)
+        return Decision(rebatched, notes)
+
+    def saved(self) -> Mapping[str, Any]:
+        """The strategy's last answer, as plain values."""
+        plan = self.answer
+        return {"answer": None if plan is None else [plan.batch_sizes.tolist(), plan.cuts.tolist()]}
+
+    def restore(self, values: Mapping[str, Any], problem: Problem) -> None:
+        """Take back what `saved` returned. After a resume, do not plan `problem` again."""
+        self.asked = problem
+        self.answer = None if values["answer"] is None else Plan(*values["answer"])
+
+    def _ask_about(self, problem: Problem) -> Problem | None:
+        """Remember the problem that the strategy is asked about; returns the one before."""
+        before = self.asked
+        if problem is not before:
+            self.asked, self.weighed, self.answer = problem, None, None
+        return before
+
+    def _decide(self, situation: Situation, before: Problem | None) -> Decision:
+        """The strategy's plan, or the previous one where it is hardly worse or must stay."""
+        previous, problem = situation.start, situation.problem
+        if previous is not None and self._too_late(previous, situation):
+            return Decision(previous)
+        if not self.strategy.is_steady:
+            plan = self.strategy.plan(situation)
+            drawn = self.strategy.draws_batches or self.strategy.draws_cuts
+            notes = self._on_limits(plan, problem, before)
+            if previous is not None and plan != previous and not drawn:
+                notes = (f"{NEW_PLAN}: the strategy chose another one", *notes)
+            return Decision(plan, notes)
+        if self.answer is None:
+            self.answer = self.strategy.plan(situation)
+        if previous is not None:
+            return self._new_or_kept(previous, self.answer, situation, before)
+        reason = first_plan(self.answer, problem) if before is None else (renewed(before, problem),)
+        return Decision(self.answer, (*reason, *self._on_limits(self.answer, problem, before)))
+
+    def _new_or_kept(self, old: Plan, new: Plan, situation: Situation, before: Problem | None) -> Decision:
+        """The new plan if a change pays, else the old one; the note says why.
+
+        Nobody knows how many rounds are to come, so as many are assumed as there have been.
+        """
+        problem = situation.problem
+        found = saving(old, new, problem, rounds=max(situation.round - 1, problem.interval))
+        changed = "" if before is None else what_changed(before, problem)
+        if found.pays:
+            return Decision(new, (new_plan(changed, found), *self._on_limits(new, problem, before)))
+        told = before is not None and changed and (new != old or estimated_anew(before, problem))
+        return Decision(old, (plan_kept(changed, found, is_best=new == old),) if told else ())
+
+    def _on_limits(self, plan: Plan, problem: Problem, before: Problem | None) -> tuple[str, ...]:
+        """What the strategy has to say of its plan, once for each problem."""
+        note = None if self.asked is before else self.strategy.note(plan, problem)
+        return () if note is None else (note,)
+
+    def _too_late(self, plan: Plan, situation: Situation) -> bool:
+        """Whether plans stay by now, and this one still fits."""
+        late = self.stays_after is not None and situation.round > self.stays_after
+        return late and self.strategy.is_steady and margins(plan, situation.problem).kept
+
+    def _situation(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Situation:
+        return Situation(problem=problem, devices=devices, round=round, seeds=self.seeds, previous=previous)
+
+    def _with_weights(self, situation: Situation) -> Situation:
+        """The situation with its guesses weighed, which is done once for each problem."""
+        if self.weighed is None:
+            self.weighed = weighed(situation.problem)
+        return replace(situation, problem=self.weighed)

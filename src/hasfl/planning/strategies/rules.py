@@ -1,0 +1,227 @@
+"""What a strategy knows, and the rules for batch sizes and for cuts by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hasfl.arrays import IntN, frozen, same_length
+from hasfl.errors import Infeasible, InputError
+from hasfl.plan import Plan
+from hasfl.planning.exact.planner import best_batches, best_cuts
+from hasfl.planning.tables import CostTables, largest_batch_in_memory
+from hasfl.problem import Problem
+from hasfl.seeds import Seeds
+from hasfl.theory.objective import memory_needed
+from hasfl.units import format_size
+
+# ── what a strategy knows ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Situation:
+    """The problem in a round, the devices that it is about, and the plan before it.
+
+    A random rule draws with a stream of its own for each round and device, so a device's draw does not depend
+    on which other devices take part.
+    """
+
+    problem: Problem
+    devices: IntN  # indices in the whole fleet of the devices that problem.fleet holds
+    round: int
+    seeds: Seeds
+    previous: Plan | None = None  # the plan in use, if there is one
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", frozen(np.array(self.devices)))
+        same_length({"problem.fleet": self.problem.fleet.names, "devices": self.devices}, per="device")
+
+    @property
+    def start(self) -> Plan | None:
+        """The previous plan, if it is for as many devices and for this model."""
+        if self.previous is None or len(self.previous) != len(self.devices):
+            return None
+        return self.previous if self.previous.deepest_cut <= len(self.problem.profile) else None
+
+
+# A batch rule takes cuts and returns batch sizes; a cut rule takes batch sizes and returns cuts.
+Rule: TypeAlias = Callable[[Situation, IntN], IntN]
+
+
+# ── batch sizes ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+DEFAULT_BATCH = 16  # of strategies whose name gives no batch size
+GAP = 1e-2  # of the search: rules are asked often, and rates are hardly known better than to 1 %
+
+
+def habs(situation: Situation, cuts: IntN, *, gap: float = GAP) -> IntN:
+    """Heterogeneity-aware batch sizes (HABS): the best ones for these cuts."""
+    start = None if situation.start is None else Plan(situation.start.batch_sizes, cuts)
+    return best_batches(situation.problem, cuts, gap=gap, start=start).plan.batch_sizes
+
+
+def random_batches(situation: Situation, cuts: IntN) -> IntN:
+    """Random batch sizes (RBS): uniform from 1 to max_batch, then clipped to what each device can take."""
+    streams = (situation.seeds.stream("batch_size", situation.round, int(i)) for i in situation.devices)
+    drawn = [stream.integers(1, situation.problem.max_batch, endpoint=True) for stream in streams]
+    return _clipped(situation, cuts, drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedBatch:
+    """The rule that gives every device the same batch size.
+
+    A batch size above max_batch is refused. A device whose memory or samples allow less gets the most that
+    they allow, and a device whose layers cannot train on so few samples gets the fewest that they can train
+    on; `note` says which devices these are. If no batch size is asked for, devices get DEFAULT_BATCH, or
+    max_batch where it is smaller.
+    """
+
+    asked: int | None = None
+    on_devices: bool = True  # False: the edge server does the work alone, so devices' memory is no bound
+
+    def __call__(self, situation: Situation, cuts: IntN) -> IntN:
+        """The batch sizes of all devices."""
+        wanted = self._wanted(situation.problem)
+        if self.on_devices:
+            return _clipped(situation, cuts, wanted)
+        return np.minimum(situation.problem.largest_batch, wanted).astype(np.int64)
+
+    def note(self, plan: Plan, problem: Problem) -> str | None:
+        """A sentence on the devices that get another batch size than asked for; None if there are none."""
+        wanted = self._wanted(problem)
+        (others,) = np.nonzero(plan.batch_sizes != wanted)
+        if not others.size:
+            return None
+        i = int(others[0])
+        name, given = problem.fleet.names[i], int(plan.batch_sizes[i])
+        why = "memory or samples allow no more" if given < wanted else "layers cannot train on fewer"
+        return (
+            f"batch sizes: {others.size} of {len(plan)} devices do not get {wanted} samples, because their "
+            f"{why}; device {name!r} gets {given}"
+        )
+
+    def _wanted(self, problem: Problem) -> int:
+        if self.asked is None:
+            return min(DEFAULT_BATCH, problem.max_batch)
+        if self.asked > problem.max_batch:
+            raise InputError(
+                f"batch size {self.asked} of the strategy is above max_batch, which is {problem.max_batch}: "
+                "choose a smaller batch size, or raise training.max_batch"
+            )
+        return self.asked
+
+
+def largest_batches(situation: Situation, cuts: IntN) -> IntN:
+    """The largest batch size that each device's memory, its samples and max_batch allow at these cuts."""
+    problem = situation.problem
+    problem.require_fits(Plan(np.ones_like(cuts), cuts))
+    largest = np.minimum(largest_batch_in_memory(problem, cuts - 1), problem.largest_batch)
+    smallest = int(problem.smallest_batch_upto[cuts.max() - 1])
+    if (stuck := np.flatnonzero(largest < smallest)).size:
+        raise Infeasible(_why_stuck(problem, cuts, int(stuck[0]), smallest))
+    return largest.astype(np.int64)
+
+
+def _why_stuck(problem: Problem, cuts: IntN, i: int, smallest: int) -> str:
+    name, samples = problem.fleet.names[i], "one sample" if smallest == 1 else f"{smallest} samples"
+    if problem.largest_batch[i] < smallest:
+        return (
+            f"device {name!r} can take at most {problem.largest_batch[i]:.0f} sample in a round, but the "
+            f"layers down to cut {cuts.max()} need {samples} to train on (batch norm): cut earlier, or leave "
+            "the device out"
+        )
+    needed = memory_needed(Plan(np.full_like(cuts, smallest), cuts), problem.profile)[i]
+    return (
+        f"device {name!r} has {format_size(problem.fleet.memory[i])} of memory, but cut {cuts[i]} needs "
+        f"{format_size(needed)} with {samples}: cut earlier, or leave the device out"
+    )
+
+
+def _clipped(situation: Situation, cuts: IntN, wanted: ArrayLike) -> IntN:
+    """Wanted batch sizes, clipped to what each device and the private layers can take."""
+    smallest = situation.problem.smallest_batch_upto[cuts.max() - 1]
+    return np.clip(np.asarray(wanted, dtype=np.int64), smallest, largest_batches(situation, cuts))
+
+
+# ── cuts ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def hams(situation: Situation, batch_sizes: IntN, *, gap: float = GAP) -> IntN:
+    """Heterogeneity-aware cuts (HAMS): the best ones for these batch sizes."""
+    start = None if situation.start is None else Plan(batch_sizes, situation.start.cuts)
+    return best_cuts(situation.problem, batch_sizes, gap=gap, start=start).plan.cuts
+
+
+def random_cuts(situation: Situation, batch_sizes: IntN) -> IntN:
+    """Random cuts (RMS): uniform over the cuts whose client part fits the device's memory with one sample."""
+    drawn = [
+        situation.seeds.stream("cut", situation.round, int(device)).choice(np.flatnonzero(row))
+        for device, row in zip(situation.devices, _cuts_that_fit(situation), strict=True)
+    ]
+    return np.array(drawn, dtype=np.int64) + 1
+
+
+def random_common_cut(situation: Situation, batch_sizes: IntN) -> IntN:
+    """One random cut for all devices: the other way to read RMS. It is uniform over the cuts that fit all."""
+    (fits,) = np.nonzero(_cuts_that_fit(situation).all(axis=0))
+    return np.full(len(situation.devices), situation.seeds.stream("cut", situation.round).choice(fits) + 1)
+
+
+def _cuts_that_fit(situation: Situation) -> NDArray[np.bool_]:
+    """For each device and cut, whether the client part fits the device's memory with one sample."""
+    largest_batches(situation, np.ones(len(situation.devices), dtype=np.int64))  # the first cut must fit
+    fits: NDArray[np.bool_] = largest_batch_in_memory(situation.problem, slice(None)) >= 1
+    return fits
+
+
+def resource_aware_cuts(situation: Situation, batch_sizes: IntN) -> IntN:
+    """Resource-aware cuts (RHAMS, after CoopFL): each device's own quickest cut, whatever convergence needs.
+
+    The cut that fits the memory and minimises
+
+        b (ρ_j/f_i + ψ_j/r_i^U + C_j + χ_j/r_i^D + ϖ_j/f_i) + (δ_j/r_{i,f}^U + δ_j/r_{i,f}^D) / I
+
+    where C_j is the edge server's time for a sample, and δ_j the bits of the exchanged sub-model.
+    """
+    tables = CostTables.of(situation.problem)
+    fits = tables.largest_batch >= batch_sizes[:, None]
+    if (stuck := np.flatnonzero(~fits.any(axis=1))).size:
+        name = situation.problem.fleet.names[stuck[0]]
+        raise Infeasible(
+            f"device {name!r} cannot train on {batch_sizes[stuck[0]]} samples at any cut: give it fewer"
+        )
+    training = tables.up_seconds + tables.server_seconds + tables.down_seconds
+    exchange = np.outer(1 / tables.fed_up_rate + 1 / tables.fed_down_rate, tables.submodel_bits)
+    seconds = batch_sizes[:, None] * training + exchange / tables.interval
+    quickest: IntN = np.where(fits, seconds, np.inf).argmin(axis=1) + 1
+    return quickest
+
+
+@cache
+def fixed_cut(cut: int) -> Rule:
+    """The rule that cuts after this layer for every device."""
+
+    def fixed(situation: Situation, batch_sizes: IntN) -> IntN:
+        layers = len(situation.problem.profile)
+        if cut > layers:
+            raise InputError(
+                f"the strategy's cut must be at most {layers}, the number of layers of the model, got {cut}"
+            )
+        return np.full(len(situation.devices), cut)
+
+    return fixed
+
+
+def quarter_cut(situation: Situation, batch_sizes: IntN) -> IntN:
+    """A quarter of the layers on every device, at least one."""
+    return np.full(len(situation.devices), max(1, len(situation.problem.profile) // 4))
+
+
+def whole_model(situation: Situation, batch_sizes: IntN) -> IntN:
+    """Every layer on every device."""
+    return np.full(len(situation.devices), len(situation.problem.profile))
