@@ -32,7 +32,8 @@ demo: $(READY)  ## Train seven strategies on twenty unequal devices and say who 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
 
 # Measuring coverage makes tests 1.6 times as slow, so only those that cover the deciding wing are measured.
-DECIDING := tests/theory tests/planning tests/documents tests/runner tests/training \
+DECIDING := tests/theory tests/planning tests/training \
+  $(addprefix tests/runs/test_,constants.py library.py objectives.py own_data.py questions.py scenario.py trace_file.py) \
   $(filter-out tests/test_docs.py tests/test_readme.py,$(wildcard tests/test_*.py))
 QUICK := -m "not slow and not fleet and not extras"
 
@@ -79,7 +80,7 @@ figures: $(READY)  ## Draw the paper's figures and judge its claims, from the re
 	cp results/claims.md docs/claims.md
 
 bless: $(READY_TO_DEPLOY)  ## Write the shipped layer tables anew; review the diff
-	$(BIN)/python -m hasfl.runner.shipped
+	$(BIN)/python -m hasfl.runs.shipped
 
 # The site has an environment of its own: Zensical reads the source and does not import it.
 DOCS := .venv/docs

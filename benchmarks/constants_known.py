@@ -24,7 +24,7 @@ from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan
 from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
 from hasfl.reporting.figures import save_figure
-from hasfl.runner.questions import read_problem
+from hasfl.runs.questions import read_problem
 from hasfl.schedule import RateSchedule
 from hasfl.theory.bound import Corollary1
 from hasfl.training.paper_estimates import Probe, estimate_bound_constants

@@ -15,7 +15,7 @@ from benchmarks.planner_problems import wide_problem
 from hasfl import MeasuredConstants, PlanReport, Problem, best_plan
 from hasfl.guesses import guesses
 from hasfl.planning.guesses import mean_ratio, ratios, weighed
-from hasfl.runner.questions import read_problem
+from hasfl.runs.questions import read_problem
 from hasfl.theory.laws import law_of
 from hasfl.theory.measured_rounds import MeasuredRounds
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from hasfl import BoundConstants, FleetRanges, MeasuredConstants, Problem, Seeds, draw_fleet
-from hasfl.runner.questions import read_problem
+from hasfl.runs.questions import read_problem
 
 SCENARIO = Path(__file__).parents[1] / "examples" / "table1.toml"
 TABLE_I_DEVICES = 20

@@ -20,10 +20,10 @@ from pathlib import Path
 from hasfl.deployment.fleet.samples import export_samples
 from hasfl.deployment.hosting.orders import RunOrder
 from hasfl.deployment.local import LocalDevice, LocalFleet
-from hasfl.documents.scenario import read_scenario
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
-from hasfl.runner.scenarios import shared_data
+from hasfl.runs.from_scenario import shared_data
+from hasfl.runs.scenario import read_scenario
 
 Box = tuple[str, str]  # FLOP/s and bit/s
 FAST, GOOD, FAIR, SLOW = "200 MFLOPS", "100 MFLOPS", "50 MFLOPS", "25 MFLOPS"

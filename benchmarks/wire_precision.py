@@ -16,19 +16,17 @@ import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.data.dataset import Dataset
+from hasfl.deployment.device import Device, own_samples
+from hasfl.deployment.edge_server import Edge, EdgeStore
+from hasfl.deployment.engine import NetworkedEngine
 from hasfl.deployment.fleet.agreement import Agreement, build
-from hasfl.documents.document import parse_toml
-from hasfl.documents.scenario import Scenario
-from hasfl.parties.device.party import Device
-from hasfl.parties.edge.party import Edge
-from hasfl.parties.edge.store import EdgeStore
-from hasfl.parties.fed.engine import NetworkedEngine
-from hasfl.parties.links import EDGE, DirectLinks
-from hasfl.parties.own_samples import own_samples
+from hasfl.deployment.messages import DirectLinks
 from hasfl.profile import Profile
-from hasfl.record import RoundRecord
-from hasfl.runner.assembling.training import Holdings, training_of
-from hasfl.runner.scenarios import shared_data, world_of
+from hasfl.record import EDGE, RoundRecord
+from hasfl.runs.build import Holdings, training_of
+from hasfl.runs.document import parse_toml
+from hasfl.runs.from_scenario import shared_data, world_of
+from hasfl.runs.scenario import Scenario
 
 SCENARIO = """seed = {seed}
 [data]

@@ -26,16 +26,15 @@ from hasfl.deployment.hosting.orders import RunOrder
 from hasfl.deployment.hosting.supervision import Program, Supervisor
 from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
+from hasfl.deployment.messages import Answer, Message
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.offers import SOCKET_FILE
 from hasfl.deployment.sessions.streams import party_name
 from hasfl.deployment.training import train_on_fleet
-from hasfl.documents.scenario import read_scenario
-from hasfl.parties.links import EDGE, Answer
-from hasfl.parties.messages import Message
-from hasfl.record import RoundRecord
+from hasfl.record import EDGE, RoundRecord
 from hasfl.reporting.store import RunFolder
-from hasfl.runner.scenarios import shared_data
+from hasfl.runs.from_scenario import shared_data
+from hasfl.runs.scenario import read_scenario
 
 HERE = "127.0.0.1"
 CONNECTING_SECONDS = 300.0

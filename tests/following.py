@@ -17,8 +17,8 @@ import pytest
 from typer.main import get_command
 
 from hasfl.cli.main import app, main
-from hasfl.documents.document import checked
-from hasfl.documents.scenario import Scenario
+from hasfl.runs.document import checked
+from hasfl.runs.scenario import Scenario
 from tests.shown import ROOT, SHELLS, Block
 
 # Commands that no test follows, with the reason. Their verbs and options are checked all the same.

@@ -33,19 +33,15 @@ MAY_IMPORT = {
     "theory": HALL,
     "planning": HALL | {"theory"},
     "data": GROUND,
-    "documents": HALL,
     "models": HALL,
     "learning": HALL | {"models", "data"},
     "training": HALL | {"theory", "learning", "models", "data"},
     "reporting": HALL | {"theory"},
     "pages": HALL | {"theory", "reporting"},
-    # protocols of the loop; files that a crash leaves whole
-    "parties": HALL | {"learning", "models", "data", "training", "reporting"},
     **dict.fromkeys(HALL, HALL),
     **dict.fromkeys(GROUND, GROUND),
 }
 LAST = (
-    "runner",
     "runs",
     "experiments",
     "deployment",
@@ -59,13 +55,11 @@ TORCH = {
     "data",
     "learning",
     "training",
-    "parties",
-    "runner",
     "runs",
     "deployment",
     "installation",
 }
-PYDANTIC = {"documents"}  # rooms that import documents get it from there
+PYDANTIC = {"runs", "experiments"}  # the files that people write
 
 
 @cache
@@ -107,7 +101,7 @@ def test_torch_stays_in_the_learning_wing() -> None:
         )
 
 
-def test_pydantic_stays_in_the_documents() -> None:
+def test_pydantic_reads_files_only() -> None:
     for file, room in rooms().items():
         packages = {name.split(".")[0] for name in imported_names(file)}
         assert not {"pydantic", "pydantic_core"} & packages or room in PYDANTIC, file
@@ -120,8 +114,20 @@ def test_the_network_stays_in_the_deployment() -> None:
         assert "flwr" not in packages or file.is_relative_to(ROOT / "deployment" / "flower"), file
 
 
-@pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - {"documents"}))
-def test_rooms_without_documents_need_no_pydantic(room: str) -> None:
+@pytest.mark.parametrize("name", ["device", "edge_server", "fed_server", "engine"])
+def test_what_a_party_computes_needs_no_network(name: str) -> None:
+    """Whatever it imports in turn from the deployment."""
+    reached, new = set[str](), {f"hasfl.deployment.{name}"}
+    while new:
+        reached |= new
+        files = [ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py") for module in new]
+        names = {name.rpartition(".")[0] for file in files for name in imported_names(file)}
+        assert not {name.split(".")[0] for name in names} & {"grpc", "cryptography", "flwr"}, files
+        new = {name for name in names if name.startswith("hasfl.deployment.")} - reached
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_rooms_that_values_pass_through_need_no_pydantic(room: str) -> None:
     """Whatever they import in turn."""
     reached, new = set[str](), {room}
     while new:
@@ -132,7 +138,7 @@ def test_rooms_without_documents_need_no_pydantic(room: str) -> None:
             for name in imported_names(file)
             if other in new and name.startswith("hasfl.")
         } - reached
-    assert not reached & {"documents", *FREE}
+    assert not reached & FREE
 
 
 MEANS = {"Any", "LAZY", "TYPE_CHECKING", "import_module"}  # by which the package finds its names

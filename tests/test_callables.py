@@ -10,7 +10,7 @@ from hasfl.callables import call, find
 from hasfl.errors import InputError
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
-from tests.runner.scenarios import rounds, write
+from tests.runs.scenarios import rounds, write
 
 STRATEGY = """
 from hasfl import Plan

@@ -20,15 +20,15 @@ from hasfl import (
     read_problem,
 )
 from hasfl.constants import BoundConstants
-from hasfl.documents.document import read_toml
-from hasfl.documents.scenario import Scenario, TrainingSection, read_scenario
-from hasfl.runner.assembly import settings_from
-from hasfl.runner.scenarios import simulation_of
+from hasfl.runs.build import settings_from
+from hasfl.runs.document import read_toml
+from hasfl.runs.from_scenario import simulation_of
+from hasfl.runs.scenario import Scenario, TrainingSection, read_scenario
 from hasfl.settings import Recipe
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
 from tests.learning.simulations import grouped, simulation
-from tests.runner.scenarios import CONSTANTS, sentence, write
+from tests.runs.scenarios import CONSTANTS, sentence, write
 
 GROUPS = (Recipe, Descent, Planning, Serving, Machine)
 MEASURED = "[constants]\nrounds = 500\nnoise = 20\ndrift_of = [0.1, 0.1, 0.1, 0.1, 0.1]\n"

@@ -55,23 +55,23 @@ if TYPE_CHECKING:
     from hasfl.models.cutting.chain import layered as layered
     from hasfl.models.layered_model import LayeredModel as LayeredModel
     from hasfl.models.weights import untie as untie
-    from hasfl.runner.questions import read_problem as read_problem
-    from hasfl.runner.simulation import Simulation as Simulation
-    from hasfl.runner.simulation import simulate as simulate
+    from hasfl.runs.questions import read_problem as read_problem
+    from hasfl.runs.simulation import Simulation as Simulation
+    from hasfl.runs.simulation import simulate as simulate
 
 __version__ = "0.1.0"
 
 LAZY = {  # where each name is that needs torch or pydantic
     "Dataset": "hasfl.data.dataset",
     "LayeredModel": "hasfl.models.layered_model",
-    "Simulation": "hasfl.runner.simulation",
+    "Simulation": "hasfl.runs.simulation",
     "count_layers": "hasfl.models.costs",
     "layered": "hasfl.models.cutting.chain",
     "load_dataset": "hasfl.data.sources",
     "network": "hasfl.models.catalogue",
     "partition": "hasfl.data.partition",
-    "read_problem": "hasfl.runner.questions",
-    "simulate": "hasfl.runner.simulation",
+    "read_problem": "hasfl.runs.questions",
+    "simulate": "hasfl.runs.simulation",
     "untie": "hasfl.models.weights",
 }
 

@@ -1,7 +1,7 @@
 """How training is done: the name, the default and the check of every setting stand here once.
 
 The library takes `Settings`, in which rare settings are grouped. A scenario file lists the same names under
-`[training]` (`documents/scenario.py`).
+`[training]` (`runs/scenario.py`).
 """
 
 import re

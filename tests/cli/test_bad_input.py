@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Hasfl
-from tests.runner.scenarios import CONSTANTS, PIS, files, write
+from tests.runs.scenarios import CONSTANTS, PIS, files, write
 
 AWAY = '[[absence]]\ndevice = "{}"\nfirst_round = {}\nlast_round = {}\n'
 OWN = """

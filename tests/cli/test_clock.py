@@ -16,7 +16,7 @@ from hasfl.runs.request import RunRequest
 from hasfl.runs.run import carry_out
 from tests.cli.conftest import Hasfl
 from tests.reporting.runs import record
-from tests.runner.scenarios import PIS, write
+from tests.runs.scenarios import PIS, write
 
 INTERVAL, ROUNDS = 3, 12
 PREDICTED = {"device_forward": {0: 1.0, 1: 4.0}, "server_forward": {EDGE: 0.5}}

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from hasfl.cli.main import app
 from tests.cli.conftest import Hasfl
-from tests.runner.scenarios import rounds, write
+from tests.runs.scenarios import rounds, write
 
 SERVING = (
     "serve fed",

@@ -17,7 +17,7 @@ from hasfl.runs.comparison import ChosenPlan
 from hasfl.theory.paradigms import SPLIT
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl
-from tests.runner.scenarios import files, write
+from tests.runs.scenarios import files, write
 from tests.training.fakes import small_fleet, small_profile
 
 

@@ -9,7 +9,7 @@ import pytest
 from hasfl.cli.shares_view import show_shares
 from hasfl.data.sources import load_dataset
 from tests.cli.conftest import Hasfl
-from tests.runner.scenarios import PIS, files, write
+from tests.runs.scenarios import PIS, files, write
 
 
 def test_every_sample_is_held_once(hasfl: Hasfl, tmp_path: Path) -> None:

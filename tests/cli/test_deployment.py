@@ -14,13 +14,13 @@ from hasfl.deployment.hosting.desks import Desk
 from hasfl.deployment.hosting.orders import ORDERS_FOLDER, FedHost, RunOrder, write_host, write_order
 from hasfl.deployment.keys import make_keys
 from hasfl.deployment.ordering.fed_server import devices_of_run, known_run
-from hasfl.documents.scenario import read_scenario
 from hasfl.errors import Interrupted
 from hasfl.reporting.journal import Journal
-from hasfl.runner.scenarios import shared_data
+from hasfl.runs.from_scenario import shared_data
+from hasfl.runs.scenario import read_scenario
 from tests.cli.conftest import Hasfl
 from tests.cli.test_clock import measured, simulated, with_records  # noqa: F401
-from tests.runner.scenarios import write
+from tests.runs.scenarios import write
 
 ALONE = ("data", "submit", "status", "keys", "clock")
 PARTITIONS = {"iid": {}, "shards": {"data.shards_per_device": "2"}, "dirichlet": {"data.alpha": "0.5"}}

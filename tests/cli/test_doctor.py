@@ -12,7 +12,7 @@ from hasfl.installation import machine, packages
 from hasfl.installation.packages import Requirement, _fits
 from tests.cli.conftest import Hasfl
 from tests.cli.test_manners import without
-from tests.runner.scenarios import write
+from tests.runs.scenarios import write
 
 REQUIRES = [
     "numpy>=2.0",

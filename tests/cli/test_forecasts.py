@@ -20,7 +20,7 @@ from hasfl.training.forecaster import BudgetEnd
 from tests.cli.conftest import Hasfl
 from tests.learning.simulations import simulation, unequal_fleet
 from tests.reporting.runs import record
-from tests.runner.scenarios import rounds, write
+from tests.runs.scenarios import rounds, write
 
 FORECAST = GoalForecast(
     measure="accuracy",

@@ -13,7 +13,7 @@ from hasfl.cli.training import _names
 from hasfl.cli.training_view import TrainingView
 from tests.cli.conftest import Hasfl
 from tests.lanes import quick_then_slow
-from tests.runner.scenarios import files, rounds, write
+from tests.runs.scenarios import files, rounds, write
 
 HERE = ("plan", "profile", "data", "train", "compare", "runs", "show", "export", "report", "doctor")
 COMMANDS = (*HERE, "keys", "serve", "submit", "status", "clock")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hasfl import MeasuredConstants, Plan, best_plan, evaluate
-from hasfl.runner.questions import read_problem
+from hasfl.runs.questions import read_problem
 from tests.cli.conftest import Hasfl
 from tests.problems import raw
 

@@ -12,7 +12,7 @@ from hasfl.planning.intervals import LADDER, LONGEST_MEASURED
 from tests.cli.conftest import Hasfl
 from tests.cli.test_plan import DEMO, EXAMPLE, MEASURED, write
 from tests.problems import raw
-from tests.runner.scenarios import sentence
+from tests.runs.scenarios import sentence
 
 
 def problem(folder: Path, kind: str, **changes: object) -> Path:

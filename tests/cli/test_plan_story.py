@@ -12,11 +12,11 @@ from hasfl.cli.plans.story import MOST_CHANGES, Course, PlanStory, in_words
 from hasfl.fleet import kinds
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
-from hasfl.runner.simulation import Simulation
+from hasfl.runs.simulation import Simulation
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl
 from tests.learning.simulations import simulation, unequal_fleet
-from tests.runner.scenarios import PIS, rounds, sentence, write
+from tests.runs.scenarios import PIS, rounds, sentence, write
 
 NAMES = ["pi-1", "pi-2", "pi-3", "laptop-1", "laptop-2", "jetson"]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.documents.document import read_json
-from hasfl.documents.profile_file import ProfileFile
-from hasfl.runner.shipped import shipped_layers
+from hasfl.runs.document import read_json
+from hasfl.runs.problem_file import ProfileFile
+from hasfl.runs.shipped import shipped_layers
 from tests.cli.conftest import Hasfl
 
 

@@ -16,7 +16,7 @@ from hasfl.runs.request import RunRequest
 from hasfl.runs.run import carry_out
 from tests.cli.conftest import Hasfl
 from tests.reporting.runs import record
-from tests.runner.scenarios import PIS, files, rounds, sentence, write
+from tests.runs.scenarios import PIS, files, rounds, sentence, write
 
 
 @pytest.fixture(scope="module")

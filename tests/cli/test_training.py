@@ -24,7 +24,7 @@ from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl, Outcome
 from tests.lanes import quick_then_slow
 from tests.learning.simulations import simulation, unequal_fleet
-from tests.runner.scenarios import CONSTANTS, PIS, files, kept, rounds, sentence, write
+from tests.runs.scenarios import CONSTANTS, PIS, files, kept, rounds, sentence, write
 
 
 @pytest.fixture

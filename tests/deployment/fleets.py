@@ -21,9 +21,9 @@ from hasfl.deployment.measuring import resources
 from hasfl.deployment.measuring.pacing import Link, SlowTo
 from hasfl.deployment.sessions.offers import Offer
 from hasfl.deployment.training import train_on_fleet
-from hasfl.documents.scenario import read_scenario
 from hasfl.models import costs
-from hasfl.parties.links import EDGE
+from hasfl.record import EDGE
+from hasfl.runs.scenario import read_scenario
 from tests.deployment.loopback import LONG, Site, folder_of, token
 
 

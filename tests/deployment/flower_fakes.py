@@ -11,8 +11,8 @@ from hasfl.deployment.device_worker import DeviceWorker
 from hasfl.deployment.edge_worker import EdgeWorker
 from hasfl.deployment.hosting.orders import RunOrder
 from hasfl.deployment.hosting.worker import WorkerSettings
+from hasfl.deployment.messages import Message
 from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.parties.messages import Message
 
 
 class Echo:

@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 
 from hasfl.deployment.channels import method, open_channel
+from hasfl.deployment.messages import Handler, Message
 from hasfl.deployment.sessions.answering import Pace, ServerPlace, Stop, TokenRefused, answer_questions
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.wire import pack, unpack
-from hasfl.parties.links import EDGE
-from hasfl.parties.messages import Handler, Message
+from hasfl.record import EDGE
 
 DEVICES = 4
 LONG = 10.0  # seconds for what should come at once, on a busy machine

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from hasfl.deployment.fleet.agreement import Agreement, build
 from hasfl.deployment.fleet.samples import Samples
 from hasfl.deployment.fleet.seats import DeviceSeat, answer_probe
+from hasfl.deployment.messages import Message, Refused
 from hasfl.errors import InputError
-from hasfl.parties.links import Refused
-from hasfl.parties.messages import Message
 
 SCENARIO = (
     '[data]\nname = "digits"\n[fleet]\ndevices = 2\n[training]\nlearning_rate = 0.1\n[stop]\nrounds = 3\n'

@@ -10,14 +10,14 @@ import torch
 from safetensors.numpy import load_file
 
 from hasfl.deployment.fleet.meeting import Meeting
-from hasfl.documents.document import parse_toml
-from hasfl.documents.scenario import Scenario
 from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
-from hasfl.runner import assembly
-from hasfl.runner.scenarios import model_of, settings_of, shared_data
-from hasfl.runner.simulation import Simulation, simulation
+from hasfl.runs import build
+from hasfl.runs.document import parse_toml
+from hasfl.runs.from_scenario import model_of, settings_of, shared_data
+from hasfl.runs.scenario import Scenario
+from hasfl.runs.simulation import Simulation, simulation
 from tests.deployment.fleets import Stock, fleet_of
 from tests.lanes import quick_then_slow
 
@@ -64,7 +64,7 @@ def simulated(scenario: Scenario, stock: Stock, folder: Path) -> tuple[Simulatio
     settings = settings_of(scenario, folder=folder)
     shares = [share.numpy() for share in stock.shares]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(assembly.RAW_BITS, torch.float64, 8.0)  # of a pixel; a user's data are never float64
+        patch.setitem(build.RAW_BITS, torch.float64, 8.0)  # of a pixel; a user's data are never float64
         run = simulation(model, stock.data, scenario.draw(), settings, shares=shares)
     return run, list(run)
 

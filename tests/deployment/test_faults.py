@@ -18,10 +18,10 @@ import pytest
 
 from hasfl.deployment.channels import method, open_channel
 from hasfl.deployment.keys import make_keys
+from hasfl.deployment.messages import Message
 from hasfl.deployment.training import SHORTEST, SLACK
 from hasfl.deployment.wire import pack, unpack
-from hasfl.parties.links import EDGE
-from hasfl.parties.messages import Message
+from hasfl.record import EDGE
 from tests.deployment.fault_workers import MISBEHAVIOUR_FILE, MISBEHAVIOURS
 from tests.deployment.field import HERE, INTERVAL, Cord, Field, Run, takes_part, until
 

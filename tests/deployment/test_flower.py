@@ -28,7 +28,7 @@ from hasfl.deployment.local import LocalDevice, LocalFleet
 from hasfl.deployment.sessions import offers
 from hasfl.deployment.sessions.offers import Offer, SessionDesk
 from hasfl.errors import InputError, MissingExtra
-from hasfl.parties.links import EDGE
+from hasfl.record import EDGE
 from tests.deployment.test_supervision import lives
 
 DEVICES = 2

@@ -16,7 +16,7 @@ from hasfl.deployment.hosting.desks import DESKS_FOLDER
 from hasfl.reporting.locked_folder import LOCK
 from tests.deployment.test_flower import descendants
 from tests.deployment.test_supervision import lives
-from tests.runner.scenarios import rounds, write
+from tests.runs.scenarios import rounds, write
 
 SECONDS = 180.0  # for everything, on a small machine that others use too
 DEVICES = 2

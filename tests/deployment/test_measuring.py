@@ -13,10 +13,10 @@ from hasfl.deployment.fleet.meters import FleetMeters
 from hasfl.deployment.fleet.seats import answer_probe
 from hasfl.deployment.measuring.probing import LONGEST, SIZES, probe_rates
 from hasfl.deployment.measuring.resources import ResourceMeter
-from hasfl.parties.links import EDGE, Answer
-from hasfl.parties.messages import Message
+from hasfl.deployment.messages import Answer, Message
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
+from hasfl.record import EDGE
 
 rates = st.floats(1e3, 1e10)
 

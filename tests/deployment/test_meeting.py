@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.fleet import meeting as module
 from hasfl.deployment.fleet.agreement import build
 from hasfl.deployment.fleet.meeting import Meeting
+from hasfl.deployment.messages import Answer, Message
 from hasfl.errors import InputError
-from hasfl.parties.fed.leading import IntervalLost
-from hasfl.parties.links import EDGE, Answer
-from hasfl.parties.messages import Message
-from hasfl.runner.scenarios import settings_of
+from hasfl.record import EDGE
+from hasfl.runs.from_scenario import settings_of
 from hasfl.runs.request import RunRequest
 from tests.deployment.loopback import wait_until
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.hosting.orders import RunOrder
 from hasfl.deployment.training import (
     CONNECTING_SECONDS,
@@ -17,9 +18,8 @@ from hasfl.deployment.training import (
     FleetLost,
     LogWatcher,
 )
-from hasfl.parties.fed.leading import IntervalLost
-from hasfl.parties.links import EDGE
 from hasfl.plan import Order, Plan
+from hasfl.record import EDGE
 
 
 class Clock:

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from hasfl.cli.deployment.clock import ClockReport
-from hasfl.documents.document import parse_toml
-from hasfl.documents.scenario import Scenario
 from hasfl.fleet import Device, Fleet
 from hasfl.models.costs import count_layers
 from hasfl.plan import Plan
 from hasfl.profile import Profile
 from hasfl.reporting.store import RunFolder
-from hasfl.runner.scenarios import model_of, shared_data
+from hasfl.runs.document import parse_toml
+from hasfl.runs.from_scenario import model_of, shared_data
+from hasfl.runs.scenario import Scenario
 from hasfl.theory.latency import split_training_latency
 from hasfl.units import Dimension, parse_quantity
 from tests.deployment.fleets import Box, Stock, fleet_of

@@ -20,7 +20,7 @@ from hasfl.deployment.flower.roster import (
     party_of,
 )
 from hasfl.deployment.sessions.streams import party_name
-from hasfl.parties.links import EDGE
+from hasfl.record import EDGE
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ import pytest
 
 from hasfl.deployment.channels import client_options, open_channel
 from hasfl.deployment.keys import make_keys
+from hasfl.deployment.messages import Message
 from hasfl.deployment.sessions import asking
 from hasfl.deployment.wire import Frame, pack, unpack
-from hasfl.parties.links import EDGE
-from hasfl.parties.messages import Message
+from hasfl.record import EDGE
 from tests.deployment.loopback import DEVICES, LONG, RawClient, Site, echo, folder_of, token, wait_until
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from hasfl.deployment.channels import method, open_channel
+from hasfl.deployment.messages import Message
 from hasfl.deployment.wire import pack, unpack
-from hasfl.parties.messages import Message
 from tests.deployment.loopback import LONG, Site, folder_of, token
 
 PONG = Message("pong", {"loss": 1.5}, {"x": torch.arange(300.0), "y": torch.arange(12)})

@@ -14,13 +14,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hasfl.deployment.messages import Links, Message, Refused
 from hasfl.deployment.sessions import answering, asking, streams
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.clocks import DRIFT, ClockReading, Trip, better_reading
 from hasfl.deployment.wire import pack, unpack
 from hasfl.errors import HasflError, InputError
-from hasfl.parties.links import EDGE, Links, Refused
-from hasfl.parties.messages import Message
+from hasfl.record import EDGE
 from tests.deployment.loopback import LONG, Cable, Site, echo, folder_of, token, wait_until
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from torch import Tensor
 
 from hasfl.deployment import wire
+from hasfl.deployment.messages import Message
 from hasfl.deployment.wire import CODES, WireError, pack, unpack
-from hasfl.parties.messages import Message
 from tests.deployment.frames import (
     CONTENT,
     GOOD,

@@ -18,8 +18,8 @@ import torch
 from hypothesis import given, settings
 
 from hasfl.deployment import wire
+from hasfl.deployment.messages import Message
 from hasfl.deployment.wire import DTYPES, Frame, WireError, pack, unpack
-from hasfl.parties.messages import Message
 from tests.deployment.frames import (
     CONTENT,
     GOOD,

@@ -14,12 +14,12 @@ import pytest
 
 from hasfl.deployment.device_worker import DeviceWorker
 from hasfl.deployment.edge_worker import EdgeWorker
+from hasfl.deployment.messages import Links, Message
 from hasfl.deployment.sessions import offers
 from hasfl.deployment.sessions.answering import Stop
 from hasfl.deployment.sessions.offers import Offer, SessionDesk
 from hasfl.errors import InputError
-from hasfl.parties.links import EDGE, Links
-from hasfl.parties.messages import Message
+from hasfl.record import EDGE
 from tests.deployment.loopback import LONG, Site, folder_of, held, token, wait_until
 
 

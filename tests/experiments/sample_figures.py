@@ -1,7 +1,7 @@
 """A small experiment of every kind, with made-up results."""
 
-from hasfl.documents.experiment_file import Drawing
 from hasfl.experiments.experiment import Experiment, Panel, Point
+from hasfl.experiments.experiment_file import Drawing
 from hasfl.experiments.results import RunResult
 from tests.experiments.synthetic import BITS, PHASES, synthetic
 

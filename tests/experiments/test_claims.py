@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.documents.claims_file import ClaimsFile, ClaimText
-from hasfl.documents.document import parse_toml, read_toml
 from hasfl.errors import InputError
 from hasfl.experiments.claims.claim import Evidence, Judged, Kind, Measurement, verdict_of
 from hasfl.experiments.claims.findings import BEYOND, OF_THE_PAPER, claims_of, finding, in_words
 from hasfl.experiments.claims.page import claims_page
+from hasfl.experiments.claims_file import ClaimsFile, ClaimText
 from hasfl.experiments.experiment import Experiment, Panel, Point
 from hasfl.experiments.results import Results, RunResult, Served, common_accuracy, save_result
+from hasfl.runs.document import parse_toml, read_toml
 from tests.experiments.synthetic import synthetic
 
 TEXTS = read_toml("experiments/claims.toml", ClaimsFile)

@@ -11,8 +11,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from hasfl.documents.experiment_file import Drawing
 from hasfl.experiments.experiment import Experiment, Panel
+from hasfl.experiments.experiment_file import Drawing
 from hasfl.experiments.figures import KINDS, draw
 from hasfl.experiments.figures.batches import grouped
 from hasfl.experiments.figures.converged import convergence
@@ -23,7 +23,7 @@ from hasfl.experiments.results import Results
 from hasfl.planning.strategies.catalogue import STRATEGIES
 from hasfl.profile import Profile
 from hasfl.reporting.figures import save_figure
-from hasfl.runner.shipped import shipped_layers
+from hasfl.runs.shipped import shipped_layers
 from tests.experiments.sample_figures import (
     BATCHES,
     CUTS,

@@ -6,7 +6,7 @@ from hasfl import FleetRanges, Seeds, draw_fleet
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_batches
 from hasfl.problem import Problem
-from hasfl.runner.questions import read_problem
+from hasfl.runs.questions import read_problem
 from hasfl.theory.objective import evaluate
 
 CUT, MOST = 8, 64

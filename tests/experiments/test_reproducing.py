@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.documents.document import parse_toml
-from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
 from hasfl.experiments.files import known_experiments, read_experiment, read_experiments
 from hasfl.experiments.results import Results, RunResult, save_result
 from hasfl.experiments.training import TRAININGS, UNFINISHED, KeepResult, cases_of, untrained
+from hasfl.runs.document import parse_toml
 from hasfl.runs.request import RunRequest
+from hasfl.runs.scenario import Scenario
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl  # the fixture
 from tests.experiments.synthetic import synthetic

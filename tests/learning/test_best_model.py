@@ -13,18 +13,18 @@ from torch import Tensor
 
 from hasfl import Dataset, Goal, InputError, Serving, Settings
 from hasfl.data.sources import load_dataset
-from hasfl.documents.document import read_toml
-from hasfl.documents.scenario import Scenario
 from hasfl.learning.served_model import BestModel
 from hasfl.learning.state import LayerState
 from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import outcome
-from hasfl.runner.scenarios import simulation_of
-from hasfl.runner.simulation import Simulation, simulate
+from hasfl.runs.document import read_toml
+from hasfl.runs.from_scenario import simulation_of
+from hasfl.runs.scenario import Scenario
+from hasfl.runs.simulation import Simulation, simulate
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
 from tests.learning.simulations import images, simulation, small_model, unequal_fleet
-from tests.runner.scenarios import write
+from tests.runs.scenarios import write
 
 Model = dict[str, Tensor]
 EVERY_ROUND = {"serve": "last", "evaluate_every": 1, "learning_rate": 0.8, "rounds": 12}

@@ -9,7 +9,7 @@ from hasfl.errors import InputError
 from hasfl.fleet import FleetRanges, draw_fleet
 from hasfl.goal import Goal
 from hasfl.models.catalogue import network
-from hasfl.runner.simulation import Simulation, simulate
+from hasfl.runs.simulation import Simulation, simulate
 from hasfl.seeds import Seeds
 from hasfl.settings import Machine, Settings
 from tests.learning.simulations import grouped

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from hasfl.callables import find
-from hasfl.documents.document import read_toml
-from hasfl.documents.scenario import Scenario, StopSection
 from hasfl.errors import InputError
 from hasfl.learning.optimizers import optimizer, slots_per_weight
 from hasfl.profile import Profile
-from hasfl.runner.scenarios import simulation_of
+from hasfl.runs.document import read_toml
+from hasfl.runs.from_scenario import simulation_of
+from hasfl.runs.scenario import Scenario, StopSection
 from tests.learning.simulations import simulation, unequal_fleet
 from tests.learning.trainings import largest_difference
 

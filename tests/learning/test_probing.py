@@ -13,7 +13,7 @@ from hasfl.learning.engine import LocalEngine
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.models.layered_model import LayeredModel
-from hasfl.runner.simulation import Simulation
+from hasfl.runs.simulation import Simulation
 from tests.learning.models import (
     CLASSES,
     FEATURES,

@@ -11,7 +11,7 @@ from hasfl.models.cutting.chain import layered
 from hasfl.models.layered_model import LayeredModel
 from hasfl.models.networks import resnet18, small_cnn, vgg16
 from hasfl.profile import Layer, Profile
-from hasfl.runner.shipped import SHIPPED, shipped_layers
+from hasfl.runs.shipped import SHIPPED, shipped_layers
 from tests.models import models
 
 

@@ -17,7 +17,7 @@ from hasfl.callables import find
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
 from tests.learning.simulations import unequal_fleet
-from tests.runner.scenarios import rounds
+from tests.runs.scenarios import rounds
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = {

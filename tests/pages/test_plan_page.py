@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hasfl.cli.plans.page import PagedPlan
-from hasfl.runner.questions import read_question, solve
+from hasfl.runs.questions import read_question, solve
 from tests.cli.conftest import Hasfl
 from tests.pages.browser import Tab
 from tests.pages.test_plan_server import serving

@@ -18,11 +18,11 @@ from hasfl.plan import Plan, PlanReport
 from hasfl.planning.advice.time_range import time_range
 from hasfl.planning.guesses import mean_ratio, ratios
 from hasfl.problem import Problem
-from hasfl.runner.questions import Question, read_question, solve
+from hasfl.runs.questions import Question, read_question, solve
 from hasfl.theory.objective import evaluate
 from tests.planning.random_problems import measured, random_problem
 from tests.problems import raw
-from tests.runner.test_questions import equal
+from tests.runs.test_questions import equal
 
 CONSTANTS = "[constants]\nrounds = 100\nnoise = 20\ndrift_of = [0.1, 0.1, 0.1, 0.1, 0.1]"
 DRAWN = """

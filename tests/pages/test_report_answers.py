@@ -15,7 +15,7 @@ from hasfl.record import RoundRecord
 from tests.cli.conftest import Hasfl
 from tests.pages.trained_runs import data_of, train
 from tests.reporting.runs import evaluated
-from tests.runner.scenarios import PIS, files, rounds, sentence
+from tests.runs.scenarios import PIS, files, rounds, sentence
 
 
 def entry(strategy: str, records: list[RoundRecord], *, seed: int = 0, goal: float | None = None) -> Entry:

@@ -12,7 +12,7 @@ from hasfl.runs.reports.gathering import report_of
 from tests.cli.test_clock import with_records
 from tests.pages.browser import Tab
 from tests.pages.trained_runs import train
-from tests.runner.scenarios import MOVING, rounds
+from tests.runs.scenarios import MOVING, rounds
 
 ROUNDS = 9
 LONG = {"stop.rounds": str(ROUNDS), "training.interval": "3", "training.evaluate_every": "1"}

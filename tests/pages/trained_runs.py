@@ -8,7 +8,7 @@ from typing import Any
 from hasfl.cli.training_view import TrainingView
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import carry_out
-from tests.runner.scenarios import write
+from tests.runs.scenarios import write
 
 
 def train(folder: Path, strategy: str, changes: dict[str, str], tables: str = "", *, seed: int = 0) -> Path:

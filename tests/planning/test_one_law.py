@@ -24,7 +24,7 @@ from hasfl.planning.paper.alternate import alternate
 from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
-from hasfl.runner.questions import read_problem
+from hasfl.runs.questions import read_problem
 from hasfl.theory.laws import law_of
 from hasfl.theory.objective import evaluate
 from hasfl.theory.rounds import BatchNoise

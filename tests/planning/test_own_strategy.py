@@ -13,17 +13,17 @@ from numpy.typing import ArrayLike
 
 from hasfl import Plan, Problem, Situation
 from hasfl.constants import Constants, Guesses, MeasuredConstants
-from hasfl.documents.scenario import read_scenario
 from hasfl.errors import Infeasible, InputError
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.planning.strategies.strategy import OwnStrategy
-from hasfl.runner.scenarios import simulation_of
+from hasfl.runs.from_scenario import simulation_of
+from hasfl.runs.scenario import read_scenario
 from hasfl.theory.paradigms import FEDERATED, SPLIT
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
 from tests.learning.simulations import INTERVAL, run, simulation, unequal_fleet
 from tests.planning.situations import roomy, situation
-from tests.runner.scenarios import rounds, sentence, write
+from tests.runs.scenarios import rounds, sentence, write
 
 LARGEST = 8  # max_batch of the simulations
 

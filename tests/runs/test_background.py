@@ -14,7 +14,7 @@ import pytest
 from hasfl.cli.training_view import TrainingView
 from hasfl.reporting.locked_folder import FolderLock
 from tests.cli.conftest import Hasfl
-from tests.runner.scenarios import rounds, write
+from tests.runs.scenarios import rounds, write
 
 BACKGROUND = ("sh", "-c", 'trap "" INT HUP; exec "$@"', "sh", sys.executable, "-m", "hasfl")
 PATIENCE = 120.0  # seconds until torch is imported and a few rounds are trained, on the busiest machine

@@ -24,8 +24,8 @@ from hasfl.runs.run import carry_out
 from tests.cli.conftest import Hasfl
 from tests.extras import extra
 from tests.reporting.runs import no_file_above, record
-from tests.runner.scenarios import rounds, sentence, write
 from tests.runs.conftest import Forking
+from tests.runs.scenarios import rounds, sentence, write
 from tests.runs.tracking import FakeServer
 
 NAMES = ("loss", "accuracy", "held_out_accuracy", "clock", "seconds", "samples")

@@ -14,13 +14,13 @@ from hasfl.reporting.figures import accuracy_against_time
 from hasfl.reporting.metrics import HELD_OUT, Outcome, measured_on, outcome, seconds_to, speed_ups
 from hasfl.reporting.store import RunFolder
 from hasfl.reporting.time_to_goal import finish, race_picture
-from hasfl.runner.scenarios import shared_data, simulation_of
+from hasfl.runs.from_scenario import shared_data, simulation_of
 from hasfl.runs.overview import summary
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared, carry_out
-from tests.parties.fleets import Parties
+from tests.deployment.direct_fleets import Parties
 from tests.reporting.runs import record
-from tests.runner.scenarios import write
+from tests.runs.scenarios import write
 
 SHARE = 0.25
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.documents.document import parse_toml
-from hasfl.documents.scenario import Scenario
 from hasfl.reporting.store import RunFolder
+from hasfl.runs.document import parse_toml
 from hasfl.runs.resuming import differences
+from hasfl.runs.scenario import Scenario
 from tests.cli.conftest import Hasfl, Outcome
 from tests.lanes import quick_then_slow
-from tests.runner.scenarios import MOVING, files, kept, rounds, sentence, write
+from tests.runs.scenarios import MOVING, files, kept, rounds, sentence, write
 
 Train = Callable[..., Outcome]
 QUICK = {"training.strategy": '"sfl"'}

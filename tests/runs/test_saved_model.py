@@ -15,7 +15,7 @@ from hasfl.reporting.store import RunFolder
 from hasfl.runs.saved_model import saved_weights, trained_module
 from tests.cli.conftest import Hasfl
 from tests.extras import extra
-from tests.runner.scenarios import files, rounds, sentence, write
+from tests.runs.scenarios import files, rounds, sentence, write
 
 OWN = """
 import torch

@@ -12,8 +12,8 @@ from hasfl.cli.training_view import TrainingView
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
 from tests.cli.conftest import Hasfl, Outcome
-from tests.runner.scenarios import MOVING, files, kept, rounds, write
 from tests.runs.conftest import Forking
+from tests.runs.scenarios import MOVING, files, kept, rounds, write
 
 pytestmark = pytest.mark.slow  # real processes, stopped again and again
 KILLS = 10

@@ -19,7 +19,7 @@ from hasfl.runs.request import RunRequest
 from tests.cli.conftest import Hasfl, Outcome
 from tests.lanes import quick_then_slow
 from tests.reporting.runs import no_file_above
-from tests.runner.scenarios import SAME_AGAIN, files, kept, rounds, sentence, write
+from tests.runs.scenarios import SAME_AGAIN, files, kept, rounds, sentence, write
 
 QUICK = {"training.strategy": '"sfl"'}
 NEVER = QUICK | {"training.checkpoint_seconds": "1e9"}

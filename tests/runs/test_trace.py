@@ -17,7 +17,7 @@ from hasfl.runs.run import carry_out
 from tests.cli.conftest import Hasfl
 from tests.cli.test_clock import with_records
 from tests.reporting.runs import record
-from tests.runner.scenarios import MOVING, PIS, rounds, sentence, write
+from tests.runs.scenarios import MOVING, PIS, rounds, sentence, write
 
 NANOSECOND = 1e-9
 ROUNDING = 10 * NANOSECOND  # of sums of a few steps

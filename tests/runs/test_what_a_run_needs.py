@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from hasfl.runner.simulation import Simulation, simulate
+from hasfl.runs.simulation import Simulation, simulate
 from tests.cli.conftest import Hasfl, Outcome
 from tests.learning.simulations import images, unequal_fleet
-from tests.runner.scenarios import files, kept, sentence, write
+from tests.runs.scenarios import files, kept, sentence, write
 
 OWN = """
 import torch

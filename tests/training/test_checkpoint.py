@@ -13,7 +13,7 @@ from hasfl.constants import BoundConstants
 from hasfl.errors import InputError
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
-from hasfl.runner.simulation import Simulation
+from hasfl.runs.simulation import Simulation
 from hasfl.training.checkpoint import restore, saved
 from hasfl.world import World
 from tests.lanes import quick_then_slow

@@ -162,10 +162,10 @@ def profile(
 
     Example: hasfl profile resnet18 --classes 10
     """
-    from hasfl.documents.document import checked
-    from hasfl.documents.profile_file import ProfileFile
-    from hasfl.documents.scenario import ModelSection
-    from hasfl.runner.model_costs import layers_of
+    from hasfl.runs.document import checked
+    from hasfl.runs.model_costs import layers_of
+    from hasfl.runs.problem_file import ProfileFile
+    from hasfl.runs.scenario import ModelSection
 
     given = {"name": model, "classes": classes, "norm": norm, "input": _shape(shape), "tokens": tokens}
     options = {option: value for option, value in given.items() if value is not None}

@@ -82,10 +82,10 @@ def train(
     """
     wait_politely()
     from hasfl.cli.training_view import TrainingView, show_outcome
-    from hasfl.documents.scenario import read_scenario
     from hasfl.reporting.figures import require_drawable
     from hasfl.reporting.store import RunFolder
     from hasfl.runs.request import RunRequest
+    from hasfl.runs.scenario import read_scenario
 
     if picture is not None:
         require_drawable(picture)
@@ -117,7 +117,7 @@ def train(
 
 def say_nothing_to_resume(request: "RunRequest", *, named: bool) -> None:
     """A run that was named must be there; any other begins."""
-    from hasfl.runner.stored_runs import known_runs
+    from hasfl.runs.overview import known_runs
 
     if named:
         raise InputError(f"there is no run {request.path} to resume: {known_runs(request.path.parent)}")
@@ -165,9 +165,9 @@ def compare(
     """
     wait_politely()
     from hasfl.cli.training_view import TrainingView
-    from hasfl.documents.scenario import read_scenario
     from hasfl.reporting.canvas import require_matplotlib
     from hasfl.reporting.figures import require_drawable
+    from hasfl.runs.scenario import read_scenario
 
     drawn = picture or out / f"{scenario.stem}-accuracy.png"
     require_matplotlib()
@@ -243,9 +243,9 @@ def data(
     """
     from hasfl.cli.shares_view import show_shares
     from hasfl.data.partition import label_counts, sample_counts
-    from hasfl.documents.scenario import read_scenario
     from hasfl.reporting.figures import save_figure, who_holds_what
-    from hasfl.runner.scenarios import shared_data
+    from hasfl.runs.from_scenario import shared_data
+    from hasfl.runs.scenario import read_scenario
 
     asked = read_scenario(scenario)
     with naming(str(scenario)):

@@ -8,11 +8,10 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from hasfl.deployment.channels import EDGE, FED
+from hasfl.deployment.fields import text_of
+from hasfl.deployment.messages import Message, Refused
 from hasfl.deployment.sessions.answering import Pace, ServerPlace, Stop, TokenRefused, answer_questions
 from hasfl.deployment.sessions.offers import Offer, SessionDesk
-from hasfl.parties.links import Refused
-from hasfl.parties.messages import Message
-from hasfl.parties.speaking import text_of
 
 NAMING_EDGE = ("find", "begin", "take")  # the kinds of questions that may name the edge server
 CONNECTING_SECONDS = 3.0  # that the answer to them waits for the stream to the edge server

@@ -7,12 +7,11 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from hasfl.deployment.channels import EDGE, FED
+from hasfl.deployment.messages import Links, Message, Refused
 from hasfl.deployment.sessions.answering import Pace, ServerPlace, Stop, answer_questions
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.offers import Offer, SessionDesk
-from hasfl.parties import links
-from hasfl.parties.links import Links, Refused
-from hasfl.parties.messages import Message
+from hasfl.record import EDGE as EDGE_NUMBER
 
 ADMITTING = ("admit", "begin")  # the kinds of questions that may bring the devices' tokens
 CONNECTING_SECONDS = 3.0  # that the next question waits for devices whose tokens are new
@@ -70,7 +69,7 @@ class EdgeWorker:
 
     def _hold(self, offer: Offer, stop: Stop) -> None:
         """Take part in a session."""
-        hello = {**self._hello(), "party": links.EDGE, "token": offer.token}
+        hello = {**self._hello(), "party": EDGE_NUMBER, "token": offer.token}
         asked = _Asked(self._make_party(offer, self.devices), self.devices)
         try:
             place = ServerPlace(FED, offer.fed, self._certificates)

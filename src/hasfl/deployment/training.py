@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hasfl.deployment.engine import NetworkedEngine
+from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.fleet.agreement import Agreement, Built, build
 from hasfl.deployment.fleet.meeting import Meeting
 from hasfl.deployment.hosting.desks import Desk
@@ -18,22 +20,19 @@ from hasfl.deployment.hosting.orders import RunOrder
 from hasfl.deployment.ordering.requests import require_splitting
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.streams import party_name
-from hasfl.documents.document import read_text
 from hasfl.errors import HasflError
 from hasfl.learning.served_model import norms_of
 from hasfl.learning.state import Weights
-from hasfl.parties.fed.engine import NetworkedEngine
-from hasfl.parties.fed.leading import IntervalLost
-from hasfl.parties.links import EDGE
 from hasfl.plan import Order
-from hasfl.record import RoundRecord
+from hasfl.record import EDGE, RoundRecord
 from hasfl.reporting.metrics import Outcome
-from hasfl.runner.assembling.training import Holdings, training_of
-from hasfl.runner.fingerprint import mark, mark_of_model
-from hasfl.runner.scenarios import settings_of
-from hasfl.runner.simulation import form_of_samples
+from hasfl.runs.build import Holdings, training_of
+from hasfl.runs.document import read_text
+from hasfl.runs.fingerprint import mark, mark_of_model
+from hasfl.runs.from_scenario import settings_of
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared, carry_out
+from hasfl.runs.simulation import form_of_samples
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.loop import Training
 from hasfl.world import LiveWorld

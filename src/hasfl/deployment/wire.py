@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from hasfl.deployment.channels import MOST_FRAME_BYTES as MOST_FRAME_BYTES  # gRPC keeps this limit too
+from hasfl.deployment.messages import NOTHING, Message
 from hasfl.errors import HasflError
-from hasfl.parties.messages import NOTHING, Message
 
 VERSION = 1  # of the frames; both ends must have the same
 MOST_HEADER_BYTES = 1 << 20

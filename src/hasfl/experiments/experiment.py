@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hasfl.documents.experiment_file import Drawing
+from hasfl.experiments.experiment_file import Drawing
 
 Key = tuple[str, str, int]  # scenario, strategy and seed: what tells a training from all others
 

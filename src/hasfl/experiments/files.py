@@ -9,12 +9,12 @@ from typing import Any
 
 import tomli_w
 
-from hasfl.documents.document import parse_toml, read_text, read_toml
-from hasfl.documents.experiment_file import ExperimentFile, PanelSection
-from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
 from hasfl.experiments.experiment import Experiment, Panel, Point
+from hasfl.experiments.experiment_file import ExperimentFile, PanelSection
 from hasfl.planning.strategies.catalogue import strategy
+from hasfl.runs.document import parse_toml, read_text, read_toml
+from hasfl.runs.scenario import Scenario
 
 FOLDER, SCENARIOS = Path("experiments"), "scenarios"
 ALL = "all"

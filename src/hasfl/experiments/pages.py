@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hasfl.documents.claims_file import ClaimsFile
-from hasfl.documents.document import read_text, read_toml
 from hasfl.experiments.claims.page import claims_page
+from hasfl.experiments.claims_file import ClaimsFile
 from hasfl.experiments.experiment import Experiment
 from hasfl.experiments.figures import draw
 from hasfl.experiments.files import ALL, read_experiments
 from hasfl.experiments.results import Results
 from hasfl.reporting.figures import FORMATS, save_figure
 from hasfl.reporting.replacing import replace_file, write_text
+from hasfl.runs.document import read_text, read_toml
 
 FIGURES, CLAIMS, RECIPE = "figures", "claims.md", "recipe.md"
 

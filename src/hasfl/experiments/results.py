@@ -9,12 +9,12 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from hasfl.arrays import FloatN, IntN
-from hasfl.documents.document import read_json
-from hasfl.documents.result_file import ResultFile
 from hasfl.errors import InputError
 from hasfl.experiments.experiment import Key
+from hasfl.experiments.result_file import ResultFile
 from hasfl.record import RoundRecord
 from hasfl.reporting.replacing import json_text, replace_file, write_text
+from hasfl.runs.document import read_json
 
 Served = Literal["mean", "last"]
 WHOLE = ("rounds", "samples")  # the arrays of whole numbers

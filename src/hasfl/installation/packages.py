@@ -113,7 +113,7 @@ def core_packages() -> Iterator[Check]:
 
 def planning() -> Iterator[Check]:
     """Make a plan for two devices, as `hasfl plan` does."""
-    from hasfl.runner.questions import read_problem, solve
+    from hasfl.runs.questions import read_problem, solve
 
     with tempfile.TemporaryDirectory() as folder:
         scenario = Path(folder) / "tiny.toml"

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
@@ -12,12 +11,13 @@ from hasfl.planning.strategies.catalogue import strategy
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
-from hasfl.runner.model_costs import costs_of
-from hasfl.runner.scenarios import world_of
+from hasfl.runs.from_scenario import world_of
+from hasfl.runs.model_costs import costs_of
 from hasfl.runs.places.places import nothing_more, place_of
 from hasfl.runs.places.watching import PlaceWatcher
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import require_same
+from hasfl.runs.scenario import Scenario
 from hasfl.theory.latency import SplitTrainingLatency
 from hasfl.theory.paradigms import Paradigm
 

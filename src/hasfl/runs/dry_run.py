@@ -9,9 +9,9 @@ from hasfl.learning.memory import MemoryNeed, available_memory, predict_memory
 from hasfl.plan import Plan
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.planning.strategies.strategy import Strategy
-from hasfl.runner.scenarios import simulation_of, world_of
-from hasfl.runner.simulation import Simulation
+from hasfl.runs.from_scenario import simulation_of, world_of
 from hasfl.runs.request import RunRequest
+from hasfl.runs.simulation import Simulation
 from hasfl.theory.paradigms import usual_participants
 
 

@@ -1,17 +1,97 @@
 """What is known about runs from their folders, without training. Nothing here needs torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
 from hasfl.forecast import GoalForecast
+from hasfl.paths import is_there
 from hasfl.record import RoundRecord
 from hasfl.reporting.metrics import measured_on
-from hasfl.reporting.store import RunFolder
-from hasfl.runner.stored_runs import stored_scenario, stored_settings
+from hasfl.reporting.store import ENVIRONMENT, ROUNDS, SCENARIO, SETTINGS, RunFolder
+from hasfl.runs.document import parse_toml
+from hasfl.runs.scenario import Scenario
+
+# ── folders of runs, and what the runs were begun with ───────────────────────────────────────────────────
+
+
+RUNS = Path("runs")  # the folder that holds the folders of all runs, where no other is given
+MARKS = (SETTINGS, ENVIRONMENT, ROUNDS)  # files that the folder of a run has, and that others rarely have
+NAMED = 10  # runs that a message names
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is that of a run, perhaps of a broken one."""
+    return is_there(path) and any((path / mark).is_file() for mark in MARKS)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folders of all runs in a folder, sorted by name; a folder that is a run itself is the only one."""
+    if not is_there(folder):
+        raise InputError(f"{folder} must be a folder with runs, but does not exist: check its name")
+    if not folder.is_dir():
+        raise InputError(f"{folder} must be a folder with runs, but is a file: check its name")
+    if is_run(folder):
+        return [folder]
+    return [path for path in sorted(folder.iterdir()) if path.name[0] != "." and is_run(path)]
+
+
+def find_run(written: Path) -> Path:
+    """The folder of a run, as a path, or by its name in the folder `runs`."""
+    for path in (written, RUNS / written):
+        if is_run(path):
+            return path
+    fault = "has none of a run's files" if is_there(written) else "is not there"
+    beside = RUNS if RUNS.is_dir() and written.name == str(written) else written.parent
+    raise InputError(f"{written} must be the folder of a run, but {fault}: {known_runs(beside)}")
+
+
+def known_runs(folder: Path) -> str:
+    """Which runs a folder has, as the advice at the end of a message."""
+    names = [path.name for path in runs_in(folder)] if folder.is_dir() else []
+    if not names:
+        return f"there are no runs in {folder}"
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{folder} has {', '.join(islice(names, NAMED))}{more}"
+
+
+def stored_scenario(run: RunFolder) -> Scenario:
+    """The scenario of a run as it is trained: with the strategy, the seed and the device of the run."""
+    scenario = parse_toml(run.scenario_text(), Scenario, str(run.path / SCENARIO))
+    return with_choices(scenario, stored_settings(run))
+
+
+def stored_settings(run: RunFolder) -> Mapping[str, Any]:
+    """What `RunRequest.settings` returned when the run was begun or resumed."""
+    settings = run.settings()
+    kinds = {"strategy": str, "seed": int, "device": str | None, "folder": str, "scenario": str}
+    for name, kind in kinds.items():
+        if name not in settings or not isinstance(settings[name], kind):
+            raise InputError(
+                f"{run.path / SETTINGS} must say the {name} of the run, but does not: read the run with the "
+                "version of hasfl that wrote it, or restore the file from a copy"
+            )
+    return settings
+
+
+def scenario_folder(run: RunFolder) -> Path:
+    """The folder that paths in the scenario of a run are relative to."""
+    return Path(stored_settings(run)["folder"])
+
+
+def with_choices(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:
+    """A scenario with the strategy, the seed and the device that a command chose."""
+    chosen = {"strategy": settings["strategy"]}
+    if settings["device"] is not None:
+        chosen["device"] = settings["device"]
+    training = replace(scenario.training, **chosen)
+    return scenario.model_copy(update={"training": training, "seed": settings["seed"]})
+
+
+# ── summaries ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

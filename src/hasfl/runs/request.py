@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hasfl.documents.document import parse_toml, read_text
-from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
-from hasfl.runner.stored_runs import with_choices
+from hasfl.runs.document import parse_toml, read_text
+from hasfl.runs.overview import with_choices
+from hasfl.runs.scenario import Scenario
 
 LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary names are a little longer
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError
 from hasfl.goal import Goal
 from hasfl.planning.strategies.catalogue import is_of_the_paper
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import CHECKPOINT, RunFolder
-from hasfl.runner.stored_runs import stored_scenario
+from hasfl.runs.overview import stored_scenario
 from hasfl.runs.request import RunRequest
+from hasfl.runs.scenario import Scenario
 from hasfl.training.checkpoint import restore
 from hasfl.training.loop import Training
 

@@ -13,8 +13,8 @@ from hasfl.record import RoundRecord
 from hasfl.reporting.locked_folder import require_free
 from hasfl.reporting.metrics import Outcome, as_result, outcome
 from hasfl.reporting.store import MODEL, RunFolder
-from hasfl.runner.scenarios import simulation_of
 from hasfl.runs.environment import environment
+from hasfl.runs.from_scenario import simulation_of
 from hasfl.runs.interruption import Interruption
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import MARKS, back_to_checkpoint, require_same

@@ -13,7 +13,7 @@ from hasfl.runs.places.places import nothing_more
 from hasfl.runs.places.watching import News
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared
-from tests.runner.scenarios import MOVING, kept, write
+from tests.runs.scenarios import MOVING, kept, write
 
 ROOT = Path(__file__).parents[3]
 STRATEGIES = ("rbs+hams", "sfl", "fl")

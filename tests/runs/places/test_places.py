@@ -20,8 +20,8 @@ from hasfl.runs.places.watching import News, in_use, news_of
 from hasfl.runs.places.worker import FOUND, work
 from hasfl.runs.request import RunRequest
 from tests.cli.conftest import Hasfl
-from tests.runner.scenarios import sentence, write
 from tests.runs.places.conftest import Memory, leave_a_mark
+from tests.runs.scenarios import sentence, write
 
 Requests = Callable[..., list[RunRequest]]
 

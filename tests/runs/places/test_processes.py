@@ -13,8 +13,8 @@ from hasfl.runs.places.processes import LocalProcesses, Worker
 from hasfl.runs.places.watching import News
 from hasfl.runs.request import RunRequest
 from tests.cli.conftest import Hasfl
-from tests.runner.scenarios import rounds, write
 from tests.runs.places.conftest import Memory, Once, leave_a_mark, marks, require_same_as_here
+from tests.runs.scenarios import rounds, write
 
 pytestmark = pytest.mark.slow  # every process imports torch
 Requests = Callable[..., list[RunRequest]]

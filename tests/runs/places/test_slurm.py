@@ -20,9 +20,9 @@ from hasfl.runs.places.slurm_job import Job
 from hasfl.runs.places.slurm_options import slurm_options
 from hasfl.runs.places.watching import News
 from hasfl.runs.request import RunRequest
-from tests.runner.scenarios import rounds
 from tests.runs.places import fake_cluster
 from tests.runs.places.conftest import Memory, Once, leave_a_mark, marks, require_same_as_here
+from tests.runs.scenarios import rounds
 
 Requests = Callable[..., list[RunRequest]]
 LONG = 40  # rounds

@@ -36,7 +36,7 @@ def clock(run: Run, as_json: AsJson = False) -> None:
 
     Example: hasfl clock runs/scenario-hasfl-seed0
     """
-    from hasfl.runner.stored_runs import find_run
+    from hasfl.runs.overview import find_run
 
     path = find_run(run)
     records, names = _read(path)
@@ -52,7 +52,7 @@ def clock(run: Run, as_json: AsJson = False) -> None:
 def _read(path: Path) -> tuple[list[RoundRecord], tuple[str, ...]]:
     """The records of a run's measured rounds, without the first interval, and the names of its devices."""
     from hasfl.reporting.store import RunFolder
-    from hasfl.runner.stored_runs import stored_scenario
+    from hasfl.runs.overview import stored_scenario
 
     with RunFolder.open(path) as folder:
         records, scenario = folder.records(), stored_scenario(folder)

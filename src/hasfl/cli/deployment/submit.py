@@ -12,8 +12,8 @@ from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, say_nothing_to_
 
 if TYPE_CHECKING:
     from hasfl.deployment.flower.submission import Control
-    from hasfl.documents.scenario import Scenario
     from hasfl.runs.request import RunRequest
+    from hasfl.runs.scenario import Scenario
 
 FED_STATE = Path(".hasfl/fed")
 
@@ -85,8 +85,8 @@ def requested(
     scenario: Path, strategy: str | None, seed: int | None, run: str | None, out: Path
 ) -> "tuple[RunRequest, Scenario]":
     """What a command asks for, with absolute paths, since another process carries it out."""
-    from hasfl.documents.scenario import read_scenario
     from hasfl.runs.request import RunRequest
+    from hasfl.runs.scenario import read_scenario
 
     asked = read_scenario(scenario)
     request = RunRequest.of(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hasfl.planning.advice.why import Upgrades
     from hasfl.planning.intervals import Intervals
     from hasfl.problem import Problem
-    from hasfl.runner.questions import Question
+    from hasfl.runs.questions import Question
 
 BEST = "best"  # the word of --interval for the best of all intervals
 
@@ -112,7 +112,7 @@ def plan(
 
     Example: hasfl plan scenario.toml --why
     """
-    from hasfl.runner.questions import read_question
+    from hasfl.runs.questions import read_question
 
     _require_page_options(html, port, serve=serve, as_json=as_json)
     if sensitivity and (batch is not None or cut is not None or solver != "exact"):
@@ -168,7 +168,7 @@ def _require_page_options(html: Path | None, port: int | None, *, serve: bool, a
 
 def _solve(problem: "Problem", *, batch: str | None, cut: str | None, **options: Any) -> "PlanReport":
     """The best plan for a problem, with the batch sizes and cuts that are given."""
-    from hasfl.runner.questions import solve
+    from hasfl.runs.questions import solve
 
     devices = len(problem.fleet)
     return solve(

@@ -9,7 +9,7 @@ from hasfl.cli.tables import titled
 from hasfl.plan import PlanReport
 from hasfl.planning.advice.sensitivity import Mistake, in_words
 from hasfl.planning.guesses import Ratio, mean_ratio, ratios
-from hasfl.runner.questions import Question
+from hasfl.runs.questions import Question
 from hasfl.units import format_seconds, format_share
 
 GUESS, WEIGHT, TIME = "if this guess is right", "weight", "training takes"

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from hasfl.cli.tables import titled
 from hasfl.planning.intervals import FEWEST_INTERVALS, LONGEST_MEASURED, Intervals, Tried
-from hasfl.runner.questions import Question
+from hasfl.runs.questions import Question
 from hasfl.units import format_seconds, format_share
 
 NO_PLAN = "no plan reaches the target"

@@ -19,7 +19,7 @@ from hasfl.planning.advice.why import Upgrades
 from hasfl.planning.guesses import ratios
 from hasfl.problem import Problem
 from hasfl.reporting.replacing import replace_file, write_text
-from hasfl.runner.questions import Question
+from hasfl.runs.questions import Question
 
 ORIGINS = {
     "given": "with given constants",

@@ -18,7 +18,7 @@ from hasfl.planning.advice.sensitivity import Mistake
 from hasfl.planning.advice.why import EDGE_SERVER, Upgrades, pace_setters
 from hasfl.planning.intervals import Intervals
 from hasfl.problem import Problem
-from hasfl.runner.questions import Question
+from hasfl.runs.questions import Question
 from hasfl.theory.latency import (
     AggregationLatency,
     SplitTrainingLatency,

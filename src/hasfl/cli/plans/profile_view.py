@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hasfl.cli.tables import titled
-from hasfl.documents.profile_file import LayerRow, ProfileFile
+from hasfl.runs.problem_file import LayerRow, ProfileFile
 from hasfl.units import format_quantity
 
 WIDE = 100  # columns of a terminal that has room for everything

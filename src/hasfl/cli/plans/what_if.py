@@ -17,7 +17,7 @@ from hasfl.plan import PlanReport
 from hasfl.planning.advice.time_range import time_range
 from hasfl.planning.intervals import Ask, try_intervals
 from hasfl.problem import Problem
-from hasfl.runner.questions import Question
+from hasfl.runs.questions import Question
 
 # The stops of the sliders. All are chosen by hand, so that a file has about thirty plans.
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # of compute, of rates, and of the number of devices

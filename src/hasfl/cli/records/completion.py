@@ -6,7 +6,7 @@ from pathlib import Path
 
 def run_names(incomplete: str) -> list[str]:
     """The runs whose names begin like this: those in the folder `runs`, or in the folder that is written."""
-    from hasfl.runner.stored_runs import RUNS, runs_in
+    from hasfl.runs.overview import RUNS, runs_in
 
     folder, slash, _ = incomplete.rpartition("/")
     place = Path(folder or "/") if slash else RUNS

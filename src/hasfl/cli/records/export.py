@@ -61,7 +61,7 @@ def export(
 
     Example: hasfl export runs/scenario-hasfl-seed0 --to tensorboard --follow
     """
-    from hasfl.runner.stored_runs import find_run
+    from hasfl.runs.overview import find_run
 
     _require_its_format(to, **{"--follow": follow, "--rounds": rounds, "--server": server})
     path = find_run(run)

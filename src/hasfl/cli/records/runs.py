@@ -32,8 +32,7 @@ def runs(
     Example: hasfl runs runs
     """
     from hasfl.cli.records.runs_view import show_runs
-    from hasfl.runner.stored_runs import runs_in
-    from hasfl.runs.overview import summary
+    from hasfl.runs.overview import runs_in, summary
 
     found = [summary(path) for path in runs_in(folder)]
     if as_json:
@@ -53,8 +52,7 @@ def show(
     Example: hasfl show runs/scenario-hasfl-seed0
     """
     from hasfl.cli.records.runs_view import commands, show_run
-    from hasfl.runner.stored_runs import find_run
-    from hasfl.runs.overview import details
+    from hasfl.runs.overview import details, find_run
 
     found = details(find_run(run))
     if as_json:

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from hasfl.arrays import IntN
 from hasfl.data.scoring import Score, cross_entropy, right_answers, squared_error
-from hasfl.documents.document import parse_toml
-from hasfl.documents.scenario import Scenario
+from hasfl.deployment.computation import Computation
 from hasfl.errors import InputError
 from hasfl.goal import held_out_counts
 from hasfl.learning.optimizers import optimizer, slots_per_weight
@@ -25,11 +24,12 @@ from hasfl.learning.updates import Updates
 from hasfl.models.catalogue import chained
 from hasfl.models.costs import count_layers
 from hasfl.models.layered_model import LayeredModel
-from hasfl.parties.computation import Computation
 from hasfl.profile import Profile
-from hasfl.runner.objectives import objective
-from hasfl.runner.scenarios import module_of
-from hasfl.runner.stored_runs import with_choices
+from hasfl.runs.document import parse_toml
+from hasfl.runs.from_scenario import module_of
+from hasfl.runs.objectives import objective
+from hasfl.runs.overview import with_choices
+from hasfl.runs.scenario import Scenario
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
 

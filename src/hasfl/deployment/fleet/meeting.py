@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.fleet.agreement import Agreement, Built
 from hasfl.deployment.fleet.meters import FleetMeters, positive
 from hasfl.deployment.fleet.seats import MEET
 from hasfl.deployment.measuring.probing import probe_rates
 from hasfl.deployment.measuring.resources import ResourceMeter, Resources
+from hasfl.deployment.messages import Answer, Message
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.streams import party_name
 from hasfl.errors import HasflError, InputError
 from hasfl.fleet import Fleet
-from hasfl.parties.fed.leading import IntervalLost
-from hasfl.parties.links import EDGE, Answer
-from hasfl.parties.messages import Message
+from hasfl.record import EDGE
 from hasfl.runs.request import RunRequest
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings

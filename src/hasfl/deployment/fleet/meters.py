@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hasfl.deployment.measuring.resources import ResourceMeter
+from hasfl.deployment.messages import Message
 from hasfl.errors import InputError
-from hasfl.parties.messages import Message
 from hasfl.plan import Order
 from hasfl.profile import Profile
 from hasfl.record import EDGE

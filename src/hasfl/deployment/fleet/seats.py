@@ -13,17 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasfl.deployment.device import Device, own_samples, unhurried
+from hasfl.deployment.edge_server import Edge, EdgeStore
 from hasfl.deployment.fleet.agreement import Agreement, Built, build
 from hasfl.deployment.fleet.samples import Samples
 from hasfl.deployment.measuring.pacing import SlowTo
 from hasfl.deployment.measuring.resources import FreeMemory, measure_flops
+from hasfl.deployment.messages import Links, Message, Refused
 from hasfl.errors import InputError
-from hasfl.parties.device.party import Device, unhurried
-from hasfl.parties.edge.party import Edge
-from hasfl.parties.edge.store import EdgeStore
-from hasfl.parties.links import Links, Refused
-from hasfl.parties.messages import Message
-from hasfl.parties.own_samples import own_samples
 from hasfl.seeds import Seeds
 
 MEET, PROBE = "meet", "probe"  # kinds of questions that come before a training

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from hasfl.deployment.flower.client_app import ANSWER, OFFER, SESSION
 from hasfl.deployment.sessions.streams import party_name
-from hasfl.parties.links import EDGE
+from hasfl.record import EDGE
 
 LOOK_SECONDS = 0.5  # between two looks
 UNANSWERED_SECONDS = 60.0  # an offer without an answer is forgotten: its node may have died with it

@@ -27,7 +27,7 @@ from hasfl.deployment.hosting.places import LOGS_FOLDER, STATE_VARIABLE
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.streams import party_name
 from hasfl.errors import HasflError, InputError
-from hasfl.parties.links import EDGE
+from hasfl.record import EDGE
 
 LOOK_SECONDS = 0.1  # between two looks at who is connected
 PORT_SECONDS = 30.0  # that a run waits until the run before has closed its port

@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 import torch
 
 from hasfl.deployment.fleet.seats import PROBE
-from hasfl.parties.links import Answer
-from hasfl.parties.messages import Message
+from hasfl.deployment.messages import Answer, Message
 from hasfl.units import BITS_PER_BYTE
 
 SIZES = tuple(2**power for power in (12, 15, 18, 21))  # bytes of a probe, from the first to the last

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from hasfl.deployment.local import LocalDevice
-from hasfl.documents.scenario import Scenario
 from hasfl.errors import InputError, naming
 from hasfl.fleet import Fleet
+from hasfl.runs.scenario import Scenario
 from hasfl.units import Dimension, parse_quantity
 
 FEW = 4  # devices that are started unless a person says how many
@@ -93,7 +93,7 @@ def prepare_devices(
 def export_scenario(scenario: Scenario, place: Path, folder: Path, count: int) -> list[Path]:
     """The files with the samples of so many devices, and with the test set; older files are replaced."""
     from hasfl.deployment.fleet.samples import export_samples  # brings torch
-    from hasfl.runner.scenarios import shared_data
+    from hasfl.runs.from_scenario import shared_data
 
     own = scenario.draw().names
     names = own[:count] if count <= len(own) else tuple(str(i + 1) for i in range(count))

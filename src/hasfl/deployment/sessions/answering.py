@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import grpc
 
 from hasfl.deployment.channels import method, open_channel
+from hasfl.deployment.messages import Handler, Message
 from hasfl.deployment.sessions.clocks import ARRIVED, SENT
 from hasfl.deployment.sessions.streams import FAILED, HELLO, PING, PONG, one_sentence
 from hasfl.deployment.wire import MOST_FRAME_BYTES, WireError, pack, unpack
 from hasfl.errors import HasflError
-from hasfl.parties.messages import Handler, Message
 
 FIRST_PAUSE = 0.2  # seconds before a broken stream is opened anew; they grow with every failure
 LAST_PAUSE = 5.0

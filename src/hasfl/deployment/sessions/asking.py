@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 
 from hasfl.deployment.channels import common_name, handlers, open_port, server_options
+from hasfl.deployment.messages import Answer, Message
 from hasfl.deployment.sessions.streams import (
     CONNECTION_ENDED,
     FIRST_PINGS,
@@ -31,8 +32,6 @@ from hasfl.deployment.sessions.streams import (
 )
 from hasfl.deployment.wire import MOST_FRAME_BYTES, WireError, pack, unpack
 from hasfl.errors import HasflError
-from hasfl.parties.links import Answer
-from hasfl.parties.messages import Message
 
 GREETING_SECONDS = 10.0  # for the first frame of a stream
 MOST_GREETING_BYTES = 64 * 1024
@@ -46,7 +45,7 @@ T = TypeVar("T")
 
 
 class PartyServer:
-    """Connections to parties, as `hasfl.parties.links.Links`; a gRPC server in a thread of its own."""
+    """Connections to parties, as `hasfl.deployment.messages.Links`; a gRPC server in a thread of its own."""
 
     def __init__(self, role: str, address: str, folder: Path, *, most_bytes: int = MOST_FRAME_BYTES) -> None:
         """Listen at host:port with the certificates of a folder; port 0 asks for any free port."""

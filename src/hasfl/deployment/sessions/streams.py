@@ -11,11 +11,11 @@ import grpc
 
 from hasfl.deployment.channels import EDGE as EDGE_NAME
 from hasfl.deployment.channels import device_name
+from hasfl.deployment.messages import Answer, Message
 from hasfl.deployment.sessions.clocks import ARRIVED, SENT, ClockReading, Trip, better_reading
 from hasfl.deployment.wire import Frame, WireError, pack, unpack
 from hasfl.errors import HasflError
-from hasfl.parties.links import EDGE, Answer
-from hasfl.parties.messages import Message
+from hasfl.record import EDGE
 
 HELLO = "hello"  # the kinds of messages that belong to the streams themselves
 PING = "ping"

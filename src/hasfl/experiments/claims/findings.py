@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from hasfl.documents.claims_file import ClaimText
 from hasfl.errors import InputError
 from hasfl.experiments.claims import ablations, benchmarks, beyond, resources
 from hasfl.experiments.claims.benchmarks import OURS
@@ -19,6 +18,7 @@ from hasfl.experiments.claims.claim import (
     Measurement,
     verdict_of,
 )
+from hasfl.experiments.claims_file import ClaimText
 from hasfl.experiments.experiment import Experiment
 from hasfl.experiments.results import Results, Served, percent
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from hasfl.documents.claims_file import ClaimsFile
 from hasfl.experiments.claims.benchmarks import OURS
 from hasfl.experiments.claims.claim import RULE, VERDICTS, Claim, Finding
 from hasfl.experiments.claims.findings import (
@@ -15,6 +14,7 @@ from hasfl.experiments.claims.findings import (
     finding,
 )
 from hasfl.experiments.claims.tables import contestants_table, final_table, table, worth_table
+from hasfl.experiments.claims_file import ClaimsFile
 from hasfl.experiments.experiment import Experiment
 from hasfl.experiments.results import Results, RunResult, Served
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hasfl.documents.experiment_file import Drawing
 from hasfl.experiments.experiment import Experiment
+from hasfl.experiments.experiment_file import Drawing
 from hasfl.experiments.figures.against import draw_against
 from hasfl.experiments.figures.bars import draw_bars
 from hasfl.experiments.figures.batches import draw_batches

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hasfl.documents.document import parse_toml
-from hasfl.documents.scenario import Scenario
 from hasfl.experiments.experiment import Experiment
 from hasfl.experiments.figures.batches import draw_rounds, mean_by_name, short_name
 from hasfl.experiments.figures.look import Look, fixed_numbers
@@ -20,7 +18,9 @@ from hasfl.experiments.figures.panels import (
 from hasfl.experiments.figures.reaching import Trained
 from hasfl.experiments.results import Results
 from hasfl.reporting.canvas import DARK, label, new_figure
-from hasfl.runner.model_costs import costs_of
+from hasfl.runs.document import parse_toml
+from hasfl.runs.model_costs import costs_of
+from hasfl.runs.scenario import Scenario
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

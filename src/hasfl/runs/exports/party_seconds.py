@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import RunFolder
-from hasfl.runner.stored_runs import scenario_folder, stored_scenario
 from hasfl.runs.exports.timeline import DOWNLOAD, UPLOAD, PartySeconds
+from hasfl.runs.overview import scenario_folder, stored_scenario
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import ModelledClock
 from hasfl.world import World
@@ -59,8 +59,8 @@ class _Modelled:
 
 def _modelled(run: RunFolder, records: Sequence[RoundRecord]) -> _Modelled:
     from hasfl.planning.strategies.catalogue import strategy
-    from hasfl.runner.model_costs import costs_of
-    from hasfl.runner.scenarios import world_of
+    from hasfl.runs.from_scenario import world_of
+    from hasfl.runs.model_costs import costs_of
 
     scenario, folder = stored_scenario(run), scenario_folder(run)
     world = world_of(scenario, scenario.draw(), folder=folder)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hasfl.errors import InputError
 from hasfl.reporting.store import OWN_FILES
-from hasfl.runner.stored_runs import is_run
+from hasfl.runs.overview import is_run
 
 
 def refuse_files_of_runs(target: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from hasfl.errors import InputError
 from hasfl.record import EVALUATED, RoundRecord
 from hasfl.reporting.store import ENVIRONMENT, RunFolder
-from hasfl.runner.stored_runs import stored_settings
+from hasfl.runs.overview import stored_settings
 
 NUMBERS = (*EVALUATED, "seconds", "clock", "samples", "loss")
 IN_GROUPS = ("phases", "bits")

@@ -11,9 +11,9 @@ from hasfl.pages.report import Labels, PlanQuality, Report, RunReport, ShownRoun
 from hasfl.pages.rounds import plan_columns
 from hasfl.pages.thinning import slider_rounds
 from hasfl.pages.verdict import Entry, ranked
-from hasfl.runner.model_costs import costs_of
-from hasfl.runner.scenarios import world_of
-from hasfl.runner.stored_runs import find_run, is_run, runs_in
+from hasfl.runs.from_scenario import world_of
+from hasfl.runs.model_costs import costs_of
+from hasfl.runs.overview import find_run, is_run, runs_in
 from hasfl.runs.reports.contestants import contestants, without_repeats
 from hasfl.runs.reports.labels import labels_of
 from hasfl.runs.reports.last_plan import LastPlan, quality_of, question_of

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from hasfl.data.partition import label_counts, sample_counts
 from hasfl.data.sources import PUBLISHED, default_folder
-from hasfl.documents.scenario import Scenario
 from hasfl.pages.report import Labels
-from hasfl.runner.scenarios import shared_data
+from hasfl.runs.from_scenario import shared_data
+from hasfl.runs.scenario import Scenario
 
 
 def labels_of(scenario: Scenario, folder: Path) -> Labels:

@@ -15,7 +15,7 @@ from hasfl.planning.advice.why import GAP, TIME_LIMIT, Upgrades, pace_setters, u
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.record import RoundRecord
-from hasfl.runner.questions import Origin, Question, read_question, solve
+from hasfl.runs.questions import Origin, Question, read_question, solve
 from hasfl.theory.objective import evaluate
 
 # Seconds for the best plan, and for all upgrades together; chosen by hand, so that a report takes no minutes.

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from hasfl.documents.scenario import Scenario
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.record import RoundRecord
 from hasfl.reporting.store import SCENARIO, RunFolder
-from hasfl.runner.stored_runs import scenario_folder, stored_scenario, stored_settings
+from hasfl.runs.overview import scenario_folder, stored_scenario, stored_settings
+from hasfl.runs.scenario import Scenario
 from hasfl.theory.paradigms import Paradigm
 
 

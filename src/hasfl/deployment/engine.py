@@ -1,0 +1,142 @@
+"""The networked engine: the fed server leads devices and the edge server through Algorithm 1.
+
+It stands behind the same protocol as the engines on one machine, so the same loop trains with it. The fed
+server holds the first layers of the model, averaged over devices; the edge server holds the others. Neither
+activations nor labels nor samples ever come here.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hasfl.arrays import IntN
+from hasfl.deployment.computation import Computation
+from hasfl.deployment.fed_server import PATIENCE, Leading, Replicas, ServedModel
+from hasfl.deployment.messages import Links, Message
+from hasfl.learning.served_model import BestModel, RunningMean
+from hasfl.learning.state import LayerState, Tensors, Weights
+from hasfl.plan import Order
+from hasfl.record import Evaluation, MeasuredRound
+
+# The prefixes of the names of tensors in a checkpoint: in training, of the running mean, of the best model.
+SHARED, MEAN, BEST = "", ".mean.", ".best."
+
+
+class NetworkedEngine:
+    """Trains with parties on a network."""
+
+    def __init__(self, computation: Computation, links: Links, *, edge: str | None = None) -> None:
+        """Begin with the weights of the model; `edge` is the address where devices find the edge server."""
+        self.computation = computation
+        self.leading = Leading(computation, links, edge)
+        self.shared = computation.initial()  # the first layers, averaged; at first the whole model
+        self.running = RunningMean()
+        self.served = ServedModel(computation, self.leading)
+        self.finished = 0  # intervals
+        self.depth = 0  # private layers of the interval
+        self.begun = False  # whether parties have their layers of this interval
+        self.patience: Callable[[Order], float] = lambda order: PATIENCE  # for an answer in a round
+        self.begins_round: Callable[[Order], None] = lambda order: None  # hears of every round
+        self._replicas: Replicas | None = None  # of this round, if they were gathered
+
+    @property
+    def links(self) -> Links:
+        """To devices and the edge server."""
+        return self.leading.links
+
+    @property
+    def cuts(self) -> Mapping[int, int]:
+        """Of the devices that take part in the interval."""
+        return self.leading.cuts
+
+    def split(self, depth: int, devices: IntN) -> None:
+        """An interval begins. Parties get their layers with the first round, when their cuts are known."""
+        self.depth, self.begun = depth, False
+
+    def split_train(self, order: Order) -> float:
+        """One round, led by the edge server."""
+        self.begins_round(order)
+        if not self.begun:
+            self.leading.begin(order, self.shared, self.running, finished=self.finished, depth=self.depth)
+            self.begun = True
+        self._replicas = None
+        return self.leading.round(order, self.patience(order))
+
+    def replicas(self) -> Replicas:
+        """The private layers of every device (step b1). They are gathered once in a round."""
+        if self._replicas is None:
+            self._replicas = self.leading.gather(interval=self.finished, depth=self.depth)
+        return self._replicas
+
+    def aggregate(self) -> None:
+        """Steps b1 and b2. The edge server has kept its layers on disk before the average counts."""
+        mean = self.replicas().mean()
+        self.leading.ask_edge(Message("finish", {"interval": self.finished}), "finished")
+        self.shared, self._replicas, self.begun = mean, None, False
+        self.finished += 1
+        if self.computation.serving.averages:
+            self.running.take(mean)
+
+    def evaluate(self, *, held_out: bool = True) -> Evaluation:
+        """Evaluate the served model where its samples are: on devices, and at the edge server."""
+        return self.served.evaluate(self._private_of_served(), held_out=held_out)
+
+    def _private_of_served(self) -> list[LayerState]:
+        """The running mean, or what an aggregation would make of the private layers now."""
+        if self.running.count:
+            return self.running.states
+        return self.replicas().mean() if self.begun else self.shared
+
+    def model(self) -> Weights:
+        """The weights and buffers of the model that is handed out: of the last or the best evaluation."""
+        return self.served.model()
+
+    def measured(self) -> MeasuredRound:
+        """What was measured since the last call."""
+        return self.leading.time.taken()
+
+    # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def can_save(self) -> bool:
+        """Between intervals: within one, devices and the edge server have layers that are not here."""
+        return not self.begun
+
+    def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """The fed server's layers at the end of an interval; the edge server keeps its own."""
+        best = self.served.best
+        named = {SHARED: self.shared, MEAN: self.running.states, BEST: best.states}
+        arrays = {
+            prefix + name: tensor.clone().numpy()
+            for prefix, states in named.items()
+            for name, tensor in self.computation.named(states).items()
+        }
+        return arrays, {
+            "finished": self.finished,
+            "layers": {prefix: len(states) for prefix, states in named.items()},
+            "averaged": self.running.count,
+            "best": [best.accuracy, best.loss] if best.states else None,
+        }
+
+    def restore(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """Take over what `saved` returned. The edge server goes back when the next interval begins."""
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        self.shared = self._restored(tensors, values, SHARED)
+        self.running = RunningMean(int(values["averaged"]), self._restored(tensors, values, MEAN))
+        best = values["best"]
+        states = self._restored(tensors, values, BEST)
+        self.served.best = BestModel(best[0], best[1], states) if best else BestModel()
+        self.finished, self.begun = int(values["finished"]), False
+
+    def _restored(
+        self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], prefix: str
+    ) -> list[LayerState]:
+        own: Tensors = {
+            name.removeprefix(prefix): tensor
+            for name, tensor in tensors.items()
+            if (name.startswith(prefix) if prefix else not name.startswith("."))
+        }
+        return self.computation.states(own, count=values["layers"][prefix], slots=prefix == SHARED)

@@ -1,1 +1,0 @@
-"""A device: its samples and its client part."""

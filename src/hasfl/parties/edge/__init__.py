@@ -1,1 +1,0 @@
-"""The edge server: the layers after the cuts, rounds, and the judging of models."""

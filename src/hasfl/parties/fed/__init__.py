@@ -1,1 +1,0 @@
-"""The fed server: it plans, averages, and leads the other parties through a training."""

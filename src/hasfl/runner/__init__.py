@@ -1,1 +1,0 @@
-"""Puts the rooms together: simulations, runs in folders, comparisons, planning questions."""

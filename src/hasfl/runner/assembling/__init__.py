@@ -1,1 +1,0 @@
-"""What takes part in a training, for simulations and for parties on a network alike."""

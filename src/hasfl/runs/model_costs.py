@@ -1,0 +1,166 @@
+"""What a plan must know of a scenario's model and data. torch is imported only where something is counted."""
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hasfl.arrays import IntN
+from hasfl.data.partition import label_counts, partition, unlikeness
+from hasfl.errors import InputError, MissingExtra
+from hasfl.fleet import Fleet
+from hasfl.paths import expanded
+from hasfl.profile import Layer, Profile
+from hasfl.runs.document import read_json
+from hasfl.runs.problem_file import ProfileFile
+from hasfl.runs.scenario import KNOWN_DATA, ModelSection, Scenario
+from hasfl.runs.shipped import SHAPES, shipped_layers
+from hasfl.seeds import Seeds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelCosts:
+    """The costs of a model's layers, and what is known of the samples that each device trains on."""
+
+    profile: Profile
+    samples: IntN | None  # how many; None if unknown
+    unlikeness: float | None  # of their labels (`data/partition.py`); None if unknown
+
+
+def costs_of(scenario: Scenario, fleet: Fleet, *, folder: Path) -> ModelCosts:
+    """The costs of a scenario's model for its data; paths are relative to the scenario's folder.
+
+    Data are read only if the model depends on them and hasfl does not know them by name. Then the samples of
+    every device and their labels are known too.
+    """
+    slots = _slots_per_weight(scenario, folder)
+    if _must_read_data(scenario):
+        layers, held, unlike = _count_for_data(scenario, fleet, folder)
+        return ModelCosts(Profile.of(layers, optimizer=slots), held, unlike)
+    known = KNOWN_DATA.get(scenario.data_name)
+    layers = layers_of(
+        _for_known_data(scenario),
+        scenario.model_name,
+        folder=folder,
+        sample_shape=None if known is None else known.shape,
+    )
+    samples = scenario.training_samples(len(fleet))
+    return ModelCosts(
+        Profile.of(layers, optimizer=slots), samples, _unlikeness_of_known(scenario, len(fleet))
+    )
+
+
+def layers_of(
+    model: ModelSection, name: str, *, folder: Path, sample_shape: tuple[int, ...] | None = None
+) -> tuple[Layer, ...]:
+    """A model's layer table: from a file, shipped with hasfl, or counted now with torch.
+
+    `sample_shape` is that of the data, for a model of the user's own that does not say its own.
+    """
+    if model.profile is not None:
+        return read_json(str(folder / expanded(model.profile)), ProfileFile).rows()
+    shape = tuple(model.input) if model.input is not None else None
+    shipped = shipped_layers(name, classes=model.classes, norm=model.norm, shape=shape)
+    return _count(model, name, folder, sample_shape) if shipped is None or model.tokens else shipped
+
+
+def _must_read_data(scenario: Scenario) -> bool:
+    """Whether the layers depend on data that hasfl does not know by name."""
+    model, name = scenario.model, scenario.model_name
+    if model.profile is not None or scenario.data_name in KNOWN_DATA:
+        return False
+    needs_shape = name in SHAPES and model.input is None
+    return ":" in name or needs_shape or model.classes is None
+
+
+def _for_known_data(scenario: Scenario) -> ModelSection:
+    """The section [model] with the classes and the shape of data that hasfl knows by name."""
+    model, known = scenario.model, KNOWN_DATA.get(scenario.data_name)
+    if model.profile is not None or ":" in scenario.model_name or known is None:
+        return model
+    shape = list(known.shape) if scenario.model_name in SHAPES else None
+    return model.model_copy(update={"classes": model.classes or known.classes, "input": model.input or shape})
+
+
+def _unlikeness_of_known(scenario: Scenario, devices: int) -> float | None:
+    """How unlike labels are, for data that hasfl knows by name; None for other data.
+
+    The data are not read. Labels count as if all classes had equally many samples, in turn, and samples that
+    are held out count too. So the value that training finds differs a little.
+    """
+    known, section = KNOWN_DATA.get(scenario.data_name), scenario.data
+    if known is None:
+        return None
+    labels = np.arange(known.samples) % known.classes
+    try:
+        parts = partition(
+            labels,
+            devices,
+            Seeds(scenario.seed),
+            kind=section.partition,
+            shards_per_device=section.shards_per_device,
+            alpha=section.alpha,
+            samples=section.samples,
+        )
+    except InputError:  # there are too few samples for these devices, which a plan need not mind
+        return None
+    return unlikeness(label_counts(parts, labels, known.classes))
+
+
+def _count_for_data(
+    scenario: Scenario, fleet: Fleet, folder: Path
+) -> tuple[tuple[Layer, ...], IntN, float | None]:
+    """Read the data and count the model that would be trained on them, as training does."""
+    _require_torch(scenario.model_name)
+    from hasfl.learning.training_data import TrainingData
+    from hasfl.models.costs import count_layers
+    from hasfl.runs.from_scenario import model_of, shared_data
+
+    data, shares = shared_data(scenario, fleet.names, folder=folder)
+    held_out = scenario.settings().held_out_share
+    held = TrainingData.of(data.x_train, data.y_train, shares, Seeds(scenario.seed), held_out=held_out)
+    counts = held.label_counts()
+    unlike = None if counts is None else unlikeness(counts)
+    return count_layers(model_of(scenario, data, folder=folder)), held.sizes, unlike
+
+
+def _count(
+    model: ModelSection, name: str, folder: Path, sample_shape: tuple[int, ...] | None
+) -> tuple[Layer, ...]:
+    _require_torch(name)
+    import torch
+
+    from hasfl.models.catalogue import network
+    from hasfl.models.costs import count_layers
+
+    return count_layers(
+        network(
+            name,
+            classes=model.classes,
+            norm=model.norm,
+            input_shape=None if model.input is None else tuple(model.input),
+            tokens=model.tokens,
+            samples=None if sample_shape is None else torch.empty(1, *sample_shape, device="meta"),
+            folder=folder,
+        )
+    )
+
+
+def _slots_per_weight(scenario: Scenario, folder: Path) -> str | float:
+    """The optimiser's name, or the number of slots of a user's own optimiser."""
+    name = scenario.training.optimizer
+    if ":" not in name:
+        return name
+    _require_torch(name)
+    from hasfl.learning.optimizers import optimizer, slots_per_weight
+
+    return slots_per_weight(optimizer(name, folder))
+
+
+def _require_torch(name: str) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra(
+            f"counting the layers of {name!r} needs torch: pip install 'hasfl[train]', or set "
+            "model.profile to a file that `hasfl profile --json` wrote elsewhere"
+        )

@@ -1,0 +1,269 @@
+"""From a file or a run to a planning problem, and from a problem to a plan."""
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from hasfl.arrays import IntN
+from hasfl.constants import Conditions, Constants, Guesses
+from hasfl.errors import InputError, naming
+from hasfl.plan import Plan, PlanReport
+from hasfl.planning.exact.planner import GAP, TIME_LIMIT, best_batches, best_cuts, best_plan
+from hasfl.planning.guesses import weighed
+from hasfl.problem import Problem
+from hasfl.profile import Profile
+from hasfl.runs.document import STANDARD_INPUT, read_json, read_toml
+from hasfl.runs.model_costs import costs_of
+from hasfl.runs.problem_file import ProblemFile
+from hasfl.runs.run_constants import (
+    MeasuredRun,
+    conditions_of,
+    constants_for,
+    guessed,
+    measured_run,
+    named_run,
+)
+from hasfl.runs.scenario import Scenario
+from hasfl.theory.laws import target_for_all
+from hasfl.theory.objective import evaluate
+
+# Of constants: `given` by the file, `guessed`, guessed with the rounds that a run `measured`, or `estimated`
+# by a run in the paper's way.
+Origin: TypeAlias = Literal["given", "guessed", "measured", "estimated"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """A planning problem, and where its constants come from.
+
+    Guessed constants are those that training plans with. They say which plan is best, but not how many rounds
+    training takes: their R∞ is 1.
+    """
+
+    problem: Problem
+    constants: Origin
+    participants: int  # devices that take part in a round while nobody is absent
+    remarks: tuple[str, ...] = ()  # lines for people
+    unlikeness: float | None = None  # of the devices' labels; None if unknown, or of no weight
+    scenario: Scenario | None = None  # None for a problem in raw numbers
+    folder: Path = Path()  # that paths in the scenario are relative to
+
+    @property
+    def rounds_known(self) -> bool:
+        """Whether the number of rounds and the training time mean anything."""
+        return self.constants != "guessed"
+
+    def weighed(self) -> "Question":
+        """The same question, with the best time by each guess: plans then have the least mean ratio."""
+        return replace(self, problem=weighed(self.problem))
+
+    def at(self, interval: int) -> Problem:
+        """The same problem with another interval I: the constants follow, R∞ and the target stay."""
+        if interval == self.problem.interval:
+            return self.problem
+        return replace(
+            self.problem, interval=interval, constants=self.constants_for(self.participants, interval)
+        )
+
+    def resized(self, devices: int) -> "Question":
+        """The same question with another number of devices: the constants follow, R∞ and the target stay.
+
+        `Scenario.resized` says which devices these are. How unlike labels are stays as it is.
+        """
+        problem = self.problem
+        if devices == len(problem.fleet):
+            return self
+        if self.scenario is None:
+            raise InputError(
+                f"a problem in raw numbers has its {len(problem.fleet)} devices only, got {devices}: plan "
+                "with a scenario (.toml) to change the number of devices"
+            )
+        scenario = self.scenario.resized(devices)
+        fleet, participants = scenario.draw(), conditions_of(scenario).devices
+        resized = replace(
+            problem,
+            fleet=fleet,
+            constants=self.constants_for(participants, problem.interval),
+            samples=costs_of(scenario, fleet, folder=self.folder).samples,
+        )
+        return replace(self, problem=resized, participants=participants, scenario=scenario)
+
+    def constants_for(self, participants: int, interval: int) -> Constants:
+        """The constants for so many devices and another interval; R∞ stays.
+
+        Guesses are made anew, because those for one device have no drift to convert. Times are still counted
+        in those of the best plans of this question.
+        """
+        problem = self.problem
+        known = Conditions(problem.learning_rate, self.participants, problem.interval)
+        now = replace(known, devices=participants, interval=interval)
+        if not isinstance(problem.constants, Guesses):
+            return problem.constants.under(now, known)
+        assert self.scenario is not None, "only scenarios have guesses"
+        anew = guessed(self.scenario, problem.profile, now, self.unlikeness)
+        return Guesses(
+            tuple(
+                replace(old, constants=replace(new.constants, rounds=old.constants.rounds))
+                for old, new in zip(problem.constants.each, anew.each, strict=True)
+            )
+        )
+
+
+def read_problem(path: str) -> Problem:
+    """Read a raw problem (JSON; "-" is standard input) or a scenario (TOML).
+
+    Where a scenario has no constants, they are guessed as in training, and the best plan for each guess is
+    found, because the best plan for all of them depends on these.
+    """
+    return read_question(path).weighed().problem
+
+
+def read_question(path: str | None, *, run: Path | None = None) -> Question:
+    """Read a problem or a scenario. `run` is the folder of a run whose constants are used instead.
+
+    Without a path, the scenario is that of the run.
+    """
+    if path is None:
+        if run is None:
+            raise InputError("plan needs a scenario (.toml) or a problem (.json), or a run with --from")
+        given = measured_run(run)
+        return _question_of(given.scenario, given.folder, given, name=str(given.path))
+    if path == STANDARD_INPUT or path.endswith(".json"):
+        if run is not None:
+            raise InputError(f"--from belongs to a scenario (.toml), got {path}, which has its own constants")
+        problem = _raw_problem(path)
+        return Question(problem=problem, constants="given", participants=len(problem.fleet))
+    if not path.endswith(".toml"):
+        raise InputError(
+            f"expected a scenario (.toml), a problem (.json) or - for standard input, got {path}"
+        )
+    scenario, folder = read_toml(path, Scenario), Path(path).parent
+    known = None if run is None else measured_run(run)
+    with naming(path):
+        return _question_of(scenario, folder, known, name=path)
+
+
+def _raw_problem(path: str) -> Problem:
+    document = read_json(path, ProblemFile)
+    with naming(path):
+        return document.problem()
+
+
+def _question_of(scenario: Scenario, folder: Path, run: MeasuredRun | None, *, name: str) -> Question:
+    """The question of a scenario; paths in it are relative to its folder."""
+    run = run or named_run(scenario, folder=folder)
+    _require_what_is_needed(scenario, run)
+    fleet, conditions = scenario.draw(), conditions_of(scenario)
+    costs = costs_of(scenario, fleet, folder=folder)
+    known = scenario.known_constants
+    remarks: tuple[str, ...] = ()
+    if run is not None:
+        constants, remarks = constants_for(scenario, costs.profile, costs.unlikeness, run)
+    elif known is not None:
+        constants = known
+    else:
+        constants = guessed(scenario, costs.profile, conditions, costs.unlikeness)
+        remarks = _how_to_measure(scenario, name)
+    problem = Problem(
+        fleet=fleet,
+        profile=costs.profile,
+        constants=constants,
+        learning_rate=scenario.training.learning_rate,
+        interval=scenario.training.interval,
+        target=_target(scenario, run, constants, costs.profile),
+        max_batch=scenario.training.max_batch,
+        samples=costs.samples,
+    )
+    return Question(
+        problem=problem,
+        constants=_origin(scenario, run),
+        participants=conditions.devices,
+        remarks=remarks,
+        unlikeness=costs.unlikeness,
+        scenario=scenario,
+        folder=folder,
+    )
+
+
+def _origin(scenario: Scenario, run: MeasuredRun | None) -> Origin:
+    if run is not None:
+        return "measured" if run.estimated is None else "estimated"
+    return "guessed" if scenario.known_constants is None else "given"
+
+
+def _require_what_is_needed(scenario: Scenario, run: MeasuredRun | None) -> None:
+    """Refuse the paper's law without its constants or its target."""
+    if run is not None:
+        return
+    known, target = scenario.known_constants, scenario.training.target
+    if known is None and scenario.settings().kind_of_constants == "paper":
+        raise InputError(
+            "[constants] is missing: the paper's law needs smoothness, initial_gap, variance_of and "
+            "moment_of; give them, or train, and then plan with --from and the run's folder"
+        )
+    if known is not None and known.needs_target and target is None:
+        raise InputError("training.target is missing: a plan needs the mean squared gradient ε to reach")
+
+
+def _target(
+    scenario: Scenario, run: MeasuredRun | None, constants: Constants, profile: Profile
+) -> float | None:
+    """ε as the scenario gives it; with the constants of a run, else as the run had it."""
+    asked = scenario.training.target
+    if asked is not None or run is None or not constants.needs_target:
+        return asked
+    return run.scenario.training.target or target_for_all(
+        constants,
+        profile,
+        devices=conditions_of(scenario).devices,
+        learning_rate=scenario.training.learning_rate,
+        interval=scenario.training.interval,
+    )
+
+
+def _how_to_measure(scenario: Scenario, name: str) -> tuple[str, ...]:
+    """What to know about guessed constants, and the two commands that measure the rounds."""
+    file, other = shlex.quote(name), "" if scenario.training.strategy == "hasfl" else " --strategy hasfl"
+    return (
+        "The constants are guessed, as in a training.",
+        "How many rounds training takes is unknown, so there is no training time.",
+        "These two commands measure the rounds and plan with them:",
+        f"    hasfl train {file}{other} --run measured",
+        f"    hasfl plan {file} --from runs/measured",
+    )
+
+
+def solve(
+    problem: Problem,
+    *,
+    batch_sizes: IntN | None = None,
+    cuts: IntN | None = None,
+    solver: str = "exact",
+    gap: float = GAP,
+    time_limit: float = TIME_LIMIT,
+    start: Plan | None = None,
+) -> PlanReport:
+    """Find the best plan. Batch sizes or cuts that are given are kept; where both are, they are evaluated.
+
+    `start` is a plan to begin the search with.
+    """
+    if solver not in ("exact", "bcd"):
+        raise InputError(f"solver must be exact or bcd, got {solver!r}")
+    if batch_sizes is not None and cuts is not None:
+        return evaluate(Plan(batch_sizes, cuts), problem)
+    if solver == "bcd":
+        if batch_sizes is not None or cuts is not None:
+            raise InputError("solver bcd finds batch sizes and cuts together: give both or neither of them")
+        return _algorithm_2(problem, time_limit)
+    if batch_sizes is not None:
+        return best_cuts(problem, batch_sizes, gap=gap, time_limit=time_limit, start=start)
+    if cuts is not None:
+        return best_batches(problem, cuts, gap=gap, time_limit=time_limit, start=start)
+    return best_plan(problem, gap=gap, time_limit=time_limit, start=start)
+
+
+def _algorithm_2(problem: Problem, time_limit: float) -> PlanReport:
+    from hasfl.planning.paper.touching import algorithm_2  # brings SciPy: half a second to import
+
+    return algorithm_2(problem, time_limit=time_limit)

@@ -1,3 +1,0 @@
-"""The command line in this process."""
-
-from tests.cli.conftest import hasfl as hasfl
