@@ -29,7 +29,7 @@ NOT_RUN = {
     r"hasfl plan .*--serve": "it serves a page until it is told to end; tests/pages has it",
     r"hasfl keys .*example\.org": "it makes the keys of an earlier command anew, for other addresses",
     r"hasfl export .*--to mlflow": "it needs a server; tests/runs/test_exports.py has one",
-    r"hasfl reproduce": "it trains for minutes or hours; tests/experiments has small experiments",
+    r"hasfl reproduce": "it trains for minutes or hours; tests/reproduction has small experiments",
     r".*--on local": "it starts processes; tests/runs/places does too",
     r".*--on slurm": "it needs a cluster; tests/runs/places has one of its own",
     r".*--device cuda": "it needs a GPU",

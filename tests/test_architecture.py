@@ -43,7 +43,6 @@ MAY_IMPORT = {
 }
 LAST = (
     "runs",
-    "experiments",
     "deployment",
     "installation",
     "cli",
@@ -59,7 +58,7 @@ TORCH = {
     "deployment",
     "installation",
 }
-PYDANTIC = {"runs", "experiments"}  # the files that people write
+PYDANTIC = {"runs"}  # the files that people write
 
 
 @cache

@@ -15,12 +15,12 @@ import numpy as np
 
 from benchmarks.hindsight.runs import COLUMN, Run, cell_of, fleet_of, profile_of, read_results
 from benchmarks.hindsight.settings import RESULTS, SETTINGS
-from hasfl.experiments.experiment import Experiment, Panel
-from hasfl.experiments.files import experiments_folder, read_experiment
-from hasfl.experiments.results import RunResult, save_result
-from hasfl.experiments.training import TRAININGS
 from hasfl.plan import Plan
 from hasfl.theory.latency import aggregation_latency, split_training_latency, training_latency
+from reproduction.experiment import Experiment, Panel
+from reproduction.files import experiments_folder, read_experiment
+from reproduction.results import RunResult, save_result
+from reproduction.training import TRAININGS
 
 SETTING, SEED, DAY = "resnet-iid", 0, "2026-11-16"
 RECORDED = "narrow"  # the fleet whose clock was recorded; panels are named after their fleets

@@ -2,18 +2,21 @@
 
 import json
 import os
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import hasfl
 from hasfl.cli.outputs import require_folder
 from hasfl.cli.training import PLACES, AsJson, Device, seeds_of, wait_politely
 from hasfl.errors import InputError
 
 if TYPE_CHECKING:
-    from hasfl.experiments.experiment import Experiment
+    from reproduction.experiment import Experiment
 
 OUT = {
     False: Path("runs/reproduced"),
@@ -61,8 +64,9 @@ def reproduce(
     Example: hasfl reproduce fig05 --quick
     """
     wait_politely()
-    from hasfl.experiments.files import experiments_folder, read_experiments
+    _find_the_reproduction()
     from hasfl.reporting.canvas import require_matplotlib
+    from reproduction.files import experiments_folder, read_experiments
 
     require_matplotlib()
     if only_draw and (on is not None or device is not None):
@@ -80,10 +84,31 @@ def reproduce(
         typer.echo("\n".join(f"wrote {path}" for path in drawn))
 
 
+def _find_the_reproduction() -> None:
+    """Make the package `reproduction` importable, here and in processes that this one starts.
+
+    It is in a clone of the repository, and not installed.
+    """
+    found = find_spec("reproduction")
+    clones = [Path.cwd(), Path(hasfl.__file__).parents[2]]
+    if found is not None and found.origin is not None:
+        clones = [Path(found.origin).parents[1]]
+    clone = next((str(each) for each in clones if (each / "reproduction" / "__init__.py").is_file()), None)
+    if clone is None:
+        raise InputError(
+            "hasfl reproduce needs the folder reproduction, which is not installed with hasfl: run it in a "
+            "clone of the repository"
+        )
+    if clone not in sys.path:
+        sys.path.append(clone)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, paths), clone]))
+
+
 def _train(experiments: "Sequence[Experiment]", out: Path, device: str | None, on: str | None) -> None:
     """Train what has no result yet."""
     from hasfl.cli.training_view import TrainingView
-    from hasfl.experiments.training import cases_of, train_all, untrained
+    from reproduction.training import cases_of, train_all, untrained
 
     cases = cases_of(experiments)
     left = untrained(cases, out)
@@ -102,9 +127,9 @@ def _draw(
     experiments: "Sequence[Experiment]", folder: Path, out: Path, seeds: Sequence[int] | None
 ) -> list[Path]:
     """Draw the figures, and write the page of claims about everything that has been trained in the folder."""
-    from hasfl.experiments.pages import write_claims, write_figure
-    from hasfl.experiments.results import Results
-    from hasfl.experiments.training import TRAININGS
+    from reproduction.pages import write_claims, write_figure
+    from reproduction.results import Results
+    from reproduction.training import TRAININGS
 
     results = Results.read(out / TRAININGS)
     pictures = [path for each in experiments for path in write_figure(each, results, out)]

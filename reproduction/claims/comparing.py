@@ -1,0 +1,186 @@
+"""Compares trainings seed by seed: how much faster, how much more accurate, and which one is ahead."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from hasfl.goal import plateau
+from hasfl.units import format_seconds
+from reproduction.claims.claim import Kind, Measurement
+from reproduction.results import LEVELS, Results, RunResult, Served, common_accuracy, percent
+
+PERCENT = 100
+NOTHING: dict[Kind, float] = {"factor": 1.0, "points": 0.0}  # above this, the first of two is ahead
+
+Pair = tuple[RunResult, RunResult]
+
+
+class Contestant(NamedTuple):
+    """A strategy in a scenario."""
+
+    scenario: str
+    strategy: str
+
+
+class Compared(NamedTuple):
+    """What a comparison of two trainings gave, and the accuracy, time or round that it was made at."""
+
+    value: float
+    at: float = math.nan
+    converged: bool = True  # whether both trainings have; of points of accuracy
+    leads: tuple[float, ...] = ()  # of factors to an accuracy: those at all accuracies from `since` to `at`
+    since: float = math.nan  # half of `at`
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A way to compare two trainings. The value is large where the first one is ahead."""
+
+    kind: Kind
+    of: Callable[[Pair, Served], Compared | None]  # None where there is nothing to compare
+    at: Callable[[float], str]  # what it was made at, in words
+
+
+class Bounded(NamedTuple):
+    """A number that is known, or of which only a lower bound is known."""
+
+    value: float
+    exact: bool
+
+
+def same_seed(results: Results, one: Contestant, other: Contestant) -> list[Pair]:
+    """The trainings of two contestants, paired by their seeds."""
+    others = {run.seed: run for run in results.of(*other)}
+    return [(run, others[run.seed]) for run in results.of(*one) if run.seed in others]
+
+
+def measured(
+    comparison: Comparison, results: Results, one: Contestant, other: Contestant, served: Served
+) -> Measurement:
+    """A comparison of two contestants: one value for each seed that both have."""
+    found = _compared(comparison, results, one, other, served)
+    leads = [lead for each in found for lead in each.leads]
+    return Measurement(
+        kind=comparison.kind,
+        values=tuple(each.value for each in found),
+        at=span(comparison.at, [each.at for each in found]),
+        missing=0 if found else 1,
+        converged=all(each.converged for each in found),
+        leads=tuple(end(leads) for end in (min, max)) if leads else (),
+        since=min((each.since for each in found), default=math.nan),
+    )
+
+
+def order(
+    comparison: Comparison, results: Results, pairs: Iterable[tuple[Contestant, Contestant]], served: Served
+) -> Measurement:
+    """In how many comparisons, over contestants and seeds, the first one is ahead."""
+    by_pair = [_compared(comparison, results, one, other, served) for one, other in pairs]
+    found = [each for compared in by_pair for each in compared]
+    return Measurement(
+        kind="order",
+        values=tuple(float(each.value > NOTHING[comparison.kind]) for each in found),
+        at=span(comparison.at, [each.at for each in found]),
+        missing=sum(not compared for compared in by_pair),
+    )
+
+
+def _compared(
+    comparison: Comparison, results: Results, one: Contestant, other: Contestant, served: Served
+) -> list[Compared]:
+    each = (comparison.of(pair, served) for pair in same_seed(results, one, other))
+    return [compared for compared in each if compared is not None]
+
+
+def least(kind: Kind, named: Sequence[tuple[str, Measurement]]) -> Measurement:
+    """The smallest of several measurements, with its name as a note."""
+    missing = sum(not each.known for _, each in named)
+    if missing or not named:
+        return Measurement(kind=kind, missing=missing)
+    name, smallest = min(named, key=lambda each: each[1].value)
+    return replace(smallest, note=name)
+
+
+def time_to(run: RunResult, accuracy: float, served: Served) -> Bounded:
+    """The time to an accuracy; where it was not reached, a lower bound: the whole time of the training."""
+    seconds = run.seconds_to(accuracy, served)
+    return Bounded(run.seconds, exact=False) if seconds is None else Bounded(seconds, exact=True)
+
+
+def surely_less(one: Bounded, other: Bounded) -> bool:
+    """Whether one number is below the other, even if the other is only known to be at least so large."""
+    return one.exact and one.value < other.value
+
+
+def _times_at_common(
+    effort: Callable[[RunResult, float, Served], float | None],
+) -> Callable[..., Compared | None]:
+    """The effort of the second over that of the first, to the highest accuracy that both reached."""
+
+    def factor(pair: Pair, accuracy: float, served: Served) -> float | None:
+        one, other = (effort(run, accuracy, served) for run in pair)
+        return other / one if one and other else None
+
+    def compare(pair: Pair, served: Served) -> Compared | None:
+        accuracy = common_accuracy(pair, served)
+        value = None if accuracy is None else factor(pair, accuracy, served)
+        if accuracy is None or value is None:
+            return None
+        highest = round(accuracy * LEVELS)
+        steps = range(math.ceil(highest / 2), highest + 1)
+        leads = (factor(pair, step / LEVELS, served) for step in steps)
+        known = tuple(each for each in leads if each is not None)
+        return Compared(value, accuracy, leads=known, since=steps[0] / LEVELS)
+
+    return compare
+
+
+def _points_more(pair: Pair, end: float, best_until: Callable[[RunResult], float]) -> Compared | None:
+    one, other = (best_until(run) for run in pair)
+    return None if math.isnan(one - other) else Compared(PERCENT * (one - other), end)
+
+
+def _gain(end_of: Callable[[Pair], float]) -> Callable[[Pair, Served], Compared | None]:
+    """By how many points the first one is more accurate until a virtual time, or until its own end before."""
+
+    def compare(pair: Pair, served: Served) -> Compared | None:
+        end = end_of(pair)
+        found = _points_more(pair, end, lambda run: run.accuracy_by(end, served))
+        converged = all(plateau(run.accuracies(served).tolist()) is not None for run in pair)
+        return None if found is None else found._replace(converged=converged)
+
+    return compare
+
+
+def _gain_by_rounds(pair: Pair, served: Served) -> Compared | None:
+    """By how many points the first one is more accurate after as many rounds as the shorter one has."""
+    end = min(int(run.rounds[-1]) for run in pair)
+    return _points_more(
+        pair, end, lambda run: float(run.accuracies(served)[run.rounds <= end].max(initial=0.0))
+    )
+
+
+def span(written: Callable[[float], str], numbers: Sequence[float]) -> str:
+    """Numbers in words: the lowest and the highest, or one where both read alike."""
+    return " to ".join(dict.fromkeys(written(end(numbers)) for end in (min, max))) if numbers else ""
+
+
+FASTER = Comparison("factor", _times_at_common(RunResult.seconds_to), percent)
+FEWER_ROUNDS = Comparison("factor", _times_at_common(RunResult.rounds_to), percent)
+# The second one may use all of its time; the first one may use as much, but often ends before.
+MORE_ACCURATE = Comparison("points", _gain(lambda pair: pair[1].seconds), format_seconds)
+MORE_ACCURATE_IN_EQUAL_TIME = Comparison(
+    "points", _gain(lambda pair: min(run.seconds for run in pair)), format_seconds
+)
+MORE_ACCURATE_BY_ROUNDS = Comparison("points", _gain_by_rounds, lambda rounds: f"{rounds:,.0f} rounds")
+
+
+def larger(number: Callable[[RunResult], float]) -> Comparison:
+    """Compares a number that trainings have whatever they serve; the larger one is ahead."""
+
+    def compare(pair: Pair, _: Served) -> Compared | None:
+        one, other = (number(run) for run in pair)
+        return Compared(one / other) if other else None
+
+    return Comparison("factor", compare, lambda _: "")

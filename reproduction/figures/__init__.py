@@ -1,0 +1,51 @@
+"""Draws the figure of an experiment from the results that there are; a file for each kind of figure."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from reproduction.experiment import Experiment
+from reproduction.experiment_file import Drawing
+from reproduction.figures.against import draw_against
+from reproduction.figures.bars import draw_bars
+from reproduction.figures.batches import draw_batches
+from reproduction.figures.converged import draw_converged
+from reproduction.figures.curves import draw_curves
+from reproduction.figures.cuts import draw_cuts
+from reproduction.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS: dict[Drawing, Callable[[Experiment, Results], "Figure"]] = {
+    "batch-and-latency": draw_batches,
+    "cut-and-overhead": draw_cuts,
+    "curves": draw_curves,
+    "ablation": draw_curves,
+    "converged": draw_converged,
+    "time-against": draw_against,
+    "bars": draw_bars,
+}
+
+
+DIGITS = 6  # of places, in parts of the figure
+LAYOUTS = 2  # the second layout of matplotlib knows how large the texts became in the first
+
+
+def draw(experiment: Experiment, results: Results) -> "Figure":
+    """The figure of an experiment. What has no result yet is left out, and the figure says so."""
+    figure = KINDS[experiment.draws](experiment, results)
+    for _ in range(LAYOUTS):
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # so that SVG and PNG have the same layout
+    _round_positions(figure)
+    return figure
+
+
+def _round_positions(figure: "Figure") -> None:
+    """Round all places, because the layout's last digits may differ from one time to the next."""
+    from matplotlib.transforms import Bbox
+
+    for part in figure.subfigs:
+        part.bbox_relative.set_points(part.bbox_relative.get_points().round(DIGITS))
+    for axes in figure.axes:
+        axes.set_position(Bbox(axes.get_position().get_points().round(DIGITS)))

@@ -1,0 +1,276 @@
+"""What all figures of experiments share: panels with titles and notes, time axes, one legend below."""
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from hasfl.reporting.canvas import (
+    DARK,
+    GREY,
+    LINE_HEIGHT,
+    NORMAL,
+    PALE,
+    SMALL,
+)
+from reproduction.experiment import Experiment
+from reproduction.figures.look import THIN, Look, look
+from reproduction.figures.reaching import Trained
+from reproduction.results import Results, percent
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+# Numbers without another reason are chosen by hand, by the look of the figures.
+COLUMNS = 2  # of panels, as in the paper
+NOTE_SIZE = 7.0  # points
+NOTE_WIDTH = 62  # characters that fit above a panel of half the width
+TITLE_PAD = 4.0  # points between a panel and its title or note
+NOTE_COLOUR = "#777777"
+LEGEND_WIDTH, PART_LEGEND_WIDTH = 105, 66  # characters of a row of a legend: below all, below a part
+LEGEND_GAP = 8  # characters that an entry's mark and its distance to the next take
+BELOW_AXIS = 27  # points from an axis to a legend below the label of the axis
+LOGARITHMIC_FROM = 10  # an axis is logarithmic if the largest time is this many times the smallest
+TIME_TICKS = 5
+# Units of time, each with its seconds and the numbers that are round in it.
+UNITS = {
+    "ms": (1e-3, (1, 10, 100)),
+    "s": (1.0, (1, 2, 5, 10, 20)),
+    "min": (60.0, (1, 2, 5, 10, 20)),
+    "h": (3600.0, (1, 2, 5, 10)),
+    "days": (86400.0, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+}
+UNITS_SHOWN = 2  # a linear time axis has the largest unit of which it shows two or more
+
+
+def trained_panels(experiment: Experiment, results: Results) -> list[Trained]:
+    """What was trained, panel by panel."""
+    return [Trained.of(experiment, panel, results) for panel in experiment.panels]
+
+
+def looks(experiment: Experiment) -> dict[str, Look]:
+    """The look of every strategy of a figure, in the order of its legend."""
+    strategies = list(dict.fromkeys(name for panel in experiment.panels for name in panel.strategies))
+    return {strategy: look(strategy, strategies) for strategy in strategies}
+
+
+def grid(experiment: Experiment) -> tuple[int, int]:
+    """The rows and columns of the panels of a figure."""
+    columns = min(COLUMNS, len(experiment.panels))
+    return math.ceil(len(experiment.panels) / columns), columns
+
+
+def head(figure: "Figure", experiment: Experiment) -> None:
+    """Write the title of a figure, and whether it is the small version."""
+    small = " (small version)" if experiment.quick else ""
+    text = f"{experiment.figure}: {experiment.title}{small}"
+    figure.suptitle(text, x=0.008, ha="left", fontsize=NORMAL, fontweight="bold")
+
+
+def title(axes: "Axes", trained: Trained) -> None:
+    """Write the title of a panel, and below it in grey what was not trained.
+
+    A panel without any result says so in its middle.
+    """
+    if trained.is_empty:
+        say_nothing_here(axes, "not trained yet")
+        notes = []
+    else:
+        notes = [line for note in trained.missing() for line in textwrap.wrap(note, NOTE_WIDTH)]
+    pad = TITLE_PAD + LINE_HEIGHT * NOTE_SIZE * len(notes)
+    axes.set_title(trained.panel.title, loc="left", fontsize=NORMAL, pad=pad)
+    if notes:
+        axes.annotate(
+            "\n".join(notes),
+            xy=(0, 1),
+            xycoords="axes fraction",
+            xytext=(0, TITLE_PAD - 1),
+            textcoords="offset points",
+            fontsize=NOTE_SIZE,
+            color=NOTE_COLOUR,
+            linespacing=LINE_HEIGHT,
+            va="bottom",
+        )
+
+
+def part_title(part: "SubFigure", trained: Trained) -> None:
+    """Write the title of a panel that is a figure of its own, and below the panel what was not trained."""
+    part.suptitle(trained.panel.title, x=0.02, ha="left", fontsize=NORMAL)
+    notes = [line for note in trained.missing() for line in textwrap.wrap(note, NOTE_WIDTH)]
+    if notes:
+        part.supxlabel("\n".join(notes), fontsize=NOTE_SIZE, color=NOTE_COLOUR)
+
+
+def subtitle(axes: "Axes", text: str) -> None:
+    """Write the title of a part of a panel."""
+    axes.set_title(text, loc="left", fontsize=NORMAL, pad=TITLE_PAD)
+
+
+def write_above(axes: "Axes", text: str, x: float, y: float) -> None:
+    """Write a number above its bar."""
+    axes.annotate(
+        text, (x, y), (0, 2), textcoords="offset points", ha="center", fontsize=SMALL, color=DARK
+    ).set_in_layout(False)
+
+
+def write_right(axes: "Axes", text: str, y: float) -> None:
+    """Write a text into the column to the right of the axes, at the height of its row."""
+    axes.annotate(
+        text,
+        xy=(1, y),
+        xycoords=("axes fraction", "data"),
+        xytext=(2, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=SMALL,
+        color=DARK,
+    )
+
+
+def say_nothing_here(axes: "Axes", text: str) -> None:
+    """Write into the middle of a panel why it is empty."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY, fontsize=NORMAL)
+    axes.set(xticks=[], yticks=[])
+
+
+def not_reached(experiment: Experiment) -> str:
+    """What an open mark means."""
+    return "not reached" if len(experiment.all_seeds) == 1 else "not reached by every seed"
+
+
+def legend(figure: "Figure", handles: Sequence["Artist"]) -> None:
+    """One legend below all panels, with as many columns as fit."""
+    if not handles:
+        return
+    sizes = [len(str(handle.get_label())) + LEGEND_GAP for handle in handles]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=_legend_columns(sizes),
+        fontsize=SMALL,
+        frameon=False,
+        handlelength=2.8,
+        columnspacing=1.6,
+    )
+
+
+def legend_below(axes: "Axes", handles: Sequence[Any]) -> None:
+    """A legend below one part of a panel, under the label of its axis."""
+    from matplotlib.transforms import offset_copy
+
+    if not handles:
+        return
+    figure: Any = axes.figure
+    sizes = [len(str(handle.get_label())) + LEGEND_GAP for handle in handles]
+    axes.legend(
+        handles=list(handles),
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=offset_copy(axes.transAxes, figure, y=-BELOW_AXIS, units="points"),
+        ncols=_legend_columns(sizes, PART_LEGEND_WIDTH),
+        fontsize=SMALL,
+        frameon=False,
+        handlelength=1.6,
+        columnspacing=1.2,
+    )
+
+
+def _legend_columns(sizes: Sequence[int], width: int = LEGEND_WIDTH) -> int:
+    """The most columns of entries of these sizes that fit into a row; matplotlib fills columns."""
+    for columns in range(len(sizes), 1, -1):
+        if sum(int(column.max()) for column in np.array_split(sizes, columns)) <= width:
+            return columns
+    return 1
+
+
+def line_handles(experiment: Experiment, panels: Iterable[Trained], *, marks: bool = True) -> list["Artist"]:
+    """Entries of a legend for the strategies that are drawn: the line, and the mark where there are any."""
+    from matplotlib.lines import Line2D
+
+    drawn = {strategy for trained in panels for (_, strategy), runs in trained.runs.items() if runs}
+    return [
+        Line2D(
+            [], [], **(each.mark() if marks else {}) | thinned(each, strategy, experiment), label=each.name
+        )
+        for strategy, each in looks(experiment).items()
+        if strategy in drawn
+    ]
+
+
+def thinned(each: Look, strategy: str, experiment: Experiment) -> dict[str, Any]:
+    """The line of a strategy, thinner where the paper does not have it in this figure."""
+    beside = bool(experiment.paper) and strategy not in experiment.paper
+    return each.line | ({"linewidth": min(each.width, THIN)} if beside else {})
+
+
+def grid_lines(axes: "Axes", axis: str = "both") -> None:
+    """Pale lines behind the data."""
+    axes.grid(axis=axis, color=PALE, linewidth=0.5)  # type: ignore[arg-type]
+    axes.set_axisbelow(True)
+
+
+def differ_widely(times: Iterable[float]) -> bool:
+    """Whether times are so different that their axis is logarithmic."""
+    known = [time for time in times if time > 0]
+    return bool(known) and max(known) > LOGARITHMIC_FROM * min(known)
+
+
+def time_axis(
+    axes: "Axes",
+    which: Literal["x", "y"],
+    limits: tuple[float, float],
+    *,
+    logarithmic: bool,
+    most: int = TIME_TICKS,
+) -> str:
+    """Make an axis one of time, with limits in seconds and readable ticks; returns the unit for its label.
+
+    The data stay in seconds. On a logarithmic axis every tick has its own unit, so there is none to return.
+    """
+    ticks, unit = (_log_ticks(*limits, most), "") if logarithmic else _linear_ticks(*limits, most)
+    axes.set(**{f"{which}scale": "log" if logarithmic else "linear", f"{which}lim": limits})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_ticks(list(ticks.values()), labels=list(ticks))
+    axis.set_ticks([], minor=True)
+    return unit
+
+
+def _log_ticks(low: float, high: float, most: int) -> dict[str, float]:
+    """Round times between two limits, so far from each other that about `most` of them would fit."""
+    known = {f"{n} {unit}": n * size for unit, (size, numbers) in UNITS.items() for n in numbers}
+    known["1 day"] = known.pop("1 days")
+    inside = {name: seconds for name, seconds in known.items() if low <= seconds <= high}
+    roundest_first = sorted(inside, key=lambda name: (name.split()[0].strip("0") != "1", inside[name]))
+    chosen: dict[str, float] = {}
+    gap = math.log(high / low) / most
+    for name in roundest_first:
+        if all(abs(math.log(inside[name] / other)) >= gap for other in chosen.values()):
+            chosen[name] = inside[name]
+    return chosen
+
+
+def _linear_ticks(low: float, high: float, most: int) -> tuple[dict[str, float], str]:
+    from matplotlib.ticker import MaxNLocator
+
+    fitting = [(unit, size) for unit, (size, _) in UNITS.items() if high >= UNITS_SHOWN * size]
+    unit, size = fitting[-1] if fitting else ("ms", UNITS["ms"][0])
+    values = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low / size, high / size)
+    return {f"{value:g}": value * size for value in values if low <= value * size <= high}, unit
+
+
+def time_label(unit: str, accuracy: float | None = None, *, time: str = "virtual time") -> str:
+    """The label of an axis with the time in a unit, or with the time to an accuracy."""
+    words = f"{time} ({unit})" if unit else time
+    return words if accuracy is None else f"{words} to {percent(accuracy)}"
+
+
+def reference_marks(meanings: dict[str, dict[str, Any]]) -> list["Artist"]:
+    """Entries of a legend that explain marks, in a neutral colour."""
+    from matplotlib.lines import Line2D
+
+    neutral: dict[str, Any] = {"linestyle": "", "color": DARK, "markersize": 4.5, "markeredgecolor": DARK}
+    return [Line2D([], [], **(neutral | style), label=meaning) for meaning, style in meanings.items()]

@@ -1,0 +1,208 @@
+"""What is kept of the trainings of experiments: a small file each, enough for figures and claims."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from hasfl.arrays import FloatN, IntN
+from hasfl.errors import InputError
+from hasfl.record import RoundRecord
+from hasfl.reporting.replacing import json_text, replace_file, write_text
+from hasfl.runs.document import read_json
+from reproduction.experiment import Key
+from reproduction.result_file import ResultFile
+
+Served = Literal["mean", "last"]
+WHOLE = ("rounds", "samples")  # the arrays of whole numbers
+BY_EVALUATION = (*WHOLE, "clock", "accuracy", "last_accuracy", "mean_batch", "mean_cut")
+DIGITS = 6  # significant ones that are kept of measured numbers
+LEVELS = 200  # accuracies are compared at multiples of half a per cent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunResult:
+    """One training. Arrays have an entry for each evaluation."""
+
+    scenario: str  # the name of the scenario
+    scenario_text: str
+    strategy: str
+    seed: int
+    commit: str | None  # of the code that trained; None where it was not known
+    environment: Mapping[str, Any]
+    finished: str  # the date
+    rounds: IntN
+    samples: IntN  # used since the start
+    clock: FloatN  # virtual seconds since the start
+    accuracy: FloatN  # of the served model on the test set
+    last_accuracy: FloatN  # of the last model, as the paper serves it; NaN where it was not scored
+    mean_batch: FloatN  # over devices, of the plan in that round
+    mean_cut: FloatN
+    phases: Mapping[str, float]  # mean seconds of a round, by step
+    bits: Mapping[str, float]  # mean bits of a round, by arrow
+    wall_seconds: float
+
+    @property
+    def key(self) -> Key:
+        """What tells this training from all others."""
+        return self.scenario, self.strategy, self.seed
+
+    def accuracies(self, served: Served = "mean") -> FloatN:
+        """The test accuracies of the running mean, or of the last model."""
+        return self.accuracy if served == "mean" else self.last_accuracy
+
+    def best(self, served: Served = "mean") -> float:
+        """The highest accuracy; NaN where there is none."""
+        known = self.accuracies(served)[~np.isnan(self.accuracies(served))]
+        return float(known.max()) if known.size else math.nan
+
+    def seconds_to(self, accuracy: float, served: Served = "mean") -> float | None:
+        """The virtual time of the first evaluation with at least this accuracy; None if there is none."""
+        at = self._first(accuracy, served)
+        return None if at is None else float(self.clock[at])
+
+    def rounds_to(self, accuracy: float, served: Served = "mean") -> int | None:
+        """The round of the first evaluation with at least this accuracy; None if there is none."""
+        at = self._first(accuracy, served)
+        return None if at is None else int(self.rounds[at])
+
+    def _first(self, accuracy: float, served: Served) -> int | None:
+        reached = np.flatnonzero(self.accuracies(served) >= accuracy)
+        return int(reached[0]) if reached.size else None
+
+    def accuracy_by(self, seconds: float, served: Served = "mean") -> float:
+        """The highest accuracy until a virtual time; 0 before the first evaluation."""
+        return float(np.max(self.accuracies(served)[self.clock <= seconds], initial=0.0))
+
+    @property
+    def seconds(self) -> float:
+        """The virtual time of the last evaluation."""
+        return float(self.clock[-1])
+
+    def as_json(self) -> dict[str, Any]:
+        """The result as plain numbers and lists; an unknown number is null."""
+        row = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in BY_EVALUATION:
+            row[name] = [_plain(value) for value in row[name].tolist()]
+        for name in ("phases", "bits"):
+            row[name] = {step: _plain(value) for step, value in row[name].items()}
+        return row
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        """Read back what `as_json` gave."""
+        values = {each.name: row[each.name] for each in fields(cls)}
+        for name in BY_EVALUATION:
+            kind = np.int64 if name in WHOLE else np.float64
+            values[name] = np.array([math.nan if each is None else each for each in row[name]], dtype=kind)
+        return cls(**values)
+
+
+def _plain(value: float) -> float | int | None:
+    if isinstance(value, int):
+        return value
+    return None if math.isnan(value) else float(f"{value:.{DIGITS}g}")
+
+
+def curves_of(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """The fields of a result that follow from the records of a run."""
+    evaluated = [record for record in records if record.accuracy is not None]
+    return {
+        "rounds": np.array([record.round for record in evaluated], dtype=np.int64),
+        "samples": np.array([record.samples for record in evaluated], dtype=np.int64),
+        "clock": np.array([record.clock for record in evaluated], dtype=np.float64),
+        "accuracy": np.array([record.accuracy for record in evaluated], dtype=np.float64),
+        "last_accuracy": np.array(
+            [math.nan if record.last_accuracy is None else record.last_accuracy for record in evaluated],
+            dtype=np.float64,
+        ),
+        "mean_batch": np.array([record.plan.batch_sizes.mean() for record in evaluated], dtype=np.float64),
+        "mean_cut": np.array([record.plan.cuts.mean() for record in evaluated], dtype=np.float64),
+        "phases": _means([record.phases for record in records]),
+        "bits": _means([record.bits for record in records]),
+    }
+
+
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean over rounds of each entry; a round without an entry counts as 0."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: math.fsum(row.get(name, 0.0) for row in rows) / len(rows) for name in names}
+
+
+class Results:
+    """The results of several trainings."""
+
+    def __init__(self, results: Iterable[RunResult] = ()) -> None:
+        self._known = {result.key: result for result in results}
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The results of a folder, one file each: `<scenario>/<strategy>-seed<k>.json`."""
+        return cls(map(read_result, sorted(folder.glob("*/*-seed*.json"))))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[RunResult]:
+        return iter(self._known.values())
+
+    def get(self, key: Key) -> RunResult | None:
+        """One result; None where it is not there."""
+        return self._known.get(key)
+
+    def only(self, keys: Iterable[Key]) -> Self:
+        """Those of these trainings that are there. A result without any evaluation counts as none."""
+        found = (self.get(key) for key in keys)
+        return type(self)(result for result in found if result is not None and result.clock.size)
+
+    def of(self, scenario: str, strategy: str) -> tuple[RunResult, ...]:
+        """The results of a strategy in a scenario, one a seed, sorted by seed."""
+        found = [each for each in self if (each.scenario, each.strategy) == (scenario, strategy)]
+        return tuple(sorted(found, key=lambda result: result.seed))
+
+
+def common_accuracy(runs: Iterable[RunResult], served: Served = "mean") -> float | None:
+    """The highest accuracy that all reached, rounded down to half a per cent; None where there is none."""
+    best = [run.best(served) for run in runs]
+    if not best or any(math.isnan(each) for each in best):
+        return None
+    steps = math.floor(min(best) * LEVELS)
+    steps += (steps + 1) / LEVELS <= min(best)  # if the product was rounded down
+    steps -= steps / LEVELS > min(best)  # if it was rounded up
+    return steps / LEVELS if steps > 0 else None
+
+
+def percent(share: float) -> str:
+    """An accuracy in words."""
+    return f"{100 * share:.3g} %"
+
+
+def result_file(folder: Path, key: Key) -> Path:
+    """Where the result of a training is kept."""
+    scenario, strategy, seed = key
+    return folder / scenario / f"{file_name(strategy)}-seed{seed}.json"
+
+
+def file_name(strategy: str) -> str:
+    """The name of a strategy as a part of a file's name."""
+    return strategy.replace(":", "-").replace(",", "-")
+
+
+def save_result(folder: Path, result: RunResult) -> Path:
+    """Write a result."""
+    path = result_file(folder, result.key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json_text(result.as_json(), path.name) + "\n"
+    replace_file(path, lambda file: write_text(file, text))
+    return path
+
+
+def read_result(path: Path) -> RunResult:
+    """Read a result; a file that is none is refused with a sentence."""
+    try:
+        return RunResult.from_json(read_json(str(path), ResultFile).model_dump())
+    except InputError as error:
+        raise InputError(f"{error}; remove the file, and hasfl reproduce trains it again") from None
