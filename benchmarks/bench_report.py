@@ -25,12 +25,12 @@ import torch
 from hasfl.cli.training_view import TrainingView
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
-from hasfl.reporting.journal import Journal
-from hasfl.reporting.store import RunFolder
+from hasfl.runs.journal import Journal
 from hasfl.runs.reports.gathering import report_of
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import carry_out
-from tests.pages.browser import chromium, installed
+from hasfl.runs.store import RunFolder
+from tests.report.browser import chromium, installed
 
 STRATEGIES = ("hasfl", "hasfl-bcd", "rbs+rms", "sfl", "fl")
 TRAINED = 4  # rounds that are really trained

@@ -22,8 +22,8 @@ from hasfl.learning.updates import Updates
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan
-from hasfl.reporting.canvas import COLOURS, DARK, SMALL, label, new_figure
-from hasfl.reporting.figures import save_figure
+from hasfl.report.canvas import COLOURS, DARK, SMALL, label, new_figure
+from hasfl.report.figures import save_figure
 from hasfl.runs.questions import read_problem
 from hasfl.schedule import RateSchedule
 from hasfl.theory.bound import Corollary1

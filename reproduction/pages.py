@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hasfl.reporting.figures import FORMATS, save_figure
-from hasfl.reporting.replacing import replace_file, write_text
+from hasfl.replacing import replace_file, write_text
+from hasfl.report.figures import FORMATS, save_figure
 from hasfl.runs.document import read_text, read_toml
 from reproduction.claims.page import claims_page
 from reproduction.claims_file import ClaimsFile

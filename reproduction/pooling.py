@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hasfl.reporting.replacing import json_text
+from hasfl.replacing import json_text
 from reproduction.results import RunResult
 
 Place = TypeVar("Place", bound=Hashable)

@@ -11,7 +11,7 @@ import numpy as np
 from hasfl.arrays import FloatN, IntN
 from hasfl.errors import InputError
 from hasfl.record import RoundRecord
-from hasfl.reporting.replacing import json_text, replace_file, write_text
+from hasfl.replacing import json_text, replace_file, write_text
 from hasfl.runs.document import read_json
 from reproduction.experiment import Key
 from reproduction.result_file import ResultFile

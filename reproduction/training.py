@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hasfl.errors import InputError
-from hasfl.reporting.replacing import replace_file, write_text
-from hasfl.reporting.store import RunFolder
+from hasfl.replacing import replace_file, write_text
 from hasfl.runs.places.places import place_of
 from hasfl.runs.places.watching import PlaceWatcher
 from hasfl.runs.request import RunRequest
+from hasfl.runs.store import RunFolder
 from reproduction.experiment import Case, Experiment, Key
 from reproduction.results import Results, RunResult, curves_of, file_name, result_file, save_result
 

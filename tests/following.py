@@ -26,7 +26,7 @@ NOT_RUN = {
     r"hasfl serve (fed|edge|device)": "it runs until it is told to end; tests/deployment starts it",
     r"hasfl serve local": "tests/deployment/test_local.py runs it",
     r"hasfl (status|submit|clock) ?": "it needs a fed server, or a run on machines; tests/deployment has one",
-    r"hasfl plan .*--serve": "it serves a page until it is told to end; tests/pages has it",
+    r"hasfl plan .*--serve": "it serves a page until it is told to end; tests/report has it",
     r"hasfl keys .*example\.org": "it makes the keys of an earlier command anew, for other addresses",
     r"hasfl export .*--to mlflow": "it needs a server; tests/runs/test_exports.py has one",
     r"hasfl reproduce": "it trains for minutes or hours; tests/reproduction has small experiments",

@@ -12,7 +12,7 @@ import pytest
 import hasfl
 
 ROOT = Path(hasfl.__file__).parent
-GROUND = {"units", "seeds", "errors", "arrays", "callables", "paths"}
+GROUND = {"units", "seeds", "errors", "arrays", "callables", "paths", "replacing"}
 NOUNS = {
     "fleet",
     "profile",
@@ -36,8 +36,7 @@ MAY_IMPORT = {
     "models": HALL,
     "learning": HALL | {"models", "data"},
     "training": HALL | {"theory", "learning", "models", "data"},
-    "reporting": HALL | {"theory"},
-    "pages": HALL | {"theory", "reporting"},
+    "report": HALL | {"theory"},
     **dict.fromkeys(HALL, HALL),
     **dict.fromkeys(GROUND, GROUND),
 }

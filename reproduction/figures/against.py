@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hasfl.reporting.canvas import ABOVE_LINES, label, new_figure
+from hasfl.report.canvas import ABOVE_LINES, label, new_figure
 from reproduction.experiment import Experiment, Point
 from reproduction.figures.look import Look
 from reproduction.figures.panels import (

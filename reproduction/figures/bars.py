@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hasfl.reporting.canvas import ABOVE_LINES, DARK, HALF_CELL, label, new_figure
+from hasfl.report.canvas import ABOVE_LINES, DARK, HALF_CELL, label, new_figure
 from reproduction.experiment import Experiment
 from reproduction.figures.look import Look
 from reproduction.figures.panels import (

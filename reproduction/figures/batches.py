@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hasfl.reporting.canvas import label, new_figure, whole_ticks
+from hasfl.report.canvas import label, new_figure, whole_ticks
 from hasfl.units import format_seconds
 from reproduction.experiment import Experiment
 from reproduction.figures.curves import draw_accuracy

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hasfl.goal import plateau
-from hasfl.reporting.canvas import ABOVE_LINES, DARK, HALF_CELL, TO_PERCENT, label, new_figure
+from hasfl.report.canvas import ABOVE_LINES, DARK, HALF_CELL, TO_PERCENT, label, new_figure
 from reproduction.experiment import Experiment
 from reproduction.figures.bars import BAR_HEIGHT, BAR_SHARE, draw_times, marks_of, rows_of
 from reproduction.figures.look import Look

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hasfl.arrays import FloatN
-from hasfl.reporting.canvas import ABOVE_LINES, DARK, GRID_WIDTH, TO_PERCENT, label, new_figure
+from hasfl.report.canvas import ABOVE_LINES, DARK, GRID_WIDTH, TO_PERCENT, label, new_figure
 from reproduction.experiment import Experiment
 from reproduction.figures.look import Look
 from reproduction.figures.panels import (

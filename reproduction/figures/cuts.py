@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hasfl.reporting.canvas import DARK, label, new_figure
+from hasfl.report.canvas import DARK, label, new_figure
 from hasfl.runs.document import parse_toml
 from hasfl.runs.model_costs import costs_of
 from hasfl.runs.scenario import Scenario

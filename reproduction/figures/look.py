@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hasfl.reporting.canvas import COLOURS, GREY, LINE_WIDTH
+from hasfl.report.canvas import COLOURS, GREY, LINE_WIDTH
 
 STRONG, THIN = 2.2, 1.0  # points: the width of ours, and of what the paper does not have in a figure
 MARK, STRONG_MARK = 4.0, 5.0  # points

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hasfl.reporting.canvas import (
+from hasfl.report.canvas import (
     DARK,
     GREY,
     LINE_HEIGHT,

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from hasfl.cli.comparison_view import MOST_GROUPS, ConvergenceRow, _plan_table, show_convergence
 from hasfl.plan import Plan
-from hasfl.reporting.metrics import Spread, outcome
-from hasfl.reporting.store import RunFolder
-from hasfl.reporting.time_to_goal import finish
+from hasfl.report.metrics import Spread, outcome
+from hasfl.report.time_to_goal import finish
 from hasfl.runs.comparison import ChosenPlan
+from hasfl.runs.store import RunFolder
 from hasfl.theory.paradigms import SPLIT
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl

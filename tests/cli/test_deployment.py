@@ -15,8 +15,8 @@ from hasfl.deployment.hosting.orders import ORDERS_FOLDER, FedHost, RunOrder, wr
 from hasfl.deployment.keys import make_keys
 from hasfl.deployment.ordering.fed_server import devices_of_run, known_run
 from hasfl.errors import Interrupted
-from hasfl.reporting.journal import Journal
 from hasfl.runs.from_scenario import shared_data
+from hasfl.runs.journal import Journal
 from hasfl.runs.scenario import read_scenario
 from tests.cli.conftest import Hasfl
 from tests.cli.test_clock import measured, simulated, with_records  # noqa: F401

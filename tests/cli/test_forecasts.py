@@ -14,12 +14,12 @@ from hasfl.cli.plans.outlook import OVERRUN, Announcements, Outlook, course
 from hasfl.cli.training_view import TrainingView
 from hasfl.forecast import GoalForecast
 from hasfl.goal import Goal
-from hasfl.reporting.store import RESULT
 from hasfl.runs.request import RunRequest
+from hasfl.runs.store import RESULT
 from hasfl.training.forecaster import BudgetEnd
 from tests.cli.conftest import Hasfl
 from tests.learning.simulations import simulation, unequal_fleet
-from tests.reporting.runs import record
+from tests.report.runs import record
 from tests.runs.scenarios import rounds, write
 
 FORECAST = GoalForecast(

@@ -18,8 +18,8 @@ from hasfl.cli.training_view import TrainingView
 from hasfl.data.sources import load_dataset
 from hasfl.models.catalogue import network
 from hasfl.planning.strategies.catalogue import STRATEGIES
-from hasfl.reporting.store import RunFolder
 from hasfl.runs.request import RunRequest
+from hasfl.runs.store import RunFolder
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl, Outcome
 from tests.lanes import quick_then_slow

@@ -12,12 +12,12 @@ from safetensors.numpy import load_file
 from hasfl.deployment.fleet.meeting import Meeting
 from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import RunFolder
 from hasfl.runs import build
 from hasfl.runs.document import parse_toml
 from hasfl.runs.from_scenario import model_of, settings_of, shared_data
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.simulation import Simulation, simulation
+from hasfl.runs.store import RunFolder
 from tests.deployment.fleets import Stock, fleet_of
 from tests.lanes import quick_then_slow
 

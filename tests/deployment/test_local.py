@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hasfl.deployment.hosting.desks import DESKS_FOLDER
-from hasfl.reporting.locked_folder import LOCK
+from hasfl.runs.store import LOCK
 from tests.deployment.test_flower import descendants
 from tests.deployment.test_supervision import lives
 from tests.runs.scenarios import rounds, write

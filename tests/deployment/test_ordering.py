@@ -18,9 +18,9 @@ from hasfl.deployment.ordering.campaign import AWAY_SECONDS, MOST_DEATHS, Campai
 from hasfl.deployment.ordering.following import LogTail, RecordTail
 from hasfl.errors import InputError, Interrupted
 from hasfl.record import RoundRecord
-from hasfl.reporting.metrics import Outcome
-from hasfl.reporting.store import RunFolder
-from tests.reporting.runs import record
+from hasfl.report.metrics import Outcome
+from hasfl.runs.store import RunFolder
+from tests.report.runs import record
 
 Play = Callable[["Stage"], Iterator[None]]  # what the app does, one step at each look
 LAST = 6

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hasfl.cli.training_view import TrainingView
-from hasfl.reporting.locked_folder import FolderLock
+from hasfl.runs.store import FolderLock
 from tests.cli.conftest import Hasfl
 from tests.runs.scenarios import rounds, write
 

@@ -14,16 +14,15 @@ import pytest
 
 from hasfl.cli.training_view import TrainingView
 from hasfl.record import MeasuredRound
-from hasfl.reporting.locked_folder import FolderLock
-from hasfl.reporting.store import RunFolder, RunState
 from hasfl.runs.exports import following
 from hasfl.runs.exports.following import export_rounds
 from hasfl.runs.exports.values import parameters_of, values_of
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import carry_out
+from hasfl.runs.store import FolderLock, RunFolder, RunState
 from tests.cli.conftest import Hasfl
 from tests.extras import extra
-from tests.reporting.runs import no_file_above, record
+from tests.report.runs import no_file_above, record
 from tests.runs.conftest import Forking
 from tests.runs.scenarios import rounds, sentence, write
 from tests.runs.tracking import FakeServer

@@ -10,16 +10,16 @@ import pytest
 
 from hasfl.cli.training_view import TrainingView, show_outcome
 from hasfl.errors import InputError
-from hasfl.reporting.figures import accuracy_against_time
-from hasfl.reporting.metrics import HELD_OUT, Outcome, measured_on, outcome, seconds_to, speed_ups
-from hasfl.reporting.store import RunFolder
-from hasfl.reporting.time_to_goal import finish, race_picture
+from hasfl.report.figures import accuracy_against_time
+from hasfl.report.metrics import HELD_OUT, Outcome, measured_on, outcome, seconds_to, speed_ups
+from hasfl.report.time_to_goal import finish, race_picture
 from hasfl.runs.from_scenario import shared_data, simulation_of
 from hasfl.runs.overview import summary
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared, carry_out
+from hasfl.runs.store import RunFolder
 from tests.deployment.direct_fleets import Parties
-from tests.reporting.runs import record
+from tests.report.runs import record
 from tests.runs.scenarios import write
 
 SHARE = 0.25

@@ -25,7 +25,7 @@ from hasfl.runs.scenario import KNOWN_DATA, Scenario
 from hasfl.theory.objective import rounds_needed
 from tests.cli.conftest import Hasfl
 from tests.lanes import quick_then_slow
-from tests.reporting.runs import record
+from tests.report.runs import record
 from tests.runs.scenarios import CONSTANTS, PIS, sentence, write
 from tests.training.fakes import small_profile
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.reporting.store import RunFolder
 from hasfl.runs.document import parse_toml
 from hasfl.runs.resuming import differences
 from hasfl.runs.scenario import Scenario
+from hasfl.runs.store import RunFolder
 from tests.cli.conftest import Hasfl, Outcome
 from tests.lanes import quick_then_slow
 from tests.runs.scenarios import MOVING, files, kept, rounds, sentence, write

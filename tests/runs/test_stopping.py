@@ -10,7 +10,7 @@ import pytest
 
 from hasfl.cli.training_view import TrainingView
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import RunFolder
+from hasfl.runs.store import RunFolder
 from tests.cli.conftest import Hasfl, Outcome
 from tests.runs.conftest import Forking
 from tests.runs.scenarios import MOVING, files, kept, rounds, write

@@ -13,12 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from hasfl.cli.training_view import TrainingView
-from hasfl.reporting.store import RunFolder
-from hasfl.reporting.tensor_file import read_tensors, write_tensors
 from hasfl.runs.request import RunRequest
+from hasfl.runs.store import RunFolder
+from hasfl.runs.tensor_file import read_tensors, write_tensors
 from tests.cli.conftest import Hasfl, Outcome
 from tests.lanes import quick_then_slow
-from tests.reporting.runs import no_file_above
+from tests.report.runs import no_file_above
 from tests.runs.scenarios import SAME_AGAIN, files, kept, rounds, sentence, write
 
 QUICK = {"training.strategy": '"sfl"'}

@@ -16,7 +16,7 @@ from hasfl.runs.request import RunRequest
 from hasfl.runs.run import carry_out
 from tests.cli.conftest import Hasfl
 from tests.cli.test_clock import with_records
-from tests.reporting.runs import record
+from tests.report.runs import record
 from tests.runs.scenarios import MOVING, PIS, rounds, sentence, write
 
 NANOSECOND = 1e-9

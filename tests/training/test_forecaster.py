@@ -18,7 +18,7 @@ from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.training.forecaster import Forecaster, budget_end
 from hasfl.training.judging import JUDGING_SHARE, Judging
 from hasfl.training.loop import Training
-from tests.reporting.runs import record
+from tests.report.runs import record
 from tests.training.fakes import small_profile, training
 
 SMALL, LARGE = Plan([1, 1, 1], [1, 1, 1]), Plan([32, 32, 32], [1, 1, 1])

@@ -16,7 +16,7 @@ from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import ModelledClock
 from tests.generators import settings as problems
 from tests.learning.simulations import run
-from tests.reporting.runs import record
+from tests.report.runs import record
 from tests.training.fakes import small_fleet, small_profile, training
 
 TOLERANCE = 1e-12  # sums of a few positive numbers in float64, in another order

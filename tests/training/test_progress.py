@@ -14,7 +14,7 @@ from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.training.forecaster import Forecaster
 from tests.learning.simulations import simulation, unequal_fleet
-from tests.reporting.runs import record
+from tests.report.runs import record
 
 PLANS = [Plan([1, 1], [1, 1]), Plan([4, 2], [1, 2]), Plan([32, 32], [2, 2])]
 SLOWNESS = {PLANS[0]: 7.0, PLANS[1]: 3.1, PLANS[2]: 1.25}

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.hindsight.runs import Floats
 from benchmarks.hindsight.settings import SETTINGS
-from hasfl.reporting.canvas import DARK, NORMAL, SMALL, new_figure
+from hasfl.report.canvas import DARK, NORMAL, SMALL, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

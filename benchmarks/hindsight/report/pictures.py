@@ -18,8 +18,8 @@ from benchmarks.hindsight.runs import (
     seconds_of,
 )
 from benchmarks.hindsight.settings import SETTINGS, Cell
-from hasfl.reporting.canvas import DARK, label
-from hasfl.reporting.figures import save_figure
+from hasfl.report.canvas import DARK, label
+from hasfl.report.figures import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from hasfl.cli.tables import titled
 from hasfl.plan import Plan
-from hasfl.reporting.metrics import Spread, outcome, speed_ups
-from hasfl.reporting.time_to_goal import Finish, finish
+from hasfl.report.metrics import Spread, outcome, speed_ups
+from hasfl.report.time_to_goal import Finish, finish
 from hasfl.runs.comparison import ChosenPlan, Contest
 from hasfl.theory.latency import SplitTrainingLatency
 from hasfl.theory.paradigms import SPLIT

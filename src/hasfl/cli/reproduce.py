@@ -65,7 +65,7 @@ def reproduce(
     """
     wait_politely()
     _find_the_reproduction()
-    from hasfl.reporting.canvas import require_matplotlib
+    from hasfl.report.canvas import require_matplotlib
     from reproduction.files import experiments_folder, read_experiments
 
     require_matplotlib()

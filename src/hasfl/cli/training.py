@@ -82,10 +82,10 @@ def train(
     """
     wait_politely()
     from hasfl.cli.training_view import TrainingView, show_outcome
-    from hasfl.reporting.figures import require_drawable
-    from hasfl.reporting.store import RunFolder
+    from hasfl.report.figures import require_drawable
     from hasfl.runs.request import RunRequest
     from hasfl.runs.scenario import read_scenario
+    from hasfl.runs.store import RunFolder
 
     if picture is not None:
         require_drawable(picture)
@@ -125,8 +125,8 @@ def say_nothing_to_resume(request: "RunRequest", *, named: bool) -> None:
 
 
 def _draw_plans(request: "RunRequest", picture: Path) -> Path:
-    from hasfl.reporting.figures import plan_over_time, save_figure
-    from hasfl.reporting.store import RunFolder
+    from hasfl.report.figures import plan_over_time, save_figure
+    from hasfl.runs.store import RunFolder
 
     names = request.scenario().draw().names
     save_figure(plan_over_time(RunFolder.open(request.path).records(), names), picture)
@@ -165,8 +165,8 @@ def compare(
     """
     wait_politely()
     from hasfl.cli.training_view import TrainingView
-    from hasfl.reporting.canvas import require_matplotlib
-    from hasfl.reporting.figures import require_drawable
+    from hasfl.report.canvas import require_matplotlib
+    from hasfl.report.figures import require_drawable
     from hasfl.runs.scenario import read_scenario
 
     drawn = picture or out / f"{scenario.stem}-accuracy.png"
@@ -190,7 +190,7 @@ def compare(
 def _tell_convergence(contests: "Sequence[Contest]", drawn: Path, *, as_json: bool) -> None:
     """Draw and print where each strategy converged."""
     from hasfl.cli.comparison_view import convergence_rows, show_convergence
-    from hasfl.reporting.figures import accuracy_against_time, save_figure
+    from hasfl.report.figures import accuracy_against_time, save_figure
 
     save_figure(accuracy_against_time(contests[0].runs, contests[0].seed), drawn)
     rows = convergence_rows(contests)
@@ -203,8 +203,8 @@ def _tell_convergence(contests: "Sequence[Contest]", drawn: Path, *, as_json: bo
 def _tell_race(contests: "Sequence[Contest]", goal: float, drawn: Path, *, as_json: bool) -> None:
     """Draw and print when each strategy reached the goal."""
     from hasfl.cli.comparison_view import race_rows, show_race
-    from hasfl.reporting.figures import save_figure
-    from hasfl.reporting.time_to_goal import race_picture
+    from hasfl.report.figures import save_figure
+    from hasfl.report.time_to_goal import race_picture
     from hasfl.runs.comparison import last_plan
 
     save_figure(race_picture(contests[0].runs, goal, contests[0].seed), drawn)
@@ -243,7 +243,7 @@ def data(
     """
     from hasfl.cli.shares_view import show_shares
     from hasfl.data.partition import label_counts, sample_counts
-    from hasfl.reporting.figures import save_figure, who_holds_what
+    from hasfl.report.figures import save_figure, who_holds_what
     from hasfl.runs.from_scenario import shared_data
     from hasfl.runs.scenario import read_scenario
 

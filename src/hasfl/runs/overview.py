@@ -10,10 +10,10 @@ from hasfl.errors import InputError
 from hasfl.forecast import GoalForecast
 from hasfl.paths import is_there
 from hasfl.record import RoundRecord
-from hasfl.reporting.metrics import measured_on
-from hasfl.reporting.store import ENVIRONMENT, ROUNDS, SCENARIO, SETTINGS, RunFolder
+from hasfl.report.metrics import measured_on
 from hasfl.runs.document import parse_toml
 from hasfl.runs.scenario import Scenario
+from hasfl.runs.store import ENVIRONMENT, ROUNDS, SCENARIO, SETTINGS, RunFolder
 
 # ── folders of runs, and what the runs were begun with ───────────────────────────────────────────────────
 

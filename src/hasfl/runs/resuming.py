@@ -12,10 +12,10 @@ from hasfl.errors import InputError
 from hasfl.goal import Goal
 from hasfl.planning.strategies.catalogue import is_of_the_paper
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import CHECKPOINT, RunFolder
 from hasfl.runs.overview import stored_scenario
 from hasfl.runs.request import RunRequest
 from hasfl.runs.scenario import Scenario
+from hasfl.runs.store import CHECKPOINT, RunFolder
 from hasfl.training.checkpoint import restore
 from hasfl.training.loop import Training
 

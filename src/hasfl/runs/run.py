@@ -10,15 +10,14 @@ from hasfl.errors import naming
 from hasfl.learning.memory import held_memory
 from hasfl.learning.state import Weights
 from hasfl.record import RoundRecord
-from hasfl.reporting.locked_folder import require_free
-from hasfl.reporting.metrics import Outcome, as_result, outcome
-from hasfl.reporting.store import MODEL, RunFolder
+from hasfl.report.metrics import Outcome, as_result, outcome
 from hasfl.runs.environment import environment
 from hasfl.runs.from_scenario import simulation_of
 from hasfl.runs.interruption import Interruption
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import MARKS, back_to_checkpoint, require_same
 from hasfl.runs.saved_model import MODEL_INPUT
+from hasfl.runs.store import MODEL, RunFolder, require_free
 from hasfl.training.checkpoint import saved
 from hasfl.training.loop import Training
 

@@ -27,9 +27,9 @@ from hasfl.plan import Plan
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import RunFolder
 from hasfl.runs.overview import find_run, scenario_folder, stored_scenario
 from hasfl.runs.scenario import Scenario
+from hasfl.runs.store import RunFolder
 from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Recipe
 from hasfl.theory.measured_rounds import MeasuredRounds

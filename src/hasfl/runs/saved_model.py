@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hasfl.errors import HasflError, InputError, MissingExtra, ModelError
-from hasfl.reporting.replacing import replace_file
-from hasfl.reporting.store import MODEL, RESULT, RunFolder
+from hasfl.replacing import replace_file
 from hasfl.runs.exports import RECORD_FORMATS
 from hasfl.runs.exports.targets import refuse_files_of_runs
 from hasfl.runs.from_scenario import module_of
 from hasfl.runs.overview import scenario_folder, stored_scenario
+from hasfl.runs.store import MODEL, RESULT, RunFolder
 
 ONNX_PACKAGES = ("onnx", "onnxscript")  # which torch needs to write the format
 MODEL_INPUT = "model_input"  # the key of a result that says which samples the model takes

@@ -12,7 +12,6 @@ from threading import Thread
 import pytest
 
 from hasfl.errors import InputError, Interrupted, MissingExtra, RunsMissing
-from hasfl.reporting.store import RunFolder
 from hasfl.runs.places.attempt import Ending
 from hasfl.runs.places.places import nothing_more, place_of
 from hasfl.runs.places.slurm import JOBS, Slurm
@@ -20,6 +19,7 @@ from hasfl.runs.places.slurm_job import Job
 from hasfl.runs.places.slurm_options import slurm_options
 from hasfl.runs.places.watching import News
 from hasfl.runs.request import RunRequest
+from hasfl.runs.store import RunFolder
 from tests.runs.places import fake_cluster
 from tests.runs.places.conftest import Memory, Once, leave_a_mark, marks, require_same_as_here
 from tests.runs.scenarios import rounds

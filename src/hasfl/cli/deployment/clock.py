@@ -51,8 +51,8 @@ def clock(run: Run, as_json: AsJson = False) -> None:
 
 def _read(path: Path) -> tuple[list[RoundRecord], tuple[str, ...]]:
     """The records of a run's measured rounds, without the first interval, and the names of its devices."""
-    from hasfl.reporting.store import RunFolder
     from hasfl.runs.overview import stored_scenario
+    from hasfl.runs.store import RunFolder
 
     with RunFolder.open(path) as folder:
         records, scenario = folder.records(), stored_scenario(folder)

@@ -114,7 +114,7 @@ def train_on_fleet(
     from hasfl.cli.training_view import TrainingView, show_outcome
     from hasfl.deployment.hosting.orders import RunOrder
     from hasfl.deployment.ordering.campaign import Campaign
-    from hasfl.reporting.store import RunFolder
+    from hasfl.runs.store import RunFolder
 
     order = RunOrder(
         scenario=str(request.scenario_file.resolve()),

@@ -11,14 +11,14 @@ from hasfl.cli.plans.constants_view import guess_columns, guess_rows, guess_sent
 from hasfl.cli.plans.plan_view import limits, pace, savings
 from hasfl.cli.plans.what_if import Setting, WhatIf
 from hasfl.errors import InputError
-from hasfl.pages.plan_page import Advice, GuessTable, PlanPage
-from hasfl.pages.plan_page_server import PageServer
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.advice.sensitivity import Mistake, in_words
 from hasfl.planning.advice.why import Upgrades
 from hasfl.planning.guesses import ratios
 from hasfl.problem import Problem
-from hasfl.reporting.replacing import replace_file, write_text
+from hasfl.replacing import replace_file, write_text
+from hasfl.report.page.plan_page import Advice, GuessTable, PlanPage
+from hasfl.report.page.plan_page_server import PageServer
 from hasfl.runs.questions import Question
 
 ORIGINS = {

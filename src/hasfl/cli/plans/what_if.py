@@ -11,12 +11,12 @@ from hasfl.cli.plans.plan_view import certificate, warnings
 from hasfl.cli.plans.story import in_words
 from hasfl.errors import HasflError, InputError
 from hasfl.fleet import Fleet
-from hasfl.pages.plan_page import Found, ShownPlan, Slider
-from hasfl.pages.thinning import evenly
 from hasfl.plan import PlanReport
 from hasfl.planning.advice.time_range import time_range
 from hasfl.planning.intervals import Ask, try_intervals
 from hasfl.problem import Problem
+from hasfl.report.page.plan_page import Found, ShownPlan, Slider
+from hasfl.report.page.thinning import evenly
 from hasfl.runs.questions import Question
 
 # The stops of the sliders. All are chosen by hand, so that a file has about thirty plans.

@@ -90,9 +90,9 @@ def _require_its_format(to: str, **given: Any) -> None:
 
 
 def _to_tensorboard(path: Path, out: Path | None, *, follow: bool) -> dict[str, Any]:
-    from hasfl.reporting.store import RunFolder
     from hasfl.runs.exports.following import export_rounds
     from hasfl.runs.exports.tensorboard import FOLDER, EventFile
+    from hasfl.runs.store import RunFolder
 
     with RunFolder.open(path) as run:
         destination = EventFile(run, out or path / FOLDER)
@@ -102,10 +102,10 @@ def _to_tensorboard(path: Path, out: Path | None, *, follow: bool) -> dict[str, 
 
 
 def _to_mlflow(path: Path, server: str | None, *, follow: bool) -> dict[str, Any]:
-    from hasfl.reporting.store import RunFolder
     from hasfl.runs.exports.following import export_rounds
     from hasfl.runs.exports.mlflow import ServerRun
     from hasfl.runs.exports.tracking_server import TrackingServer
+    from hasfl.runs.store import RunFolder
 
     at = TrackingServer.at(server)
     with RunFolder.open(path) as run:
@@ -117,8 +117,8 @@ def _to_mlflow(path: Path, server: str | None, *, follow: bool) -> dict[str, Any
 
 
 def _to_trace(path: Path, out: Path | None, rounds: str | None) -> dict[str, Any]:
-    from hasfl.reporting.store import RunFolder
     from hasfl.runs.exports.trace import write_trace
+    from hasfl.runs.store import RunFolder
 
     with RunFolder.open(path) as run:
         file, written = write_trace(run, out, rounds)

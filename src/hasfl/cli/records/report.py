@@ -38,7 +38,7 @@ def report(
         require_page("--out", out)
     from rich.console import Console
 
-    from hasfl.reporting.replacing import replace_file, write_text
+    from hasfl.replacing import replace_file, write_text
 
     with Console(stderr=True).status("reading") as status:
         from hasfl.runs.reports.gathering import report_of  # brings torch, which takes seconds to import

@@ -15,9 +15,9 @@ from hasfl.cli.plans.story import every, in_words
 from hasfl.cli.tables import titled
 from hasfl.cli.training_view import ending
 from hasfl.record import RoundRecord
-from hasfl.reporting.metrics import HELD_OUT, Outcome
-from hasfl.reporting.store import CHECKPOINT, ENVIRONMENT, MODEL, RESULT, ROUNDS, SCENARIO, SETTINGS, TIMING
+from hasfl.report.metrics import HELD_OUT, Outcome
 from hasfl.runs.overview import RunDetails, RunSummary
+from hasfl.runs.store import CHECKPOINT, ENVIRONMENT, MODEL, RESULT, ROUNDS, SCENARIO, SETTINGS, TIMING
 from hasfl.units import BITS_PER_BYTE, format_seconds, format_size
 
 STYLES = {"running": "bold green", "stopped": "yellow", "finished": "", "broken": "bold red"}

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hasfl.errors import EXIT_FAILURE, HasflError, Interrupted, StorageError
-from hasfl.reporting.locked_folder import FolderLock
-from hasfl.reporting.replacing import replace_file, write_text
+from hasfl.replacing import replace_file, write_text
+from hasfl.runs.store import FolderLock
 
 DESKS_FOLDER = "desks"
 STOP_FILE, END_FILE = "stop", "end.json"

@@ -17,9 +17,9 @@ from hasfl.deployment.hosting.places import LOGS_FOLDER
 from hasfl.deployment.ordering.following import LogTail, RecordTail
 from hasfl.errors import EXIT_FAILURE, HasflError, Interrupted
 from hasfl.record import RoundRecord
-from hasfl.reporting.metrics import Outcome, outcome
-from hasfl.reporting.store import RunFolder
+from hasfl.report.metrics import Outcome, outcome
 from hasfl.runs.interruption import Interruption
+from hasfl.runs.store import RunFolder
 
 LOOK_SECONDS = 0.2  # between two looks at what the run has written
 ASK_SECONDS = 2.0  # between two questions to Flower

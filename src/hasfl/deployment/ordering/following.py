@@ -6,7 +6,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import RunFolder
+from hasfl.runs.store import RunFolder
 
 TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")  # at the beginning of a line of a log
 

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from hasfl.errors import InputError
-from hasfl.reporting.locked_folder import require_free
-from hasfl.reporting.store import RunFolder
 from hasfl.runs.request import RunRequest
+from hasfl.runs.store import RunFolder, require_free
 
 
 def require_splitting(chosen: Any, folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from hasfl.errors import Interrupted
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import RunFolder, RunState
+from hasfl.runs.store import RunFolder, RunState
 
 LOOK_SECONDS = 1.0  # between two looks at the records
 # A run on machines that waits for lost devices looks stopped. So a run counts as stopped after a while only.

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import RunFolder, RunState
 from hasfl.runs.exports.tracking_server import ServerFault, TrackingServer
 from hasfl.runs.exports.values import (
     MILLISECONDS,
@@ -19,6 +18,7 @@ from hasfl.runs.exports.values import (
     result_of,
     values_of,
 )
+from hasfl.runs.store import RunFolder, RunState
 
 EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"  # the environment variable that MLflow itself uses
 IDENTITY = "hasfl.identity"  # the tag by which a repeated export finds its run

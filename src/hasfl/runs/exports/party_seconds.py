@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import RunFolder
 from hasfl.runs.exports.timeline import DOWNLOAD, UPLOAD, PartySeconds
 from hasfl.runs.overview import scenario_folder, stored_scenario
+from hasfl.runs.store import RunFolder
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import ModelledClock
 from hasfl.world import World

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from hasfl.errors import InputError
-from hasfl.reporting.store import OWN_FILES
 from hasfl.runs.overview import is_run
+from hasfl.runs.store import OWN_FILES
 
 
 def refuse_files_of_runs(target: Path) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 
 from hasfl.errors import MissingExtra
 from hasfl.record import RoundRecord
-from hasfl.reporting.replacing import writing
-from hasfl.reporting.store import RunFolder, RunState
+from hasfl.replacing import writing
 from hasfl.runs.exports.values import begun_at, identity_of, result_of, values_of
+from hasfl.runs.store import RunFolder, RunState
 
 FOLDER = "tensorboard"  # in the run's folder
 VERSION = "brain.Event:2"  # of the format, which the first event says

@@ -13,8 +13,7 @@ from typing import IO, Any
 
 from hasfl.errors import InputError
 from hasfl.record import EDGE, RoundRecord
-from hasfl.reporting.replacing import replace_file
-from hasfl.reporting.store import RunFolder
+from hasfl.replacing import replace_file
 from hasfl.runs.exports.party_seconds import party_seconds
 from hasfl.runs.exports.targets import refuse_files_of_runs
 from hasfl.runs.exports.timeline import (
@@ -28,6 +27,7 @@ from hasfl.runs.exports.timeline import (
 )
 from hasfl.runs.exports.values import values_of
 from hasfl.runs.overview import stored_scenario
+from hasfl.runs.store import RunFolder
 
 FILE = "trace.json"  # in the run's folder
 PROCESSES = {FLEET: "rounds", 0: "devices", EDGE: "edge server", FED: "fed server"}  # 0: every device

@@ -8,8 +8,8 @@ from typing import Any
 
 from hasfl.errors import InputError
 from hasfl.record import EVALUATED, RoundRecord
-from hasfl.reporting.store import ENVIRONMENT, RunFolder
 from hasfl.runs.overview import stored_settings
+from hasfl.runs.store import ENVIRONMENT, RunFolder
 
 NUMBERS = (*EVALUATED, "seconds", "clock", "samples", "loss")
 IN_GROUPS = ("phases", "bits")

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hasfl.errors import InputError, Interrupted, MissingExtra, RunsMissing
-from hasfl.reporting.locked_folder import ELSEWHERE
-from hasfl.reporting.replacing import replace_file, write_text, writing
-from hasfl.reporting.store import RunFolder
+from hasfl.replacing import replace_file, write_text, writing
 from hasfl.runs.interruption import Interruption
 from hasfl.runs.places.attempt import Ending, Reckoning
 from hasfl.runs.places.places import After
@@ -27,6 +25,7 @@ from hasfl.runs.places.slurm_job import WARNING, Job
 from hasfl.runs.places.watching import News, PlaceWatcher, in_use, news_of
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import require_same
+from hasfl.runs.store import ELSEWHERE, RunFolder
 
 if TYPE_CHECKING:
     import submitit

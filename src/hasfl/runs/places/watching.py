@@ -6,10 +6,10 @@ from typing import Literal, Protocol
 
 from hasfl.errors import InputError
 from hasfl.record import RoundRecord
-from hasfl.reporting.metrics import Outcome
-from hasfl.reporting.store import RunFolder
+from hasfl.report.metrics import Outcome
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared, Watcher
+from hasfl.runs.store import RunFolder
 
 State = Literal["waits", "trains", "finished", "finished before", "stopped"]
 

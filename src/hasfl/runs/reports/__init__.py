@@ -1,1 +1,1 @@
-"""Gathers from the folders of runs what `pages/report.py` says about them."""
+"""Gathers from the folders of runs what `report/page/report.py` says about them."""

@@ -7,10 +7,10 @@ from typing import Any
 
 from hasfl.errors import HasflError
 from hasfl.fleet import Fleet
-from hasfl.pages.report import Labels, PlanQuality, Report, RunReport, ShownRound
-from hasfl.pages.rounds import plan_columns
-from hasfl.pages.thinning import slider_rounds
-from hasfl.pages.verdict import Entry, ranked
+from hasfl.report.page.report import Labels, PlanQuality, Report, RunReport, ShownRound
+from hasfl.report.page.rounds import plan_columns
+from hasfl.report.page.thinning import slider_rounds
+from hasfl.report.page.verdict import Entry, ranked
 from hasfl.runs.from_scenario import world_of
 from hasfl.runs.model_costs import costs_of
 from hasfl.runs.overview import find_run, is_run, runs_in

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hasfl.data.partition import label_counts, sample_counts
 from hasfl.data.sources import PUBLISHED, default_folder
-from hasfl.pages.report import Labels
+from hasfl.report.page.report import Labels
 from hasfl.runs.from_scenario import shared_data
 from hasfl.runs.scenario import Scenario
 

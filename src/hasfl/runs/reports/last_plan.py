@@ -9,12 +9,12 @@ from typing import Any
 from hasfl.constants import BoundConstants
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
-from hasfl.pages.report import PlanQuality
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.advice.why import GAP, TIME_LIMIT, Upgrades, pace_setters, upgrades
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.record import RoundRecord
+from hasfl.report.page.report import PlanQuality
 from hasfl.runs.questions import Origin, Question, read_question, solve
 from hasfl.theory.objective import evaluate
 

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import SCENARIO, RunFolder
 from hasfl.runs.overview import scenario_folder, stored_scenario, stored_settings
 from hasfl.runs.scenario import Scenario
+from hasfl.runs.store import SCENARIO, RunFolder
 from hasfl.theory.paradigms import Paradigm
 
 

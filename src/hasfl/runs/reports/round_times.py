@@ -7,11 +7,11 @@ from typing import TypedDict
 import numpy as np
 
 from hasfl.arrays import FloatN, IntN
-from hasfl.pages.course import beside_training, changes
-from hasfl.pages.report import ShownRound, device_names
-from hasfl.pages.rounds import RoundTimes
-from hasfl.pages.thinning import slider_positions
 from hasfl.record import EDGE, MeasuredRound, RoundRecord, SecondsByParty
+from hasfl.report.page.course import beside_training, changes
+from hasfl.report.page.report import ShownRound, device_names
+from hasfl.report.page.rounds import RoundTimes
+from hasfl.report.page.thinning import slider_positions
 from hasfl.theory.latency import AggregationLatency, SplitTrainingLatency
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import ModelledClock

@@ -16,7 +16,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-ASSETS = files("hasfl.pages") / "assets"
+ASSETS = files("hasfl.report.page") / "assets"
 SHARED = ("page.js", "charts.js")  # scripts that every page has, before its own
 PLOTLY = "plotly/plotly-basic.min.js"  # for pages that draw with it; docs/decisions/0021 says which version
 EMPTY = ""  # plotly makes an empty element `style`, and fills it with rules that no policy looks at

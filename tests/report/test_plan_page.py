@@ -11,9 +11,9 @@ import pytest
 from hasfl.cli.plans.page import PagedPlan
 from hasfl.runs.questions import read_question, solve
 from tests.cli.conftest import Hasfl
-from tests.pages.browser import Tab
-from tests.pages.test_plan_server import serving
 from tests.problems import raw
+from tests.report.browser import Tab
+from tests.report.test_plan_server import serving
 
 HOSTILE = """</script><img src=x onerror="document.title='owned'">&lt;b&gt;"""
 SCENARIO = f"""

@@ -10,8 +10,8 @@ import pytest
 from hasfl.record import EDGE, MeasuredRound, RoundRecord
 from hasfl.runs.reports.gathering import report_of
 from tests.cli.test_clock import with_records
-from tests.pages.browser import Tab
-from tests.pages.trained_runs import train
+from tests.report.browser import Tab
+from tests.report.trained_runs import train
 from tests.runs.scenarios import MOVING, rounds
 
 ROUNDS = 9

@@ -13,11 +13,11 @@ from hasfl.cli.plans.what_if import FACTORS, INTERVALS, Setting, WhatIf
 from hasfl.constants import Conditions, Guesses, MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.fleet import PER_DEVICE
-from hasfl.pages.plan_page import ShownPlan
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.advice.time_range import time_range
 from hasfl.planning.guesses import mean_ratio, ratios
 from hasfl.problem import Problem
+from hasfl.report.page.plan_page import ShownPlan
 from hasfl.runs.questions import Question, read_question, solve
 from hasfl.theory.objective import evaluate
 from tests.planning.random_problems import measured, random_problem

@@ -7,10 +7,10 @@ from typing import Any, Self
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.pages.rounds import column, rounded
-from hasfl.pages.thinning import MOST_LINES, MOST_PLANS, MOST_POINTS, evenly
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
+from hasfl.report.page.rounds import column, rounded
+from hasfl.report.page.thinning import MOST_LINES, MOST_PLANS, MOST_POINTS, evenly
 
 Records = Sequence[RoundRecord]
 BESIDE = {"data": "data_upload", "reading": "reading", "evaluation": "evaluation"}  # first word of a step

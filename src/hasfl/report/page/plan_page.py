@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hasfl.constants import Guesses
-from hasfl.pages.page import Section, page
-from hasfl.pages.rounds import RoundTimes, plan_columns, rounded
 from hasfl.plan import PlanReport
 from hasfl.problem import Problem
+from hasfl.report.page.page import Section, page
+from hasfl.report.page.rounds import RoundTimes, plan_columns, rounded
 from hasfl.theory.latency import aggregation_latency, split_training_latency
 from hasfl.units import format_seconds, format_share
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hasfl.errors import InputError
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
-from hasfl.reporting.metrics import (
+from hasfl.report.metrics import (
     accuracy_curve,
     as_result,
     outcome,
     seconds_to,
     speed_ups,
 )
-from tests.reporting.runs import evaluated, record
+from tests.report.runs import evaluated, record
 
 ACCURACIES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 RUNS = st.builds(evaluated, ACCURACIES, every=st.integers(1, 4), seconds=st.floats(1e-3, 1e4))

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hasfl.record import RoundRecord
-from hasfl.reporting.metrics import HELD_OUT, TEST_SET, Spread, measured_on, outcome, seconds_to
-from hasfl.reporting.time_to_goal import finish
+from hasfl.report.metrics import HELD_OUT, TEST_SET, Spread, measured_on, outcome, seconds_to
+from hasfl.report.time_to_goal import finish
 from hasfl.units import format_seconds
 
 WHOLE_FROM = 100  # factors from here on are written without decimals

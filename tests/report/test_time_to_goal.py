@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hasfl.record import RoundRecord
-from hasfl.reporting.time_to_goal import finish, race_picture
-from tests.reporting.runs import record
+from hasfl.report.time_to_goal import finish, race_picture
+from tests.report.runs import record
 
 
 def raced(held_out: Sequence[float], *, seconds: float = 1.0) -> list[RoundRecord]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.conftest import hasfl as hasfl
-from tests.pages.browser import Tab, chromium, installed
+from tests.report.browser import Tab, chromium, installed
 
 
 @pytest.fixture(scope="session")

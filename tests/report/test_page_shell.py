@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from hasfl.pages.page import PLOTLY, Section, as_script_data, asset, page
+from hasfl.report.page.page import PLOTLY, Section, as_script_data, asset, page
 
 # docs/decisions/0021: whoever changes the file says there which version it is, and where it came from.
 PLOTLY_SHA256 = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"

@@ -6,11 +6,11 @@ from typing import Any
 
 from hasfl.arrays import IntN
 from hasfl.fleet import Fleet
-from hasfl.pages import answers, course, verdict
-from hasfl.pages.page import PLOTLY, Section, page
-from hasfl.pages.rounds import RoundTimes, column
-from hasfl.pages.thinning import evenly
 from hasfl.record import RoundRecord
+from hasfl.report.page import answers, course, verdict
+from hasfl.report.page.page import PLOTLY, Section, page
+from hasfl.report.page.rounds import RoundTimes, column
+from hasfl.report.page.thinning import evenly
 
 MOST_DEVICES = 60  # whose plans are shown over time; of more, evenly spaced ones. Chosen by hand
 MOST_NAMES = 4  # of strategies in a title

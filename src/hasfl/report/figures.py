@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from hasfl.errors import InputError
 from hasfl.fleet import kinds
 from hasfl.record import RoundRecord
-from hasfl.reporting.canvas import (
+from hasfl.replacing import replace_file
+from hasfl.report.canvas import (
     ABOVE_LINES,
     ALL_SIDES,
     DARK,
@@ -37,8 +38,7 @@ from hasfl.reporting.canvas import (
     require_matplotlib,
     whole_ticks,
 )
-from hasfl.reporting.metrics import TEST_SET, Outcome, accuracy_curve, outcome
-from hasfl.reporting.replacing import replace_file
+from hasfl.report.metrics import TEST_SET, Outcome, accuracy_curve, outcome
 from hasfl.units import format_seconds
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.pages.thinning import evenly, slider_positions
-from hasfl.pages.verdict import Entry, arrivals, in_words, level_of, ranked
 from hasfl.record import RoundRecord
+from hasfl.report.page.thinning import evenly, slider_positions
+from hasfl.report.page.verdict import Entry, arrivals, in_words, level_of, ranked
 from tests.cli.conftest import Hasfl
-from tests.pages.trained_runs import data_of, train
-from tests.reporting.runs import evaluated
+from tests.report.runs import evaluated
+from tests.report.trained_runs import data_of, train
 from tests.runs.scenarios import PIS, files, rounds, sentence
 
 

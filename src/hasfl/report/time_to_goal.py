@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hasfl.record import RoundRecord
-from hasfl.reporting.canvas import (
+from hasfl.report.canvas import (
     ABOVE_LINES,
     DARK,
     FIRST_LINE_WIDTH,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hasfl.errors import InputError
-from hasfl.reporting.replacing import READ_WRITE, RECORDED, json_text, writing
+from hasfl.replacing import READ_WRITE, RECORDED, json_text, writing
 
 SHOWN = 40  # characters of a damaged line that a message shows; chosen by hand
 BLOCK = 1 << 16  # bytes that are read at once from the end of a file; chosen by hand

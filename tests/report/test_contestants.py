@@ -8,7 +8,7 @@ import pytest
 from hasfl.runs.reports.contestants import contestants, without_repeats
 from hasfl.runs.reports.gathering import report_of
 from hasfl.runs.reports.open_run import OpenRun
-from tests.pages.trained_runs import data_of, train
+from tests.report.trained_runs import data_of, train
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,15 @@ import pytest
 
 from hasfl.errors import Diverged, InputError, StorageError
 from hasfl.record import RoundRecord
-from hasfl.reporting.store import RunFolder
-from tests.reporting.runs import no_file_above, record
+from hasfl.runs.store import RunFolder
+from tests.report.runs import no_file_above, record
 
 SCENARIO = "# ε and more\r\n[model]\nname = 'vgg16'\n"
 WRITER = """
 import sys
 from pathlib import Path
-from hasfl.reporting.store import RunFolder
-from tests.reporting.runs import record
+from hasfl.runs.store import RunFolder
+from tests.report.runs import record
 with RunFolder.open(Path(sys.argv[1])) as run:
     run.lock()
     print("locked", flush=True)
@@ -84,7 +84,7 @@ def test_a_folder_with_something_in_it_is_not_taken(tmp_path: Path) -> None:
 
 def test_of_two_that_begin_the_same_run_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one has looked, and found the name free, before the first one finished."""
-    monkeypatch.setattr("hasfl.reporting.locked_folder.require_free", lambda path: None)
+    monkeypatch.setattr("hasfl.runs.store.require_free", lambda path: None)
     with begin(tmp_path / "x"):
         opened = len(list(Path("/proc/self/fd").iterdir()))
         with pytest.raises(InputError, match="exists already"):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hasfl.errors import InputError
-from hasfl.pages.plan_page_server import LOOPBACK, MOST_BYTES, Answer, PageServer
+from hasfl.report.page.plan_page_server import LOOPBACK, MOST_BYTES, Answer, PageServer
 from tests.cli.conftest import Hasfl
 from tests.problems import raw
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.pages import course
+from hasfl.report.page import course
 from hasfl.units import format_seconds, format_share, format_size
 
 if TYPE_CHECKING:
-    from hasfl.pages.report import Labels, PlanQuality, RunReport
+    from hasfl.report.page.report import Labels, PlanQuality, RunReport
 
 NAMED = 2  # steps that a sentence names
 WORTH_SAYING = 5e-4  # share of the time: less is written as 0.0 %

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from hasfl.errors import InputError, MissingExtra, StorageError
 from hasfl.plan import Plan
-from hasfl.reporting.figures import accuracy_against_time, plan_over_time, save_figure, who_holds_what
-from tests.reporting.runs import evaluated, no_file_above, record
+from hasfl.report.figures import accuracy_against_time, plan_over_time, save_figure, who_holds_what
+from tests.report.runs import evaluated, no_file_above, record
 
 FLAT = [0.2, 0.5, *[0.6] * 6]
 PNG = b"\x89PNG\r\n"
@@ -235,9 +235,10 @@ def test_no_global_state_and_nothing_imported_before_it_is_needed(tmp_path: Path
     code = """if True:
         import sys
         from pathlib import Path
-        from hasfl.reporting import figures, store
+        from hasfl.report import figures
+        from hasfl.runs import store
         assert not {"matplotlib", "torch", "pydantic"} & set(sys.modules)
-        from tests.reporting.runs import record
+        from tests.report.runs import record
         figures.save_figure(figures.plan_over_time([record(1)], ["a", "b", "c"]), Path(sys.argv[1]))
         assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
     """

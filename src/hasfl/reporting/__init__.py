@@ -1,1 +1,0 @@
-"""The results of a run: its folder, the measures that compare runs, and the figures."""
