@@ -22,10 +22,9 @@ import numpy as np
 from benchmarks.devices_and_intervals import STUDIES
 from benchmarks.hindsight.runs import COLUMN, Run, fleet_of, read_results, round_seconds
 from benchmarks.hindsight.settings import FITTED, RESULTS, SETTINGS
-from hasfl.forecast import GoalForecast
 from hasfl.goal import Goal
 from hasfl.plan import Plan
-from hasfl.record import RoundRecord
+from hasfl.record import GoalForecast, RoundRecord
 from hasfl.training.forecaster import Forecaster
 from hasfl.training.learning_curve import ALONE, SPREAD, WANDER
 

@@ -20,9 +20,9 @@ from hasfl.deployment.channels import EDGE as EDGE_NAME
 from hasfl.deployment.channels import FED, device_name
 from hasfl.deployment.fleet.samples import export_samples
 from hasfl.deployment.hosting import worker
-from hasfl.deployment.hosting.addresses import free_port
 from hasfl.deployment.hosting.nursery import Nursery
 from hasfl.deployment.hosting.orders import RunOrder
+from hasfl.deployment.hosting.places import free_port
 from hasfl.deployment.hosting.supervision import Program, Supervisor
 from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys

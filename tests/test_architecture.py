@@ -21,7 +21,6 @@ NOUNS = {
     "problem",
     "plan",
     "effort",
-    "forecast",
     "record",
     "goal",
     "schedule",

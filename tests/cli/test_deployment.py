@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hasfl.deployment.flower.submission import Run
-from hasfl.deployment.hosting.addresses import free_port
 from hasfl.deployment.hosting.desks import Desk
 from hasfl.deployment.hosting.orders import ORDERS_FOLDER, FedHost, RunOrder, write_host, write_order
+from hasfl.deployment.hosting.places import free_port
 from hasfl.deployment.keys import make_keys
 from hasfl.deployment.ordering.fed_server import devices_of_run, known_run
 from hasfl.errors import Interrupted

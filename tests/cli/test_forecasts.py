@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hasfl.cli.plans.outlook import OVERRUN, Announcements, Outlook, course
 from hasfl.cli.training_view import TrainingView
-from hasfl.forecast import GoalForecast
 from hasfl.goal import Goal
+from hasfl.record import GoalForecast
 from hasfl.runs.request import RunRequest
 from hasfl.runs.store import RESULT
 from hasfl.training.forecaster import BudgetEnd

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from hasfl.deployment.fleet.samples import export_samples
-from hasfl.deployment.hosting.addresses import free_port
 from hasfl.deployment.hosting.nursery import Nursery
 from hasfl.deployment.hosting.orders import RunOrder
-from hasfl.deployment.hosting.places import SOCKET_FILE
+from hasfl.deployment.hosting.places import SOCKET_FILE, free_port
 from hasfl.deployment.hosting.supervision import Program, Started, Supervisor
 from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
 from hasfl.deployment.keys import make_keys

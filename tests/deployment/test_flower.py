@@ -19,9 +19,8 @@ from hasfl.deployment.flower.bundle import FILES, build_bundle
 from hasfl.deployment.flower.client_app import hand_over
 from hasfl.deployment.flower.processes import OFFLINE, fed_programs, node_programs
 from hasfl.deployment.flower.submission import Control, SuperLinkAway
-from hasfl.deployment.hosting.addresses import free_port
 from hasfl.deployment.hosting.orders import FedHost, RunOrder, read_host, read_order, write_host, write_order
-from hasfl.deployment.hosting.places import SOCKET_FILE, Place
+from hasfl.deployment.hosting.places import SOCKET_FILE, Place, free_port
 from hasfl.deployment.hosting.supervision import Supervisor
 from hasfl.deployment.keys import add_devices
 from hasfl.deployment.local import LocalDevice, LocalFleet

@@ -14,7 +14,7 @@ import pytest
 
 from hasfl.cli.deployment.serve import device, edge, fed
 from hasfl.deployment.flower.submission import Control
-from hasfl.deployment.hosting.addresses import free_port
+from hasfl.deployment.hosting.places import free_port
 from hasfl.errors import InputError
 from tests.deployment.test_flower import descendants, until
 from tests.deployment.test_supervision import lives

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hasfl.deployment.messages import Links, Message, Refused
 from hasfl.deployment.sessions import answering, asking, streams
 from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.deployment.sessions.clocks import DRIFT, ClockReading, Trip, better_reading
+from hasfl.deployment.sessions.streams import DRIFT, ClockReading, Trip, better_reading
 from hasfl.deployment.wire import pack, unpack
 from hasfl.errors import HasflError, InputError
 from hasfl.record import EDGE

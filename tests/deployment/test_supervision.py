@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hasfl.deployment.hosting import supervision
-from hasfl.deployment.hosting.addresses import require_free, require_private, split_address
 from hasfl.deployment.hosting.nursery import Nursery
+from hasfl.deployment.hosting.places import require_free, require_private, split_address
 from hasfl.deployment.hosting.supervision import Program, Supervisor
 from hasfl.errors import InputError
 

@@ -29,7 +29,7 @@ from hasfl.planning.exhaustive import objectives
 from hasfl.planning.feasibility import Asked
 from hasfl.planning.tables import STEP_TIMES, T3, T4, TIMES, CostTables, Ints
 from hasfl.problem import Problem
-from hasfl.theory.laws import law_of
+from hasfl.theory.objective import law_of
 from hasfl.theory.rounds import Floats, RoundsLaw
 from tests.planning.random_problems import measured, random_problem
 

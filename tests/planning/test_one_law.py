@@ -25,8 +25,7 @@ from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.runs.questions import read_problem
-from hasfl.theory.laws import law_of
-from hasfl.theory.objective import evaluate
+from hasfl.theory.objective import evaluate, law_of
 from hasfl.theory.rounds import BatchNoise
 from tests.lanes import quick_then_slow
 from tests.planning.random_problems import measured, random_problem

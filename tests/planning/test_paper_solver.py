@@ -13,9 +13,7 @@ from hasfl.planning.exact.planner import best_cuts
 from hasfl.planning.exhaustive import best_of_all
 from hasfl.planning.paper.alternate import alternate, first_plan
 from hasfl.planning.paper.batches import BatchProblem, exhaustive_batches, proposition_1, stationary_batches
-from hasfl.planning.paper.cuts import CutProgram
-from hasfl.planning.paper.dinkelbach import minimise_ratio
-from hasfl.planning.paper.quiet_solver import quiet_solver
+from hasfl.planning.paper.cuts import CutProgram, minimise_ratio, quiet_solver
 from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
 from hasfl.theory.bound import Corollary1

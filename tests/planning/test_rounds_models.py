@@ -19,9 +19,8 @@ from hasfl.planning.paper.alternate import alternate
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.theory.bound import Corollary1
-from hasfl.theory.laws import law_of
 from hasfl.theory.measured_rounds import MeasuredRounds
-from hasfl.theory.objective import evaluate
+from hasfl.theory.objective import evaluate, law_of
 from tests.generators import settings as problem_settings
 from tests.planning.random_problems import measured, odd_problem, random_problem
 

@@ -13,8 +13,7 @@ from hasfl.planning.feasibility import Asked
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
 from hasfl.profile import Profile
-from hasfl.theory.laws import law_of
-from hasfl.theory.objective import evaluate
+from hasfl.theory.objective import evaluate, law_of
 
 BELOW = 1 - 1e-9
 VALUE = 3.375

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.runs.reports.contestants import contestants, without_repeats
-from hasfl.runs.reports.gathering import report_of
-from hasfl.runs.reports.open_run import OpenRun
+from hasfl.runs.reports import OpenRun, contestants, report_of, without_repeats
 from tests.report.trained_runs import data_of, train
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hasfl.record import EDGE, MeasuredRound, RoundRecord
-from hasfl.runs.reports.gathering import report_of
+from hasfl.runs.reports import report_of
 from tests.cli.test_clock import with_records
 from tests.report.browser import Tab
 from tests.report.trained_runs import train

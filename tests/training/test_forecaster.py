@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.constants import MeasuredConstants
-from hasfl.forecast import GoalForecast
 from hasfl.goal import Goal
 from hasfl.plan import Plan
-from hasfl.record import RoundRecord
+from hasfl.record import GoalForecast, RoundRecord
 from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.training.forecaster import Forecaster, budget_end
 from hasfl.training.judging import JUDGING_SHARE, Judging

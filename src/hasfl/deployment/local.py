@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from hasfl.deployment.channels import EDGE, FED, device_name
 from hasfl.deployment.flower import processes
 from hasfl.deployment.hosting import worker
-from hasfl.deployment.hosting.addresses import free_port
 from hasfl.deployment.hosting.hosts import FedSettings, fed_host
 from hasfl.deployment.hosting.nursery import Nursery
 from hasfl.deployment.hosting.orders import RunOrder
-from hasfl.deployment.hosting.places import Place
+from hasfl.deployment.hosting.places import Place, free_port
 from hasfl.deployment.hosting.supervision import Program, Supervisor
 from hasfl.deployment.hosting.worker import WorkerSettings
 from hasfl.deployment.keys import DEVICES_FOLDER, admitted, make_keys

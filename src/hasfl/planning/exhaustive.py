@@ -13,7 +13,7 @@ from hasfl.arrays import IntN
 from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.problem import Problem
-from hasfl.theory.laws import law_of
+from hasfl.theory.objective import law_of
 from hasfl.theory.rounds import Floats
 
 MOST_PLANS = 50_000_000  # plans that an enumeration may have; chosen by hand: more take minutes

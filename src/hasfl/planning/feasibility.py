@@ -10,7 +10,7 @@ from hasfl.arrays import FloatN, IntN
 from hasfl.plan import Plan
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
-from hasfl.theory.laws import law_of
+from hasfl.theory.objective import law_of
 from hasfl.units import format_size
 
 

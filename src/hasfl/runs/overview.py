@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hasfl.errors import InputError
-from hasfl.forecast import GoalForecast
 from hasfl.paths import is_there
-from hasfl.record import RoundRecord
+from hasfl.record import GoalForecast, RoundRecord
 from hasfl.report.metrics import measured_on
 from hasfl.runs.document import parse_toml
 from hasfl.runs.scenario import Scenario

@@ -25,8 +25,7 @@ from hasfl.runs.run_constants import (
     named_run,
 )
 from hasfl.runs.scenario import Scenario
-from hasfl.theory.laws import target_for_all
-from hasfl.theory.objective import evaluate
+from hasfl.theory.objective import evaluate, target_for_all
 
 # Of constants: `given` by the file, `guessed`, guessed with the rounds that a run `measured`, or `estimated`
 # by a run in the paper's way.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hasfl.errors import HasflError, InputError, MissingExtra, ModelError
 from hasfl.replacing import replace_file
 from hasfl.runs.exports import RECORD_FORMATS
-from hasfl.runs.exports.targets import refuse_files_of_runs
+from hasfl.runs.exports.following import refuse_files_of_runs
 from hasfl.runs.from_scenario import module_of
 from hasfl.runs.overview import scenario_folder, stored_scenario
 from hasfl.runs.store import MODEL, RESULT, RunFolder

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hasfl.forecast import GoalForecast
 from hasfl.goal import Goal
 from hasfl.plan import Plan
-from hasfl.record import RoundRecord
+from hasfl.record import GoalForecast, RoundRecord
 from hasfl.training.learning_curve import ALONE, Course, Curve, Passage, of_accuracy, of_loss, passage
 
 # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,8 +15,8 @@ from hasfl.plan import Order, Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.schedule import RateSchedule
-from hasfl.theory.laws import target_for_all
 from hasfl.theory.measured_rounds import MeasuredRounds
+from hasfl.theory.objective import target_for_all
 from hasfl.theory.paradigms import Paradigm, usual_participants
 from hasfl.training.constants_source import ConstantsSource
 from hasfl.world import ObservedWorld

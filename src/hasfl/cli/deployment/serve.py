@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hasfl.deployment.hosting.addresses import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDRESS
+from hasfl.deployment.hosting.places import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDRESS
 from hasfl.errors import InputError, Interrupted, naming
 from hasfl.units import Dimension, parse_quantity
 

@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from hasfl.forecast import GoalForecast
 from hasfl.goal import Goal
-from hasfl.record import RoundRecord
+from hasfl.record import GoalForecast, RoundRecord
 from hasfl.training.forecaster import BudgetEnd, budget_end
 from hasfl.units import format_seconds
 

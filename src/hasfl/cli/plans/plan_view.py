@@ -25,8 +25,7 @@ from hasfl.theory.latency import (
     aggregation_latency,
     split_training_latency,
 )
-from hasfl.theory.laws import law_of
-from hasfl.theory.objective import memory_needed
+from hasfl.theory.objective import law_of, memory_needed
 from hasfl.units import format_quantity, format_seconds, format_share
 
 ROWS = 24  # devices shown; of a larger fleet, the slowest ones

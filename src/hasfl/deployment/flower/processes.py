@@ -12,8 +12,7 @@ import sysconfig
 from pathlib import Path
 
 from hasfl.deployment.channels import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE
-from hasfl.deployment.hosting.addresses import require_private, split_address
-from hasfl.deployment.hosting.places import STATE_VARIABLE, Place
+from hasfl.deployment.hosting.places import STATE_VARIABLE, Place, require_private, split_address
 from hasfl.deployment.hosting.supervision import Program
 from hasfl.deployment.keys import NODE_KEY_FILE
 from hasfl.errors import InputError, MissingExtra, StorageError

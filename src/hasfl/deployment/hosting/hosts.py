@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from hasfl.deployment.channels import EDGE, FED
 from hasfl.deployment.flower.processes import fed_programs, node_programs
-from hasfl.deployment.hosting.addresses import (
+from hasfl.deployment.hosting.orders import FedHost, write_host
+from hasfl.deployment.hosting.places import (
     FED_ADDRESS,
     SUPERLINK_ADDRESS,
+    Place,
     free_port,
     require_free,
     require_private,
     split_address,
 )
-from hasfl.deployment.hosting.orders import FedHost, write_host
-from hasfl.deployment.hosting.places import Place
 from hasfl.deployment.hosting.supervision import Program, Started, Supervisor, start_program
 from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
 from hasfl.deployment.keys import NODES_FOLDER, certificate_name

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hasfl.deployment.hosting.addresses import SUPERLINK_ADDRESS
+from hasfl.deployment.hosting.places import SUPERLINK_ADDRESS
 from hasfl.errors import InputError, StorageError
 
 HOST_FILE = "fed.json"

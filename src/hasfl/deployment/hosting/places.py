@@ -1,9 +1,11 @@
-"""Where a host keeps its keys and its state, and what is in the state folder."""
+"""Where a host keeps its keys and its state, what is in the state folder, and where the host listens."""
 
+import ipaddress
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from hasfl.errors import StorageError
+from hasfl.errors import InputError, StorageError
 
 STATE_VARIABLE = "HASFL_STATE"  # the state folder, in the environment of every program of a host
 SOCKET_FILE = "worker.sock"  # where the worker takes sessions
@@ -27,3 +29,62 @@ class Place:
             self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make the folder {self.state}: {error.strerror}") from None
+
+
+# Where programs listen unless told otherwise.
+SUPERLINK_ADDRESS, FED_ADDRESS, EDGE_ADDRESS = "127.0.0.1:8000", "127.0.0.1:9201", "127.0.0.1:9200"
+# Who listens there, and the option of `hasfl serve` that changes it.
+DEFAULT_ADDRESSES = {
+    "Flower's SuperLink": ("--superlink", SUPERLINK_ADDRESS),
+    "the fed server": ("--listen", FED_ADDRESS),
+    "the edge server": ("--listen", EDGE_ADDRESS),
+}
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """The host and the port of host:port; an IPv6 address stands in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(f"an address must be host:port, like 127.0.0.1:8000, got {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def require_private(address: str) -> str:
+    """An address that only this machine or a private network reaches; refuses every other.
+
+    Whoever reaches Flower's control API can start runs on all nodes, since it asks for no password.
+    """
+    host, _ = split_address(address)
+    try:
+        number = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        number = None
+    if number is None or number.is_unspecified or not (number.is_loopback or number.is_private):
+        raise InputError(
+            "Flower's control API must listen at a loopback or private address, since whoever reaches it can "
+            f"start runs, got {address}: use 127.0.0.1 or an address such as 10.0.0.5, and a proxy for others"
+        )
+    return address
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def require_free(address: str, what: str) -> None:
+    """Refuse an address that cannot be listened at, before programs fail at it again and again."""
+    host, port = split_address(address)
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            pass
+    except OSError as error:
+        reason = str(error.strerror or error).partition(" (while attempting")[
+            0
+        ]  # which says the address again
+        raise InputError(
+            f"{what} cannot listen at {address} ({reason}): give an address of this machine "
+            "and a port that is free"
+        ) from None

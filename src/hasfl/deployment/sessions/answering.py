@@ -15,8 +15,7 @@ import grpc
 
 from hasfl.deployment.channels import method, open_channel
 from hasfl.deployment.messages import Handler, Message
-from hasfl.deployment.sessions.clocks import ARRIVED, SENT
-from hasfl.deployment.sessions.streams import FAILED, HELLO, PING, PONG, one_sentence
+from hasfl.deployment.sessions.streams import ARRIVED, FAILED, HELLO, PING, PONG, SENT, one_sentence
 from hasfl.deployment.wire import MOST_FRAME_BYTES, WireError, pack, unpack
 from hasfl.errors import HasflError
 

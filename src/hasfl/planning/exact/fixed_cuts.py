@@ -10,7 +10,7 @@ from hasfl.plan import Plan
 from hasfl.planning.tables import ROUNDING, largest_batch_in_memory, seconds_per_sample
 from hasfl.problem import Problem
 from hasfl.theory.latency import aggregation_latency
-from hasfl.theory.laws import law_of
+from hasfl.theory.objective import law_of
 from hasfl.theory.rounds import Floats, RoundsLaw
 
 

@@ -40,7 +40,7 @@ from hasfl.planning.exact.relaxation import ROUNDOFF, Choice, Choices, Relaxatio
 from hasfl.planning.feasibility import Asked
 from hasfl.planning.tables import EXCHANGE_TIMES, ROUNDING, STEP_TIMES, TIMES, CostTables, Ints
 from hasfl.problem import Problem
-from hasfl.theory.laws import law_of
+from hasfl.theory.objective import law_of
 from hasfl.theory.rounds import Floats, Lines, RoundsLaw
 
 # The two numbers behind a constant are measured: the seconds of the planner with half and with double of the

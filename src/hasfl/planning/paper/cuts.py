@@ -4,9 +4,16 @@ Dinkelbach's method turns the ratio into a few mixed-integer linear programs ove
 constraints C2 to C4 and R1 to R8. For fixed batch sizes the result is optimal up to the gap of HiGHS.
 """
 
+import ctypes
 import math
+import os
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -14,11 +21,81 @@ from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
 
 from hasfl.arrays import FloatN, IntN
 from hasfl.errors import Infeasible
-from hasfl.planning.paper.dinkelbach import RatioMinimum, minimise_ratio
-from hasfl.planning.paper.quiet_solver import quiet_solver
 from hasfl.planning.tables import CostTables
 from hasfl.theory.bound import Corollary1
 from hasfl.theory.rounds import Floats
+
+# ── Dinkelbach (1967): a ratio, by minimising a few differences ──────────────────────────────────────────
+
+
+X = TypeVar("X")
+
+RTOL = 1e-9  # of the ratio; far above rounding errors, far below any gap of a planner; chosen by hand
+MAX_ITERATIONS = 50  # chosen by hand: Newton's method converges quadratically near the least ratio
+
+
+@dataclass(frozen=True, slots=True)
+class RatioMinimum(Generic[X]):
+    """The x that minimises a ratio num(x) / den(x), and the residual that proves it."""
+
+    argmin: X
+    ratio: float
+    iterations: int
+    residual: float  # min_x {num(x) − q·den(x)} for the last q; 0 if q is the least ratio
+
+
+def minimise_ratio(
+    minimise_difference: Callable[[float], tuple[X, float, float]],
+    *,
+    start: float,
+    rtol: float = RTOL,
+    max_iterations: int = MAX_ITERATIONS,
+) -> RatioMinimum[X]:
+    """Find the x that minimises num(x) / den(x), where den > 0.
+
+    `minimise_difference(q)` returns the x that minimises num(x) − q·den(x), with num(x) and den(x). The
+    minimum F(q) falls when q rises, and F(q) = 0 for the least ratio q. The next q is the ratio of the last
+    x, which is Newton's step on F. The iteration ends when F(q) ≥ 0 up to `rtol`: then no x has a smaller
+    ratio than q.
+    """
+    q, residual = start, float("nan")
+    for iteration in range(1, max_iterations + 1):
+        x, num, den = minimise_difference(q)
+        if den <= 0:
+            raise ValueError(f"den(x) = {den:.3g} at q = {q:.3g}: the subproblem must keep it above 0")
+        residual = num - q * den
+        q = num / den
+        if residual >= -rtol * abs(num):
+            return RatioMinimum(x, q, iteration, residual)
+    raise RuntimeError(f"ratio {q:.6g} not settled after {max_iterations} steps (residual {residual:.2e})")
+
+
+# ── HiGHS without messages on standard output ────────────────────────────────────────────────────────────
+
+
+STANDARD_OUTPUT = 1  # its file descriptor
+
+
+@contextmanager
+def quiet_solver() -> Iterator[None]:
+    """Discard everything that is written to standard output inside the `with` block.
+
+    HiGHS writes to the file descriptor directly and not to `sys.stdout`, so the descriptor is redirected.
+    """
+    sys.stdout.flush()
+    libc, saved = ctypes.CDLL(None), os.dup(STANDARD_OUTPUT)
+    try:
+        with Path(os.devnull).open("w") as null_device:
+            os.dup2(null_device.fileno(), STANDARD_OUTPUT)
+            yield
+            libc.fflush(None)  # the C library buffers too: empty its buffer before the descriptor is restored
+    finally:
+        os.dup2(saved, STANDARD_OUTPUT)
+        os.close(saved)
+
+
+# ── the sub-problem ──────────────────────────────────────────────────────────────────────────────────────
+
 
 AUXILIARIES = 6  # T₁ to T₆
 T1, T2, T3, T4, T5, T6 = range(AUXILIARIES)  # their places behind μ in the vector of unknowns

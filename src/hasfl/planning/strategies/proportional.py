@@ -11,7 +11,7 @@ from hasfl.errors import Infeasible
 from hasfl.plan import Plan
 from hasfl.planning.strategies.rules import Situation, largest_batches
 from hasfl.planning.tables import CostTables
-from hasfl.theory.laws import law_of
+from hasfl.theory.objective import law_of
 from hasfl.theory.rounds import Floats
 
 SCALES_PER_DOUBLING = 8  # batch sizes of the quickest device that are tried; chosen by hand

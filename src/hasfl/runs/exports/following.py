@@ -1,14 +1,30 @@
-"""Rounds of a run as they are recorded. Following only reads, so it never disturbs the run."""
+"""Rounds of a run as they are recorded. Following only reads, so it never disturbs the run.
+
+Exports are written outside the folders of runs.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from pathlib import Path
 from typing import Protocol
 
-from hasfl.errors import Interrupted
+from hasfl.errors import InputError, Interrupted
 from hasfl.record import RoundRecord
-from hasfl.runs.store import RunFolder, RunState
+from hasfl.runs.overview import is_run
+from hasfl.runs.store import OWN_FILES, RunFolder, RunState
+
+
+def refuse_files_of_runs(target: Path) -> None:
+    """Refuse to write over a file that a run needs, be it this run or another one."""
+    place = target.resolve()
+    if place.name in OWN_FILES and is_run(place.parent):
+        raise InputError(
+            f"--out must be a file of its own, but {target} is the {place.name} of the run {place.parent}: "
+            "choose another name"
+        )
+
 
 LOOK_SECONDS = 1.0  # between two looks at the records
 # A run on machines that waits for lost devices looks stopped. So a run counts as stopped after a while only.

@@ -14,8 +14,7 @@ from typing import IO, Any
 from hasfl.errors import InputError
 from hasfl.record import EDGE, RoundRecord
 from hasfl.replacing import replace_file
-from hasfl.runs.exports.party_seconds import party_seconds
-from hasfl.runs.exports.targets import refuse_files_of_runs
+from hasfl.runs.exports.following import refuse_files_of_runs
 from hasfl.runs.exports.timeline import (
     AVERAGING,
     FED,
@@ -23,6 +22,7 @@ from hasfl.runs.exports.timeline import (
     LETTERS,
     Step,
     measured_steps,
+    party_seconds,
     virtual_steps,
 )
 from hasfl.runs.exports.values import values_of

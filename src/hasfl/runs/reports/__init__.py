@@ -1,1 +1,0 @@
-"""Gathers from the folders of runs what `report/page/report.py` says about them."""
