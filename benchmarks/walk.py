@@ -1,0 +1,84 @@
+"""Through how many files of the source does a command walk?
+
+    python -m benchmarks.walk
+
+A file counts if a function of it is called. `an ordinary round` is one round of the training that neither
+begins an interval, nor aggregates, nor evaluates.
+"""
+
+import contextlib
+import io
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import hasfl
+from hasfl.cli.main import main as command_line
+from hasfl.runs.from_scenario import simulation_of
+from hasfl.runs.scenario import read_scenario
+
+SOURCE, DEMO = Path(hasfl.__file__).parent, Path("examples/demo.toml").resolve()
+ORDINARY = 20  # a round in the middle of the second interval
+
+
+@contextlib.contextmanager
+def walked(files: set[str]) -> Iterator[None]:
+    """Note the files of the source in which functions are called."""
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name != "<module>":
+            path = Path(frame.f_code.co_filename)
+            if path.is_relative_to(SOURCE):
+                files.add(str(path.relative_to(SOURCE)))
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def files_of(act: Callable[[], object]) -> set[str]:
+    """The files through which an act walks."""
+    files: set[str] = set()
+    with walked(files):
+        act()
+    return files
+
+
+def hasfl_command(*words: object) -> None:
+    """A command, without what it prints."""
+    quiet = io.StringIO()
+    with (
+        patch.object(sys, "argv", ["hasfl", *map(str, words)]),
+        contextlib.redirect_stdout(quiet),
+        contextlib.redirect_stderr(quiet),
+        contextlib.suppress(SystemExit),
+    ):
+        command_line()
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        trained = files_of(lambda: hasfl_command("train", DEMO, "--run", "walk"))
+        planned = files_of(lambda: hasfl_command("plan", DEMO))
+    rounds = iter(simulation_of(read_scenario(DEMO), folder=DEMO.parent))
+    for _ in range(ORDINARY - 1):
+        next(rounds)
+    ordinary = files_of(lambda: next(rounds))
+    print("| walk | files |\n|---|--:|")
+    for what, files in (
+        ("`hasfl train`", trained),
+        ("an ordinary round", ordinary),
+        ("`hasfl plan`", planned),
+    ):
+        print(f"| {what} | {len(files)} |")
+    print("\nAn ordinary round:", ", ".join(sorted(ordinary)))
+
+
+if __name__ == "__main__":
+    main()
