@@ -10,7 +10,9 @@ def expanded(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise InputError(f"{path} begins with the home folder of nobody here: write the whole path") from None
+        raise InputError(
+            f"{path} names the home folder of a user whom this machine does not know: write the whole path"
+        ) from None
 
 
 def is_there(path: Path) -> bool:

@@ -152,7 +152,7 @@ class Planning:
     """What plans rest on, and whether they may change."""
 
     constants: Literal["measured", "paper"] | None = None  # None: `Settings.kind_for` chooses
-    target: float | None = None  # ε, with the paper's constants; None: twice the floor of the bound
+    target: float | None = None  # ε, with the paper's constants; None: twice the least ε of single samples
     plans: Literal["over time", "stay"] = "over time"  # stay: kept once the constants are final
 
     def __post_init__(self) -> None:

@@ -87,12 +87,12 @@ SCENARIOS: dict[str, tuple[dict[str, str], str, str]] = {
     "a trace of nobody": (
         {"world.rates": '"trace"', "world.trace": '"~nobody-here/rates.csv"'},
         "",
-        "begins with the home folder of nobody here: write the whole path",
+        "names the home folder of a user whom this machine does not know: write the whole path",
     ),
     "data of nobody": (
         {"data.folder": '"~nobody-here/data"'},
         "",
-        "begins with the home folder of nobody here",
+        "names the home folder of a user whom this machine does not know",
     ),
     "data that are not known": ({"data.name": '"digit"'}, "", "there is no data set 'digit'"),
     "a data folder that is not there": ({"data.folder": '"none"'}, "", "none does not exist"),

@@ -155,7 +155,7 @@ def test_files_are_searched_beside_the_scenario_first(tmp_path: Path) -> None:
         ("", "there is no data set ''"),
         ("x" * 5000, "do not exist"),
         ("a\0b", "do not exist"),
-        ("~nobody-of-this-name/mine.npz", "home folder of nobody"),
+        ("~nobody-of-this-name/mine.npz", "home folder of a user"),
         ("empty", r"must hold one \.npz file for each device and test\.npz"),
     ],
 )

@@ -147,7 +147,7 @@ def test_own_loss_and_metric_replace_their_names(mine: Path) -> None:
         ({"data.name": '"mine:pair"', "data.columns": '["x", "y"]'}, "data.columns has no effect on mine"),
         ({"data.columns": '["x", "y"]'}, "columns belong to a folder"),
         ({"data.name": '"absent.npz"'}, "absent.npz do not exist"),
-        ({"data.name": '"~nobody-here/a.npz"'}, "the home folder of nobody"),
+        ({"data.name": '"~nobody-here/a.npz"'}, "the home folder of a user"),
         ({"data.name": '"mine:tokens"', "data.partition": '"shards"'}, "needs one class a sample"),
         ({"data.name": '"mine:numbers"'}, "labels of numbers are numbers, .* give a metric"),
         ({"training.loss": '"focal"'}, "training.loss: .* its name as package.module:callable, got 'focal'"),

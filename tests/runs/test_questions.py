@@ -492,7 +492,12 @@ BEYOND = {"training.interval": "15", "training.constants": '"paper"'}
         (None, {}, '[constants]\nfrom = "runs/hasfl"\nnoise = 3.0\n', "so noise must be left out"),
         (None, {}, "[constants]\nfrom = 3\n", "constants.from must be a valid string, got 3"),
         (None, {}, '[constants]\nfrmo = "x"\n', "constants.frmo is not a known field: did you mean from?"),
-        (None, {}, '[constants]\nfrom = "~nobody-here/x"\n', "begins with the home folder of nobody here"),
+        (
+            None,
+            {},
+            '[constants]\nfrom = "~nobody-here/x"\n',
+            "names the home folder of a user whom this machine does not know",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(

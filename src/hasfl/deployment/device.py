@@ -90,7 +90,7 @@ Pace = Callable[[float], AbstractContextManager[Any]]
 
 
 def unhurried(flops: float) -> AbstractContextManager[Any]:
-    """Work takes as long as it takes."""
+    """Do not slow any work down."""
     return nullcontext()
 
 

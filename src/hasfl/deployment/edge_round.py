@@ -321,7 +321,10 @@ class Round:
             return math.nan
 
     def _drop_misfits(self, batches: dict[int, Batch], error: Exception) -> None:
-        """Drop the devices whose own samples cannot pass through the layers; all, if nobody's cannot."""
+        """Drop the devices whose own samples cannot pass through the layers.
+
+        If the samples of every device can pass alone, nobody knows whose are at fault. Then drop all.
+        """
         misfits = {}
         for device, batch in batches.items():
             try:

@@ -114,7 +114,7 @@ def _device_without_cut(problem: Problem, tables: CostTables, asked: Asked) -> s
     if without_memory.size:
         i = without_memory[0]
         return (
-            f"no plan fits the memory of device {problem.fleet.names[i]!r} (C4): even the cheapest cut asked "
+            f"no plan fits the memory of device {problem.fleet.names[i]!r}: even the cheapest cut asked "
             f"for needs more than its {format_size(problem.fleet.memory[i])} at batch size "
             f"{asked.smallest_batch[i]:.0f}"
         )

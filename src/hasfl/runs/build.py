@@ -356,7 +356,11 @@ def _shares(
         )
     for i, share in enumerate(shares):
         indices = np.asarray(share)
-        if indices.ndim != 1 or not indices.size or not np.issubdtype(indices.dtype, np.integer):
+        if not indices.size:
+            raise InputError(
+                f"device {i} has no samples, but every device needs one: give shares[{i}] a sample"
+            )
+        if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
             raise InputError(f"shares[{i}] must be a list of sample indices, got {str(share)[:SHOWN]}")
         if indices.min() < 0 or indices.max() >= len(data.y_train):
             raise InputError(f"shares[{i}] must lie from 0 to {len(data.y_train) - 1}, the last sample")

@@ -227,7 +227,8 @@ class MeasuredRounds(RoundsLaw):
         noise = self.noise.total(plan.batch_sizes, plan.deepest_cut)
         sampling = self.sampling * float(noise) + self.sampling_square * float(noise) ** 2
         factor = float(self._factor(noise, plan.deepest_cut))
+        private = max(factor - 1 - sampling, 0.0)
         return (
-            f"rounds {self.endless * factor:,.4g} = {self.endless:,.4g} with infinitely large batches "
-            f"+ {sampling:.1%} for noise + {max(factor - 1 - sampling, 0.0):.1%} for private layers"
+            f"{self.endless * factor:,.4g} rounds: infinitely large batches would need {self.endless:,.4g}; "
+            f"to these, small batches add {sampling:.1%}, and layers on devices {private:.1%}"
         )

@@ -32,10 +32,10 @@ ROWS = 24  # devices shown; of a larger fleet, the slowest ones
 BAR = 16  # characters for the longest phase
 SHOWN_UPGRADES = 3
 PARTS = {
-    "T3": "T₃ (activations up)",
-    "T4": "T₄ (gradients down)",
-    "T5": "T₅ (sub-models up)",
-    "T6": "T₆ (sub-models down)",
+    "T3": "is the last to send its activations",
+    "T4": "is the last to be done with its gradients",
+    "T5": "is the last to send its sub-model",
+    "T6": "is the last to receive its sub-model",
 }
 WIDE = 100  # columns of a terminal that has room for everything
 COLUMNS = ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (a4, a5)", "memory")
@@ -180,7 +180,8 @@ def _why(report: PlanReport, asked: Question, upgrades: Upgrades) -> Text:
     for sentence in pace(report, asked.problem):
         text.append(f"  {sentence}\n", style="not bold")
     for resource, saved, error in savings(report, asked, upgrades)[:SHOWN_UPGRADES]:
-        text.append(f"  10 % more {resource} would save {saved} (± {error})\n", style="not bold")
+        sentence = f"  10 % more {resource} would save {saved}; the searches know this to ± {error}\n"
+        text.append(sentence, style="not bold")
     for sentence in limits(upgrades):
         text.append(f"  {sentence}\n", style="not bold")
     return text
@@ -192,7 +193,7 @@ def pace(report: PlanReport, problem: Problem) -> list[str]:
         part: who if who == EDGE_SERVER else f"device {who}"
         for part, who in pace_setters(report.plan, problem).items()
     }
-    return [f"{who} sets {PARTS[part]}" for part, who in named.items()]
+    return [f"{who} {PARTS[part]}" for part, who in named.items()]
 
 
 def savings(report: PlanReport, asked: Question, upgrades: Upgrades) -> list[tuple[str, str, str]]:

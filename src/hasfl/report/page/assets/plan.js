@@ -35,7 +35,7 @@
     const often = plan.interval === 1 ? "after every round" : `every ${page.count(plan.interval)} rounds`;
     facts.replaceChildren(...[
       data.rounds_known ? fact("training time", page.seconds(plan.time), plan.range ? `${plan.range.map(page.seconds).join(" to ")}` : "")
-        : fact("training time, over the scenario's", `${page.digits(plan.time)} ×`),
+        : fact("training time, compared with the scenario's", `${page.digits(plan.time)} ×`),
       data.rounds_known ? fact("rounds", page.count(Math.round(plan.rounds))) : [],
       fact("a round", page.seconds(plan.round_seconds), "with its share of aggregations"),
       fact("an aggregation", page.seconds(plan.aggregation_seconds), often),
@@ -134,7 +134,7 @@
     const {pace, upgrades, limits, mistakes} = data.advice, host = page.body("advice");
     const list = (lines) => (lines.length ? el("ul", {}, lines.map((line) => el("li", {}, line))) : null);
     host.append(...[list(pace),
-      upgrades.length ? page.table([{name: "10 % more", words: true}, {name: "would save"}, {name: "give or take"}], upgrades) : null,
+      upgrades.length ? page.table([{name: "10 % more", words: true}, {name: "would save"}, {name: "known to ±"}], upgrades) : null,
       list(limits), list(mistakes), el("p", {class: "note"}, "All of this holds for the scenario's own values.")].filter(Boolean));
   }
   document.documentElement.dataset.drawn = "true";

@@ -80,7 +80,7 @@
   function upgrades(found, amount) {
     const tried = found.tried < found.resources ? ` The time was enough to try ${found.tried} of ${found.resources} resources.` : ` All ${found.resources} resources were tried.`;
     if (!found.upgrades.length) return el("p", {class: "note"}, `10 % more of any one resource would save too little to tell.${tried}`);
-    return el("div", {}, el("h3", {}, "The most valuable upgrades"), page.table([{name: "10 % more", words: true}, {name: "would save"}, {name: "give or take"}],
+    return el("div", {}, el("h3", {}, "The most valuable upgrades"), page.table([{name: "10 % more", words: true}, {name: "would save"}, {name: "known to ±"}],
       found.upgrades.map((each) => [each.resource, amount(found, each.saved), amount(found, each.error)])), el("p", {class: "note"}, `${tried.trim()} After each upgrade, the best plan is found anew.`));
   }
 
