@@ -43,7 +43,7 @@ def test_equals_enumeration(hundred: int) -> None:
     for seed in TINY[hundred * 100 : (hundred + 1) * 100]:
         expected = oracle(seed)
         if expected is None:
-            with pytest.raises(Infeasible, match=r"\(C1\)|\(C4\)"):
+            with pytest.raises(Infeasible, match=r"\(C1\)|memory of device"):
                 best_plan(tiny(seed))
             continue
         report = best_plan(tiny(seed), gap=1e-10)
@@ -307,7 +307,7 @@ def test_infeasible_problems_say_who_forbids_it() -> None:
     problem = random_problem(3001, devices=(3, 3), layers=(4, 4), max_batch=32)
     memory = problem.fleet.memory.copy()
     memory[1] = 1.0
-    with pytest.raises(Infeasible, match=r"memory of device '2' \(C4\)"):
+    with pytest.raises(Infeasible, match=r"memory of device '2'"):
         best_plan(replace(problem, fleet=replace(problem.fleet, memory=memory)))
     with pytest.raises(
         Infeasible, match=r"no plan reaches target 1e-09 \(C1\).* the floor of the bound is still"
@@ -315,7 +315,7 @@ def test_infeasible_problems_say_who_forbids_it() -> None:
         best_plan(replace(problem, target=1e-9))
     with pytest.raises(Infeasible, match=r"\(C1\)"):
         best_batches(replace(problem, target=1e-9), np.ones(3, dtype=int))
-    with pytest.raises(Infeasible, match=r"\(C4\)"):
+    with pytest.raises(Infeasible, match=r"memory of device"):
         alternate(replace(problem, fleet=replace(problem.fleet, memory=memory)))
 
 

@@ -34,8 +34,8 @@ SHOWN_UPGRADES = 3
 PARTS = {
     "T3": "is the last to send its activations",
     "T4": "is the last to be done with its gradients",
-    "T5": "is the last to send its sub-model",
-    "T6": "is the last to receive its sub-model",
+    "T5": "is the last to send its layers",
+    "T6": "is the last to receive its layers",
 }
 WIDE = 100  # columns of a terminal that has room for everything
 COLUMNS = ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (a4, a5)", "memory")
