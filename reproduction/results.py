@@ -12,6 +12,7 @@ from hasfl.arrays import FloatN, IntN
 from hasfl.errors import InputError
 from hasfl.record import RoundRecord
 from hasfl.replacing import json_text, replace_file, write_text
+from hasfl.report.analysis import Curve, Evaluated
 from hasfl.runs.document import read_json
 from reproduction.experiment import Key
 from reproduction.result_file import ResultFile
@@ -61,17 +62,16 @@ class RunResult:
 
     def seconds_to(self, accuracy: float, served: Served = "mean") -> float | None:
         """The virtual time of the first evaluation with at least this accuracy; None if there is none."""
-        at = self._first(accuracy, served)
-        return None if at is None else float(self.clock[at])
+        at = self._reached(accuracy, served)
+        return None if at is None else at.seconds
 
     def rounds_to(self, accuracy: float, served: Served = "mean") -> int | None:
         """The round of the first evaluation with at least this accuracy; None if there is none."""
-        at = self._first(accuracy, served)
-        return None if at is None else int(self.rounds[at])
+        at = self._reached(accuracy, served)
+        return None if at is None else at.round
 
-    def _first(self, accuracy: float, served: Served) -> int | None:
-        reached = np.flatnonzero(self.accuracies(served) >= accuracy)
-        return int(reached[0]) if reached.size else None
+    def _reached(self, accuracy: float, served: Served) -> Evaluated | None:
+        return Curve(self.rounds, self.clock, self.accuracies(served)).reached(accuracy)
 
     def accuracy_by(self, seconds: float, served: Served = "mean") -> float:
         """The highest accuracy until a virtual time; 0 before the first evaluation."""

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from hasfl.cli.comparison_view import MOST_GROUPS, ConvergenceRow, _plan_table, show_convergence
 from hasfl.plan import Plan
-from hasfl.report.metrics import Spread, outcome
-from hasfl.report.time_to_goal import finish
+from hasfl.report.analysis import Spread, finish, outcome
 from hasfl.runs.comparison import ChosenPlan
 from hasfl.runs.store import RunFolder
 from hasfl.theory.paradigms import SPLIT

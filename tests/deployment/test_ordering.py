@@ -18,7 +18,7 @@ from hasfl.deployment.ordering.campaign import AWAY_SECONDS, MOST_DEATHS, Campai
 from hasfl.deployment.ordering.following import LogTail, RecordTail
 from hasfl.errors import InputError, Interrupted
 from hasfl.record import RoundRecord
-from hasfl.report.metrics import Outcome
+from hasfl.report.analysis import Outcome
 from hasfl.runs.store import RunFolder
 from tests.report.runs import record
 

@@ -16,7 +16,7 @@ from hasfl.data.sources import load_dataset
 from hasfl.learning.served_model import BestModel
 from hasfl.learning.state import LayerState
 from hasfl.record import RoundRecord
-from hasfl.report.metrics import outcome
+from hasfl.report.analysis import outcome
 from hasfl.runs.document import read_toml
 from hasfl.runs.from_scenario import simulation_of
 from hasfl.runs.scenario import Scenario

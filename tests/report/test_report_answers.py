@@ -10,35 +10,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.record import RoundRecord
+from hasfl.report.analysis import ComparedRun, Comparison, Spread, ranked
+from hasfl.report.page import answers
 from hasfl.report.page.thinning import evenly, slider_positions
-from hasfl.report.page.verdict import Entry, arrivals, in_words, level_of, ranked
 from tests.cli.conftest import Hasfl
 from tests.report.runs import evaluated
 from tests.report.trained_runs import data_of, train
 from tests.runs.scenarios import PIS, files, rounds, sentence
 
 
-def entry(strategy: str, records: list[RoundRecord], *, seed: int = 0, goal: float | None = None) -> Entry:
-    return Entry(strategy=strategy, seed=seed, state="finished", records=records, goal=goal)
+def run(strategy: str, records: list[RoundRecord], *, seed: int = 0) -> ComparedRun:
+    return ComparedRun(strategy=strategy, seed=seed, state="finished", records=records, goal=None)
 
 
 RISING = [0.2, 0.5, 0.7, 0.8]
-SLOW = [entry("slow", evaluated(RISING, seconds=s), seed=k) for k, s in enumerate((6.0, 10.0))]
-FAST = [entry("fast", evaluated([*RISING, 0.9], seconds=2.0))]
+SLOW = [run("slow", evaluated(RISING, seconds=s), seed=k) for k, s in enumerate((6.0, 10.0))]
+FAST = [run("fast", evaluated([*RISING, 0.9], seconds=2.0))]
 
 
 def test_strategies_are_compared_where_the_worst_of_them_came() -> None:
-    entries = [*SLOW, *FAST]
-    level = level_of(entries)
-    assert level is not None
-    assert level.accuracy == 0.8
-    slow, fast = arrivals(entries, level)
-    assert (fast.seconds.mean, fast.rounds.mean, fast.times_as_long) == (8.0, 4.0, 1.0)
-    assert (slow.seconds.low, slow.seconds.mean, slow.seconds.high) == (24.0, 32.0, 40.0)
-    assert slow.times_as_long == 4.0
-    assert [entries[k].strategy for k in ranked(entries)] == ["fast", "slow", "slow"]
-    words = in_words(entries, level, [slow, fast])
-    assert words == (
+    runs = [*SLOW, *FAST]
+    comparison = Comparison.of(runs)
+    assert comparison.level is not None
+    assert comparison.level.accuracy == 0.8
+    slow, fast = comparison.rows
+    assert (fast.seconds, fast.rounds) == (Spread.of([8.0]), Spread.of([4.0]))
+    assert slow.seconds == Spread(low=24.0, mean=32.0, high=40.0)
+    assert (fast.times_as_long, slow.times_as_long) == (1.0, 4.0)
+    assert [runs[k].strategy for k in ranked(runs)] == ["fast", "slow", "slow"]
+    assert answers.convergence(runs, comparison) == (
         "fast was first to reach what all reach, 80 % of the test set right, after 8 s of virtual time and "
         "4 rounds. That is 4 times sooner than slow. "
         "By the paper's rule none of the 3 runs converged, so accuracies may still rise."
@@ -46,10 +46,8 @@ def test_strategies_are_compared_where_the_worst_of_them_came() -> None:
 
 
 def test_a_run_that_stays_where_it_is_has_converged() -> None:
-    flat = [entry("flat", evaluated([*RISING, *[0.8] * 5]))]
-    level = level_of(flat)
-    assert level is not None
-    assert in_words(flat, level, arrivals(flat, level)).endswith("rule it converged after 9 s.")
+    flat = [run("flat", evaluated([*RISING, *[0.8] * 5]))]
+    assert answers.convergence(flat, Comparison.of(flat)).endswith("rule it converged after 9 s.")
 
 
 @given(count=st.integers(1, 4000), most=st.integers(4, 300), changes=st.sets(st.integers(0, 3999)))

@@ -10,9 +10,8 @@ import pytest
 
 from hasfl.cli.training_view import TrainingView, show_outcome
 from hasfl.errors import InputError
-from hasfl.report.figures import accuracy_against_time
-from hasfl.report.metrics import HELD_OUT, Outcome, measured_on, outcome, seconds_to, speed_ups
-from hasfl.report.time_to_goal import finish, race_picture
+from hasfl.report.analysis import HELD_OUT, Curve, Outcome, finish, measured_on, outcome, speed_ups
+from hasfl.report.figures import accuracy_against_time, race_picture
 from hasfl.runs.from_scenario import shared_data, simulation_of
 from hasfl.runs.overview import summary
 from hasfl.runs.request import RunRequest
@@ -94,7 +93,7 @@ def test_a_curve_of_held_out_samples_is_that_of_a_test_set_with_the_same_numbers
     found, expected = outcome("sfl", without), outcome("sfl", tested)
     assert replace(found, measured_on=expected.measured_on) == expected
     assert found.converged
-    assert seconds_to(without, 0.5) == seconds_to(tested, 0.5)
+    assert Curve.of(without).reached(0.5) == Curve.of(tested).reached(0.5)
     assert finish("sfl", without, 0.5) == finish("sfl", tested, 0.5)
     assert (measured_on(without), measured_on(without[:0])) == (HELD_OUT, None)
 

@@ -11,8 +11,7 @@ from rich.table import Table
 
 from hasfl.cli.tables import titled
 from hasfl.plan import Plan
-from hasfl.report.metrics import Spread, outcome, speed_ups
-from hasfl.report.time_to_goal import Finish, finish
+from hasfl.report.analysis import Finish, Spread, finish, outcome, speed_ups
 from hasfl.runs.comparison import ChosenPlan, Contest
 from hasfl.theory.latency import SplitTrainingLatency
 from hasfl.theory.paradigms import SPLIT

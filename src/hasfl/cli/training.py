@@ -203,8 +203,7 @@ def _tell_convergence(contests: "Sequence[Contest]", drawn: Path, *, as_json: bo
 def _tell_race(contests: "Sequence[Contest]", goal: float, drawn: Path, *, as_json: bool) -> None:
     """Draw and print when each strategy reached the goal."""
     from hasfl.cli.comparison_view import race_rows, show_race
-    from hasfl.report.figures import save_figure
-    from hasfl.report.time_to_goal import race_picture
+    from hasfl.report.figures import race_picture, save_figure
     from hasfl.runs.comparison import last_plan
 
     save_figure(race_picture(contests[0].runs, goal, contests[0].seed), drawn)

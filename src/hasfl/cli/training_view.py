@@ -18,7 +18,7 @@ from hasfl.cli.plans.story import Course, PlanStory
 from hasfl.cli.tables import titled
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
-from hasfl.report.metrics import TEST_SET, Outcome
+from hasfl.report.analysis import TEST_SET, Outcome
 from hasfl.runs.store import CHECKPOINT, MODEL, RESULT, ROUNDS, TIMING, RunFolder
 from hasfl.training.forecaster import LEAST_EVALUATIONS
 from hasfl.units import BITS_PER_BYTE, format_seconds, format_size

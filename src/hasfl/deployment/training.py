@@ -25,7 +25,7 @@ from hasfl.learning.served_model import norms_of
 from hasfl.learning.state import Weights
 from hasfl.plan import Order
 from hasfl.record import EDGE, RoundRecord
-from hasfl.report.metrics import Outcome
+from hasfl.report.analysis import Outcome
 from hasfl.runs.build import Holdings, training_of
 from hasfl.runs.document import read_text
 from hasfl.runs.fingerprint import mark, mark_of_model

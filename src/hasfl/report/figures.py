@@ -1,5 +1,6 @@
 """Figures of runs. Each function takes records and returns a matplotlib Figure, without global state."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 
 from hasfl.errors import InputError
 from hasfl.fleet import kinds
-from hasfl.record import RoundRecord
 from hasfl.replacing import replace_file
+from hasfl.report.analysis import TEST_SET, Curve, Finish, Measure, Outcome, Records, finish, outcome
 from hasfl.report.canvas import (
     ABOVE_LINES,
     ALL_SIDES,
@@ -38,7 +39,6 @@ from hasfl.report.canvas import (
     require_matplotlib,
     whole_ticks,
 )
-from hasfl.report.metrics import TEST_SET, Outcome, accuracy_curve, outcome
 from hasfl.units import format_seconds
 
 if TYPE_CHECKING:
@@ -64,6 +64,20 @@ LEGEND_SPACING = 0.9  # over the font size
 LOGARITHMIC_FROM = 10  # the time axis is logarithmic if the longest run lasts this many times the shortest
 TICK_REACH = 2  # a tick may lie outside the data by this factor
 
+# The figure of who reaches the goal first.
+RACE_BAR, RACE_CURVES, RACE_REST = 0.3, 2.2, 0.9  # heights: one bar with its gap, the curves, the rest
+LEGEND_COLUMNS, LEGEND_ROW = 4, 0.2  # below the curves, so that it hides none of them
+BAR_SHARE = 0.7  # of a bar's height that is filled
+TEXT_SPACE, TEXT_DISTANCE = 0.45, 0.01  # right of the bars, as shares of the longest bar
+SHOWN_TIME = 4.0  # times the winner's time that the curves show; slower runs leave the frame to the right
+MINUTES_FROM = 600.0  # seconds: a longer axis is in minutes
+TOP = 101  # percent
+FEWEST_JUDGED = 3  # evaluations on held-out samples that make a curve
+BAR_TICKS = 4  # at most, on the time axis below the bars
+# What the lower part may show, and what the line of the goal is called there.
+AXES = {"held_out_accuracy": "accuracy on held-out\nsamples (%)", "accuracy": "test accuracy (%)"}
+GOALS = {"held_out_accuracy": "goal", "accuracy": "goal on held-out samples"}
+
 # The figure of a partition.
 MOST_COLUMNS = 100  # devices that have their own column; more devices are shown as groups
 MOST_NUMBERS = 20  # devices and classes up to which every cell shows its number
@@ -84,7 +98,7 @@ ROUND_TICKS, PLAN_TICKS = 10, 6
 MOST_NAMES = 12  # rows that are named one by one
 
 
-def accuracy_against_time(curves: Mapping[str, Sequence[RoundRecord]], seed: int) -> "Figure":
+def accuracy_against_time(curves: Mapping[str, Records], seed: int) -> "Figure":
     """The test accuracy of each strategy over virtual time, with a mark where it converged."""
     if not curves:
         raise InputError("a picture of accuracies needs at least one run, got none: train first")
@@ -106,15 +120,13 @@ def accuracy_against_time(curves: Mapping[str, Sequence[RoundRecord]], seed: int
     return figure
 
 
-def _draw_curve(
-    axes: "Axes", k: int, result: Outcome, records: Sequence[RoundRecord], unit_seconds: float
-) -> None:
+def _draw_curve(axes: "Axes", k: int, result: Outcome, records: Records, unit_seconds: float) -> None:
     """Draw the accuracies of one run as line k, with a mark where the run converged or ended."""
-    _, clock, accuracies = accuracy_curve(records)
-    times, percent = clock / unit_seconds, TO_PERCENT * accuracies
+    curve = Curve.of(records)
+    times, percent = curve.seconds / unit_seconds, TO_PERCENT * curve.accuracies
     width = LINE_WIDTH if k else FIRST_LINE_WIDTH
     axes.plot(times, percent, lw=width, label=_in_words(result), **line_style(k))
-    end = int(np.searchsorted(clock, result.converged_seconds))
+    end = int(np.searchsorted(curve.seconds, result.converged_seconds))
     mark = _mark(line_style(k)["color"], filled=result.converged)
     axes.plot(times[end], percent[end], zorder=ABOVE_LINES, **mark)
 
@@ -153,6 +165,90 @@ def _make_time_logarithmic(axes: "Axes", unit_seconds: float) -> None:
     axes.set_xticks([seconds / unit_seconds for seconds in ticks.values()], labels=list(ticks))
     axes.minorticks_off()
     label(axes, x="virtual time", y=axes.get_ylabel())
+
+
+def race_picture(runs: Mapping[str, Records], goal: float, seed: int) -> "Figure":
+    """Above, the time of every strategy to the goal; below, accuracy over the first part of that time.
+
+    Each part has its own linear time axis. The factor to the fastest strategy is written beside each bar.
+    """
+    finishes = [finish(strategy, records, goal) for strategy, records in runs.items()]
+    bars_height = RACE_BAR * len(finishes)
+    legend_height = LEGEND_ROW * math.ceil(len(finishes) / LEGEND_COLUMNS)
+    figure = new_figure(bars_height + RACE_CURVES + RACE_REST + legend_height)
+    bars, curves = figure.subplots(2, height_ratios=[bars_height, RACE_CURVES])
+    _draw_bars(bars, finishes, goal, seed)
+    _draw_race_curves(curves, runs, finishes, goal)
+    figure.legend(loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize=SMALL, frameon=False)
+    return figure
+
+
+def _fastest(finishes: Sequence[Finish]) -> Finish:
+    """The run that reached the goal first; the shortest run where none reached it."""
+    return min([run for run in finishes if run.reached] or finishes, key=lambda run: run.seconds)
+
+
+def _unit(longest: float) -> tuple[str, float]:
+    """The unit of a time axis that ends at so many seconds, and the seconds of the unit."""
+    return ("ms", 1e-3) if longest < 1 else ("s", 1.0) if longest < MINUTES_FROM else ("min", 60.0)
+
+
+def _draw_bars(axes: "Axes", finishes: Sequence[Finish], goal: float, seed: int) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    unit, size = _unit(max(run.seconds for run in finishes))
+    fastest, longest = _fastest(finishes), max(run.seconds for run in finishes) / size
+    for row, run in enumerate(finishes):
+        colour = line_style(row)["color"]
+        face, hatch = (colour, "") if run.reached else ("white", "///")
+        axes.barh(row, run.seconds / size, color=face, edgecolor=colour, hatch=hatch, height=BAR_SHARE)
+        place = run.seconds / size + TEXT_DISTANCE * longest
+        axes.text(place, row, _finish_in_words(run, fastest), va="center", fontsize=SMALL, color=DARK)
+    axes.set_yticks(range(len(finishes)), labels=[run.strategy for run in finishes])
+    axes.set_ylim(len(finishes) - HALF_CELL, -HALF_CELL)
+    axes.set_xlim(0, (1 + TEXT_SPACE) * longest)
+    axes.set_xticks([tick for tick in MaxNLocator(BAR_TICKS).tick_values(0, longest) if tick <= longest])
+    label(axes, x=f"virtual time ({unit})")
+    axes.spines["bottom"].set_bounds(0, longest)
+    title = f"Virtual time until {TO_PERCENT * goal:g} % of the held-out samples are right (seed {seed})"
+    axes.set_title(title, loc="left", fontsize=NORMAL)
+
+
+def _finish_in_words(run: Finish, fastest: Finish) -> str:
+    time = format_seconds(run.seconds)
+    if not run.reached:
+        return f"not reached after {time}: {run.held_out_accuracy:.1%}"
+    if run.seconds == fastest.seconds:
+        return time
+    return f"{time}, {run.seconds / fastest.seconds:.3g} times as long as {fastest.strategy}"
+
+
+def _draw_race_curves(
+    axes: "Axes", runs: Mapping[str, Records], finishes: Sequence[Finish], goal: float
+) -> None:
+    """Accuracies on held-out samples; on the test set if a run has too few of the former for a curve."""
+    edge = SHOWN_TIME * _fastest(finishes).seconds
+    unit, size = _unit(edge)
+    judged = [sum(record.held_out_accuracy is not None for record in records) for records in runs.values()]
+    tested = all(any(record.accuracy is not None for record in records) for records in runs.values())
+    measure: Measure = "held_out_accuracy" if min(judged) >= FEWEST_JUDGED or not tested else "accuracy"
+    for k, (run, records) in enumerate(zip(finishes, runs.values(), strict=True)):
+        curve = Curve.of(records, measure)
+        name = f"{run.strategy} (later)" if curve.seconds[0] > edge else run.strategy
+        width = LINE_WIDTH if k else FIRST_LINE_WIDTH
+        times, percent = curve.seconds / size, TO_PERCENT * curve.accuracies
+        axes.plot(times, percent, lw=width, label=name, **line_style(k))
+        if run.reached and run.seconds <= edge:
+            end = run.seconds / size, TO_PERCENT * getattr(run, measure)
+            axes.plot(*end, "o", ms=MARK_SIZE, color=line_style(k)["color"], mec="white", zorder=ABOVE_LINES)
+    axes.axhline(TO_PERCENT * goal, color=DARK, lw=GRID_WIDTH, ls=":")
+    name = f"{GOALS[measure]} "
+    axes.text(edge / size, TO_PERCENT * goal, name, va="bottom", ha="right", fontsize=SMALL, color=DARK)
+    axes.set_xlim(0, edge / size)
+    axes.set_ylim(top=TOP)
+    label(axes, x=f"virtual time ({unit})", y=AXES[measure])
+    axes.set_title(f"Accuracy in the first {format_seconds(edge)}", loc="left", fontsize=NORMAL)
+    axes.grid(color=PALE, linewidth=GRID_WIDTH)
 
 
 def who_holds_what(counts: NDArray[np.int64], class_names: Sequence[str]) -> "Figure":
@@ -206,7 +302,7 @@ def _write_numbers(axes: "Axes", columns: NDArray[np.int64]) -> None:
         axes.text(i + 1, j + 1, f"{columns[i, j]}", ha="center", va="center", fontsize=TINY, color=colour)
 
 
-def plan_over_time(records: Sequence[RoundRecord], names: Sequence[str]) -> "Figure":
+def plan_over_time(records: Records, names: Sequence[str]) -> "Figure":
     """The batch size and the cut of each device over the rounds; white where a device did not take part.
 
     `names` are those of all devices of the fleet.
@@ -238,9 +334,7 @@ def plan_over_time(records: Sequence[RoundRecord], names: Sequence[str]) -> "Fig
     return figure
 
 
-def _over_time(
-    field: str, records: Sequence[RoundRecord], devices: int, steps: tuple[int, int]
-) -> NDArray[np.float64]:
+def _over_time(field: str, records: Records, devices: int, steps: tuple[int, int]) -> NDArray[np.float64]:
     """A field of the plan for each device and round, or for every k-th as `steps` say.
 
     The rows are devices, the columns rounds. A device that did not take part in a round has NaN.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hasfl.errors import InputError
 from hasfl.paths import is_there
 from hasfl.record import GoalForecast, RoundRecord
-from hasfl.report.metrics import measured_on
+from hasfl.report.analysis import measured_on
 from hasfl.runs.document import parse_toml
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.store import ENVIRONMENT, ROUNDS, SCENARIO, SETTINGS, RunFolder

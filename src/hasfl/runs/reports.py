@@ -25,11 +25,11 @@ from hasfl.planning.strategies.catalogue import strategy
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.record import EDGE, MeasuredRound, RoundRecord, SecondsByParty
+from hasfl.report.analysis import ComparedRun, ranked
 from hasfl.report.page.course import beside_training, changes
 from hasfl.report.page.report import Labels, PlanQuality, Report, RunReport, ShownRound, device_names
 from hasfl.report.page.rounds import RoundTimes, plan_columns
 from hasfl.report.page.thinning import slider_positions, slider_rounds
-from hasfl.report.page.verdict import Entry, ranked
 from hasfl.runs.from_scenario import shared_data, world_of
 from hasfl.runs.model_costs import costs_of
 from hasfl.runs.overview import find_run, is_run, runs_in, scenario_folder, stored_scenario, stored_settings
@@ -115,6 +115,16 @@ class OpenRun:
         words = ["hasfl", "submit" if self.on_machines else "train", str(scenario)]
         words += ["--strategy", self.settings["strategy"], "--seed", str(self.settings["seed"])]
         return shlex.join([*words, *(["--device", device] if (device := self.settings["device"]) else [])])
+
+    def compared(self, contestant: str) -> dict[str, Any]:
+        """The fields of a `ComparedRun`; `contestant` is what the run's strategy is called in the report."""
+        return {
+            "strategy": contestant,
+            "seed": self.settings["seed"],
+            "state": self.state,
+            "records": self.records,
+            "goal": self.scenario.stop.accuracy,
+        }
 
 
 # ── contestants ──────────────────────────────────────────────────────────────────────────────────────────
@@ -381,7 +391,7 @@ def report_of(written: Sequence[Path], tell: Callable[[str], None] = lambda step
         runs.append(OpenRun.of(path))
     found, runs = runs, without_repeats(runs)
     names = contestants(runs)
-    runs = [runs[k] for k in ranked([_entry(run, names[run.path]) for run in runs])]
+    runs = [runs[k] for k in ranked([ComparedRun(**run.compared(names[run.path])) for run in runs])]
     qualities = _qualities(runs, names, tell)
     reports = []
     for run in runs:
@@ -392,26 +402,11 @@ def report_of(written: Sequence[Path], tell: Callable[[str], None] = lambda step
     return Report(runs=reports, labels=_labels(runs[0]), repeats=repeats)
 
 
-def _entry(run: OpenRun, contestant: str) -> Entry:
-    """The run as the verdict sees it."""
-    return Entry(
-        strategy=contestant,
-        seed=run.settings["seed"],
-        state=run.state,
-        records=run.records,
-        goal=run.scenario.stop.accuracy,
-    )
-
-
 def _report(run: OpenRun, contestant: str, quality: PlanQuality | str, slider: int) -> RunReport:
     drawn = _drawn(run, slider)
     return RunReport(
         name=run.path.name,
-        strategy=contestant,
-        seed=run.settings["seed"],
-        state=run.state,
-        goal=run.scenario.stop.accuracy,
-        records=run.records,
+        **run.compared(contestant),
         about=_about(run, drawn.devices),
         shown=drawn.shown,
         fleet=drawn.fleet,

@@ -10,7 +10,7 @@ from hasfl.errors import naming
 from hasfl.learning.memory import held_memory
 from hasfl.learning.state import Weights
 from hasfl.record import RoundRecord
-from hasfl.report.metrics import Outcome, as_result, outcome
+from hasfl.report.analysis import Outcome, as_result, outcome
 from hasfl.runs.environment import environment
 from hasfl.runs.from_scenario import simulation_of
 from hasfl.runs.interruption import Interruption

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hasfl.record import RoundRecord
-from hasfl.report.metrics import Outcome
+from hasfl.report.analysis import Outcome
 from hasfl.runs.places.here import Here
 from hasfl.runs.places.places import nothing_more
 from hasfl.runs.places.watching import News

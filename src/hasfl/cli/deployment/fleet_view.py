@@ -12,7 +12,7 @@ from hasfl.cli.tables import titled
 from hasfl.cli.training_view import TrainingView
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
-from hasfl.report.metrics import Outcome
+from hasfl.report.analysis import Outcome
 from hasfl.units import format_seconds
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from hasfl.cli.plans.story import every, in_words
 from hasfl.cli.tables import titled
 from hasfl.cli.training_view import ending
 from hasfl.record import RoundRecord
-from hasfl.report.metrics import HELD_OUT, Outcome
+from hasfl.report.analysis import HELD_OUT, Outcome
 from hasfl.runs.overview import RunDetails, RunSummary
 from hasfl.runs.store import CHECKPOINT, ENVIRONMENT, MODEL, RESULT, ROUNDS, SCENARIO, SETTINGS, TIMING
 from hasfl.units import BITS_PER_BYTE, format_seconds, format_size

@@ -17,7 +17,7 @@ from hasfl.deployment.hosting.places import LOGS_FOLDER
 from hasfl.deployment.ordering.following import LogTail, RecordTail
 from hasfl.errors import EXIT_FAILURE, HasflError, Interrupted
 from hasfl.record import RoundRecord
-from hasfl.report.metrics import Outcome, outcome
+from hasfl.report.analysis import Outcome, outcome
 from hasfl.runs.interruption import Interruption
 from hasfl.runs.store import RunFolder
 

@@ -1,4 +1,4 @@
-"""The answers of a report in words, one for each of its questions; `verdict.py` has the first."""
+"""The answers of a report in words, one for each of its questions."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hasfl.arrays import IntN
+from hasfl.report.analysis import HELD_OUT, Arrival, ComparedRun, Comparison, Level
 from hasfl.report.page import course
 from hasfl.units import format_seconds, format_share, format_size
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from hasfl.report.page.report import Labels, PlanQuality, RunReport
 
 NAMED = 2  # steps that a sentence names
+WHOLE_FROM = 100  # factors from here on are written without decimals
 WORTH_SAYING = 5e-4  # share of the time: less is written as 0.0 %
 STEPS = {
     "device_forward": "forward passes on devices (a1)",
@@ -27,6 +29,87 @@ STEPS = {
     "reading": "estimates of the constants",
     "evaluation": "judging the model",
 }
+
+
+def convergence(runs: Sequence[ComparedRun], comparison: Comparison) -> str:
+    """Who arrived first, how much later the others, and whether accuracies may still rise."""
+    level, rows = comparison.level, comparison.rows
+    if level is None:
+        which, has = ("The run", "has not") if len(runs) == 1 else ("No run", "has")
+        sentences = [f"{which} {has} been evaluated yet, so there is no accuracy."]
+    else:
+        sentences = [_race(level, rows)] if level.is_goal else [_race(level, rows), _converged(rows)]
+    sentences += [
+        f"{run.strategy} with seed {run.seed} is {run.state}, after {len(run.records):,} rounds so far."
+        for run in runs
+        if run.state != "finished"
+    ]
+    return " ".join(sentences)
+
+
+def _race(level: Level, rows: Sequence[Arrival]) -> str:
+    """Who arrived first, and how much later the others."""
+    means = {row.strategy: row.seconds.mean for row in rows if row.seconds and row.reached == row.seeds}
+    arrived = sorted((row for row in rows if row.strategy in means), key=lambda row: means[row.strategy])
+    late = [row for row in rows if row.reached < row.seeds]
+    samples = "the held-out samples" if level.samples == HELD_OUT else level.samples
+    what = f"{100 * level.accuracy:.4g} % of {samples} right"
+    if not arrived:
+        return f"No strategy has {what} with every seed yet. {_best_so_far(rows)}".strip()
+    best, *others = arrived
+    assert best.rounds is not None
+    mean = f", the mean of {best.seeds} seeds" if best.seeds > 1 else ""
+    how = "reached" if not others and not late else "was first to reach"
+    aim = "its goal" if level.is_goal and not others else "the goal" if level.is_goal else "what all reach"
+    seconds = format_seconds(means[best.strategy])
+    took = f"after {seconds} of virtual time and {best.rounds.mean:,.0f} rounds{mean}"
+    if not others and not late and not level.is_goal:
+        sentence = f"{best.strategy} came to {what}, its best, {took}."
+    else:
+        sentence = f"{best.strategy} {how} {aim}, {what}, {took}."
+    if others:
+        sentence += f" That is {_enumerated([_sooner(row) for row in others])}."
+    if late:
+        some = " with every seed" if any(row.reached for row in late) else ""
+        sentence += f" {_enumerated([row.strategy for row in late])} did not reach it{some}."
+    return sentence
+
+
+def _converged(rows: Sequence[Arrival]) -> str:
+    """Whether accuracies may still rise; the paper's rule decides."""
+    runs, converged = sum(row.seeds for row in rows), sum(row.converged_runs for row in rows)
+    full = all(row.best is not None and row.best.low == 1.0 for row in rows)
+    if runs == 1:
+        if (after := rows[0].converged) is not None:
+            return f"By the paper's rule it converged after {format_seconds(after.mean)}."
+        return (
+            f"By the paper's rule it has not converged{'' if full else ', so its accuracy may still rise'}."
+        )
+    if converged == runs:
+        return "By the paper's rule all runs converged."
+    count = "none" if converged == 0 else f"only {converged}"
+    rise = "" if full else ", so accuracies may still rise"
+    return f"By the paper's rule {count} of the {runs} runs converged{rise}."
+
+
+def _sooner(row: Arrival) -> str:
+    factor = row.times_as_long or 1.0
+    written = f"{factor:,.0f}" if factor >= WHOLE_FROM else f"{factor:.2g}"
+    how = "about as soon as" if written == "1" else f"{written} times sooner than"
+    return f"{how} {row.strategy}"
+
+
+def _best_so_far(rows: Sequence[Arrival]) -> str:
+    means = {row.strategy: row.best.mean for row in rows if row.best is not None}
+    if not means:
+        return ""
+    best = max(means, key=lambda name: means[name])
+    return f"{best} came to {100 * means[best]:.3g} %."
+
+
+def _enumerated(words: Sequence[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def time(runs: Sequence["RunReport"]) -> str:

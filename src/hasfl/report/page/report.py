@@ -1,13 +1,13 @@
 """The report of one or several runs as frozen values, and as a page that answers seven questions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hasfl.arrays import IntN
 from hasfl.fleet import Fleet
-from hasfl.record import RoundRecord
-from hasfl.report.page import answers, course, verdict
+from hasfl.report.analysis import ComparedRun, Comparison
+from hasfl.report.page import answers, course
 from hasfl.report.page.page import PLOTLY, Section, page
 from hasfl.report.page.rounds import RoundTimes, column
 from hasfl.report.page.thinning import evenly
@@ -72,16 +72,11 @@ class PlanQuality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RunReport:
+class RunReport(ComparedRun):
     """All that a report says about one run."""
 
     name: str
-    strategy: str
-    seed: int
-    state: str  # "running", "stopped" or "finished"
     about: str  # model, data and devices, in a few words
-    goal: float | None  # the accuracy on held-out samples that ends training
-    records: Sequence[RoundRecord]
     shown: Sequence[ShownRound]  # by the slider
     fleet: Fleet | None  # in the last round; None where it was measured and not kept
     devices: int  # of the whole fleet
@@ -161,13 +156,6 @@ class RunReport:
             **course.PlansOverTime.of(self.records).as_json(shown),
         }
 
-    @property
-    def entry(self) -> verdict.Entry:
-        """The run as the verdict sees it."""
-        return verdict.Entry(
-            strategy=self.strategy, seed=self.seed, state=self.state, records=self.records, goal=self.goal
-        )
-
 
 def device_names(devices: int) -> tuple[str, ...]:
     """Names for devices that have told none."""
@@ -233,23 +221,19 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Everything that the page draws."""
-        entries = [run.entry for run in self.runs]
-        level = verdict.level_of(entries)
         return {
             "strategies": list(dict.fromkeys(run.strategy for run in self.runs)),
-            "verdict": verdict.as_json(level, verdict.arrivals(entries, level) if level else []),
+            "verdict": asdict(Comparison.of(self.runs)),
             "runs": [run.as_json() for run in self.runs],
             "labels": self.labels if isinstance(self.labels, str) else self.labels.as_json(),
         }
 
     def sections(self) -> list[Section]:
         """The seven questions, each with its answer in words."""
-        entries = [run.entry for run in self.runs]
-        level = verdict.level_of(entries)
-        rows = verdict.arrivals(entries, level) if level else []
+        verdict = answers.convergence(self.runs, Comparison.of(self.runs))
         firsts = list({run.strategy: run for run in reversed(self.runs)}.values())[::-1]
         return [
-            Section("convergence", "Did it converge?", verdict.in_words(entries, level, rows)),
+            Section("convergence", "Did it converge?", verdict),
             Section("time", "Where did the time go?", answers.time(firsts)),
             Section("plans", "What did the planner decide?", answers.plans(firsts)),
             Section("quality", "How good is the plan?", answers.quality(firsts)),

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from hasfl.errors import InputError
 from hasfl.record import RoundRecord
-from hasfl.report.metrics import Outcome
+from hasfl.report.analysis import Outcome
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared, Watcher
 from hasfl.runs.store import RunFolder

@@ -1,4 +1,4 @@
-"""Where a run converges and how soon, against naive loops over its records."""
+"""Who reaches an accuracy, converges or finishes when, against naive loops over records."""
 
 import math
 from dataclasses import asdict, replace
@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from hasfl.errors import InputError
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
-from hasfl.report.metrics import (
-    accuracy_curve,
+from hasfl.report.analysis import (
+    Curve,
+    Evaluated,
     as_result,
+    finish,
     outcome,
-    seconds_to,
     speed_ups,
 )
-from tests.report.runs import evaluated, record
+from tests.report.runs import evaluated, raced, record
 
 ACCURACIES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 RUNS = st.builds(evaluated, ACCURACIES, every=st.integers(1, 4), seconds=st.floats(1e-3, 1e4))
@@ -33,9 +34,10 @@ def where_it_converges(accuracies: list[float]) -> int | None:
 
 
 def test_a_curve_is_made_of_the_evaluations_alone() -> None:
-    rounds, clock, accuracies = accuracy_curve(evaluated([0.1, 0.2], every=3, seconds=2.0))
-    assert (rounds.tolist(), clock.tolist(), accuracies.tolist()) == ([3, 6], [6.0, 12.0], [0.1, 0.2])
-    assert [part.size for part in accuracy_curve([record(1), record(2)])] == [0, 0, 0]
+    curve = Curve.of(evaluated([0.1, 0.2], every=3, seconds=2.0))
+    assert curve.rounds.tolist() == [3, 6]
+    assert (curve.seconds.tolist(), curve.accuracies.tolist()) == ([6.0, 12.0], [0.1, 0.2])
+    assert Curve.of([record(1), record(2)]).rounds.size == 0
 
 
 def test_a_run_converges_where_five_evaluations_bring_nothing() -> None:
@@ -95,11 +97,23 @@ def test_an_outcome_is_what_a_loop_finds(records: list[RoundRecord]) -> None:
 
 @given(RUNS, st.floats(0, 1))
 def test_the_first_evaluation_at_or_above_an_accuracy(records: list[RoundRecord], accuracy: float) -> None:
+    evaluations = [each for each in records if each.accuracy is not None]
     first = None
-    for each in records:
+    for index, each in enumerate(evaluations):
         if first is None and each.accuracy is not None and each.accuracy >= accuracy:
-            first = each
-    assert seconds_to(records, accuracy) == (None if first is None else first.clock)
+            first = Evaluated(index, each.round, each.clock)
+    assert Curve.of(records).reached(accuracy) == first
+
+
+def test_the_first_evaluation_that_is_good_enough_on_held_out_samples() -> None:
+    end = finish("hasfl", raced([0.1, 0.46, 0.5, 0.4, 0.9], seconds=3.0), 0.5)
+    assert (end.strategy, end.reached, end.rounds, end.seconds) == ("hasfl", True, 6, 18.0)
+    assert (end.held_out_accuracy, end.accuracy) == (0.5, 0.55)
+
+
+def test_a_goal_that_is_not_reached_is_told_by_the_last_evaluation() -> None:
+    end = finish("sfl", raced([0.1, 0.49, 0.3]), 0.5)
+    assert (end.reached, end.rounds, end.seconds, end.held_out_accuracy) == (False, 6, 6.0, 0.3)
 
 
 def test_a_run_without_evaluation_has_no_outcome() -> None:
