@@ -23,7 +23,7 @@ def train(devices: int) -> None:
     from hasfl.data.partition import partition
     from hasfl.data.sources import load_dataset
     from hasfl.learning.memory import held_memory
-    from hasfl.models.catalogue import network
+    from hasfl.models.networks import network
 
     data = load_dataset("digits")
     seeds = Seeds(0)

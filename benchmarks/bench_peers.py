@@ -32,8 +32,8 @@ from torch import Tensor
 from hasfl.data.dataset import Dataset
 from hasfl.fleet import FleetRanges, draw_fleet
 from hasfl.goal import Goal
-from hasfl.models.catalogue import network
 from hasfl.models.layered_model import LayeredModel
+from hasfl.models.networks import network
 from hasfl.runs.simulation import simulate
 from hasfl.seeds import Seeds
 

@@ -25,15 +25,13 @@ import torch
 from hasfl import BoundConstants, FleetRanges, Problem, Profile, Seeds, best_cuts, draw_fleet
 from hasfl.arrays import IntN
 from hasfl.data.scoring import cross_entropy
-from hasfl.learning.engine import LocalEngine
-from hasfl.learning.job import Job
-from hasfl.learning.optimizers import Sgd
+from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.optimizers import Sgd, Updates
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.learning.training_data import TrainingData
-from hasfl.learning.updates import Updates
-from hasfl.models.catalogue import network
 from hasfl.models.costs import count_layers
+from hasfl.models.networks import network
 from hasfl.plan import Order, Plan
 from hasfl.schedule import RateSchedule
 

@@ -25,13 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hasfl import LayeredModel, Seeds, layered
-from hasfl.learning.engine import LocalEngine
-from hasfl.learning.job import Job
-from hasfl.learning.optimizers import Sgd
+from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.optimizers import Sgd, Updates
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.learning.training_data import TrainingData
-from hasfl.learning.updates import Updates
 from hasfl.plan import Order, Plan
 from hasfl.schedule import RateSchedule
 

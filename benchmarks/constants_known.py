@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from hasfl import Plan, Seeds
-from hasfl.learning.optimizers import Sgd
+from hasfl.learning.optimizers import Sgd, Updates
 from hasfl.learning.state import SplitState
 from hasfl.learning.training_data import TrainingData
-from hasfl.learning.updates import Updates
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order
 from hasfl.planning.exact.planner import best_plan

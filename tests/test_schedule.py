@@ -2,8 +2,7 @@
 
 import pytest
 
-from hasfl.learning.optimizers import Sgd
-from hasfl.learning.updates import Updates
+from hasfl.learning.optimizers import Sgd, Updates
 from hasfl.schedule import SAME_FOR_PLANS, RateSchedule
 from tests.learning.oracles import torch_rates
 

@@ -108,8 +108,8 @@ def network_of(setting: Setting) -> "LayeredModel":
     import torch
 
     from benchmarks.hindsight.small_vit import small_vit
-    from hasfl.models.catalogue import network
-    from hasfl.models.cutting.chain import layered
+    from hasfl.models.cutting import layered
+    from hasfl.models.networks import network
 
     if setting.network == "small-vit":
         return layered(small_vit(), torch.zeros(2, 1, 8, 8))

@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from hasfl.data.dataset import Dataset as Dataset
     from hasfl.data.partition import partition as partition
     from hasfl.data.sources import load_dataset as load_dataset
-    from hasfl.models.catalogue import network as network
     from hasfl.models.costs import count_layers as count_layers
-    from hasfl.models.cutting.chain import layered as layered
+    from hasfl.models.cutting import layered as layered
     from hasfl.models.layered_model import LayeredModel as LayeredModel
-    from hasfl.models.weights import untie as untie
+    from hasfl.models.layered_model import untie as untie
+    from hasfl.models.networks import network as network
     from hasfl.runs.questions import read_problem as read_problem
     from hasfl.runs.simulation import Simulation as Simulation
     from hasfl.runs.simulation import simulate as simulate
@@ -66,13 +66,13 @@ LAZY = {  # where each name is that needs torch or pydantic
     "LayeredModel": "hasfl.models.layered_model",
     "Simulation": "hasfl.runs.simulation",
     "count_layers": "hasfl.models.costs",
-    "layered": "hasfl.models.cutting.chain",
+    "layered": "hasfl.models.cutting",
     "load_dataset": "hasfl.data.sources",
-    "network": "hasfl.models.catalogue",
+    "network": "hasfl.models.networks",
     "partition": "hasfl.data.partition",
     "read_problem": "hasfl.runs.questions",
     "simulate": "hasfl.runs.simulation",
-    "untie": "hasfl.models.weights",
+    "untie": "hasfl.models.layered_model",
 }
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from hasfl.cli.training_view import TrainingView
 from hasfl.data.sources import load_dataset
-from hasfl.models.catalogue import network
+from hasfl.models.networks import network
 from hasfl.planning.strategies.catalogue import STRATEGIES
 from hasfl.runs.request import RunRequest
 from hasfl.runs.store import RunFolder

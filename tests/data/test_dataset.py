@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.data.dataset import Dataset
-from hasfl.data.images import BLOCK, channel_statistics
+from hasfl.data.dataset import BLOCK, Dataset, channel_statistics
 from hasfl.errors import InputError
 
 X, Y = np.zeros((4, 3), np.float32), np.array([0, 1, 2, 1])

@@ -9,7 +9,7 @@ import torch
 
 from hasfl import Seeds
 from hasfl.data.dataset import Dataset
-from hasfl.data.files.device_files import read_device_files, shares_of, write_device_files
+from hasfl.data.npz_files import read_device_files, shares_of, write_device_files
 from hasfl.data.partition import partition
 from hasfl.data.sources import load_dataset
 from hasfl.errors import InputError

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.data.minibatch import Minibatches
 from hasfl.errors import InputError
+from hasfl.learning.training_data import Minibatches
 from hasfl.seeds import Seeds
 
 roots = st.integers(0, 2**32)

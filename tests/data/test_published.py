@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hasfl.data.files.cifar import read_cifar100
+from hasfl.data.published import read_cifar100
 from hasfl.data.sources import load_dataset
 from hasfl.errors import InputError
 from tests.data.fake_files import fake_bytes, write_cifar10, write_cifar100, write_fashion_mnist, write_pickle

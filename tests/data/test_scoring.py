@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hasfl.data.labels import IGNORED
+from hasfl.data.dataset import IGNORED
 from hasfl.data.scoring import cross_entropy, right_answers, squared_error
 
 SAMPLES, TOKENS, CLASSES = 6, 5, 4

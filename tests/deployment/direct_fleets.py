@@ -14,7 +14,7 @@ from hasfl.deployment.edge_server import Edge, EdgeStore
 from hasfl.deployment.engine import NetworkedEngine
 from hasfl.deployment.messages import Answer, DirectLinks, Handler, Message
 from hasfl.errors import HasflError
-from hasfl.learning.job import Job
+from hasfl.learning.engine import Job
 from hasfl.learning.training_data import TrainingData
 from hasfl.models.costs import count_layers
 from hasfl.profile import Profile

@@ -11,12 +11,10 @@ import torch
 
 from hasfl.deployment import edge_judge
 from hasfl.deployment.engine import NetworkedEngine
-from hasfl.learning.engine import LocalEngine
-from hasfl.learning.job import Job
-from hasfl.learning.optimizers import Adam, Momentum
+from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.optimizers import Adam, Momentum, Updates
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
-from hasfl.learning.updates import Updates
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Plan
 from hasfl.record import Evaluation

@@ -9,7 +9,7 @@ from torch import Tensor
 from hasfl.data.partition import unlikeness
 from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.messages import Message, Refused
-from hasfl.learning.job import Job
+from hasfl.learning.engine import Job
 from hasfl.record import EDGE
 from tests.deployment.direct_fleets import Parties
 from tests.learning.models import model

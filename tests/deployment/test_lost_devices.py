@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hasfl.deployment.messages import Message, Refused
-from hasfl.learning.job import Job
+from hasfl.learning.engine import Job
 from hasfl.learning.optimizers import Sgd
 from hasfl.plan import Plan
 from hasfl.record import EDGE

@@ -15,9 +15,8 @@ from torch import Tensor
 from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.messages import Message, Refused
 from hasfl.errors import Diverged, InputError
-from hasfl.learning.optimizers import Momentum
+from hasfl.learning.optimizers import Momentum, Updates
 from hasfl.learning.reference_engine import ReferenceEngine
-from hasfl.learning.updates import Updates
 from hasfl.plan import Plan
 from hasfl.record import EDGE
 from hasfl.settings import Serving

@@ -9,8 +9,8 @@ from hasfl.data.sources import load_dataset
 from hasfl.deployment.computation import Computation
 from hasfl.errors import InputError
 from hasfl.fleet import FleetRanges, draw_fleet
-from hasfl.models.catalogue import network
 from hasfl.models.costs import count_layers
+from hasfl.models.networks import network
 from hasfl.profile import Profile
 from hasfl.record import EDGE
 from hasfl.runs.simulation import simulate

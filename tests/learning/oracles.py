@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hasfl.learning.job import Job
-from hasfl.learning.optimizers import Adam, Momentum
-from hasfl.learning.updates import Updates
+from hasfl.learning.engine import Job
+from hasfl.learning.optimizers import Adam, Momentum, Updates
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order
 from hasfl.record import RoundRecord

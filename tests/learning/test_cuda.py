@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from hasfl.learning.engine import LocalEngine
-from hasfl.learning.job import Job
+from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.optimizers import Updates
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
-from hasfl.learning.updates import Updates
 from tests.learning.models import model
 from tests.learning.test_descent import KNOBS
 from tests.learning.trainings import OPTIMIZERS, carry_out, job, snapshot, timetable

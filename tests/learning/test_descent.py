@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from hasfl.learning.engine import LocalEngine
-from hasfl.learning.optimizers import Adam, Momentum, Sgd
+from hasfl.learning.optimizers import Adam, Momentum, Sgd, Updates
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
-from hasfl.learning.updates import Updates
 from hasfl.plan import Plan
 from hasfl.schedule import RateSchedule
 from tests.lanes import quick_then_slow

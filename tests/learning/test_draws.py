@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hasfl.learning.batched.rows import Rows
-from hasfl.learning.batched.rowwise import NotRowwise
-from hasfl.learning.batched.ways import Way, run_layer
+from hasfl.learning.many_devices import Way, run_layer
+from hasfl.learning.row_functions import NotRowwise
+from hasfl.learning.rows import Rows
 from tests.learning.test_mapped import TEXT, TOLERANCE, WIDTH, WithParameter
 from tests.learning.test_probing import Applied, RandomDepth
 from tests.learning.test_ragged import at_random, gradients_of, replicas

@@ -8,7 +8,7 @@ from hasfl.data.sources import load_dataset
 from hasfl.errors import InputError
 from hasfl.fleet import FleetRanges, draw_fleet
 from hasfl.goal import Goal
-from hasfl.models.catalogue import network
+from hasfl.models.networks import network
 from hasfl.runs.simulation import Simulation, simulate
 from hasfl.seeds import Seeds
 from hasfl.settings import Machine, Settings

@@ -5,8 +5,8 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from hasfl.learning.memory import available_memory, kept_for_backward, predict_memory
-from hasfl.models.catalogue import network
 from hasfl.models.layered_model import LayeredModel
+from hasfl.models.networks import network
 from tests.learning.simulations import simulation
 
 

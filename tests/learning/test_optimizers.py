@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from hasfl.learning.optimizers import OPTIMIZERS as BY_NAME
-from hasfl.learning.optimizers import Adam, Momentum, Sgd, slots_per_weight
+from hasfl.learning.optimizers import Adam, Momentum, Sgd, Updates, slots_per_weight
 from hasfl.learning.state import LayerState
-from hasfl.learning.updates import Updates
 from hasfl.profile import SLOTS_PER_WEIGHT
 from hasfl.settings import Settings
 from tests.learning.oracles import torch_optimizer

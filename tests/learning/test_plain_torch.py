@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from hasfl.learning.engine import LocalEngine
-from hasfl.learning.optimizers import Adam
-from hasfl.learning.updates import Updates
+from hasfl.learning.optimizers import Adam, Updates
 from hasfl.plan import Plan
 from tests.learning.models import model
 from tests.learning.oracles import (

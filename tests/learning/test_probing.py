@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hasfl.learning.batched.probing import TriedLayer, _Candidate, try_layers
-from hasfl.learning.batched.ways import Way
 from hasfl.learning.engine import LocalEngine
+from hasfl.learning.layer_trial import TriedLayer, _Candidate, try_layers
+from hasfl.learning.many_devices import Way
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.models.layered_model import LayeredModel

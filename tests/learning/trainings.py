@@ -10,13 +10,11 @@ from torch import Tensor
 
 from hasfl.arrays import IntN
 from hasfl.data.scoring import Score, cross_entropy
-from hasfl.learning.engine import LocalEngine
-from hasfl.learning.job import Job
-from hasfl.learning.optimizers import Adam, Momentum, Optimizer, Sgd
+from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.optimizers import Adam, Momentum, Optimizer, Sgd, Updates
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.learning.training_data import TrainingData
-from hasfl.learning.updates import Updates
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order, Plan
 from hasfl.schedule import RateSchedule

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hasfl.errors import ModelError
-from hasfl.models.cutting.chain import layered
+from hasfl.models.cutting import layered
 from hasfl.models.layered_model import LayeredModel
 from hasfl.models.networks import resnet18, small_cnn
 from tests.lanes import quick_then_slow

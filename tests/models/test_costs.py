@@ -5,11 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from hasfl.errors import ModelError
-from hasfl.models.catalogue import network
 from hasfl.models.costs import count_layers
-from hasfl.models.cutting.chain import layered
+from hasfl.models.cutting import layered
 from hasfl.models.layered_model import LayeredModel
-from hasfl.models.networks import resnet18, small_cnn, vgg16
+from hasfl.models.networks import network, resnet18, small_cnn, vgg16
 from hasfl.profile import Layer, Profile
 from hasfl.runs.shipped import SHIPPED, shipped_layers
 from tests.models import models

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from hasfl.errors import InputError, ModelError
-from hasfl.models.catalogue import network
 from hasfl.models.layered_model import LayeredModel
-from hasfl.models.networks import Norm, resnet18, small_cnn, vgg16
+from hasfl.models.networks import Norm, network, resnet18, small_cnn, vgg16
 
 
 def parameters(model: nn.Module) -> int:

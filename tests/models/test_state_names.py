@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from hasfl import LayeredModel, Machine, layered, simulate, untie
 from hasfl.errors import ModelError
+from hasfl.models.layered_model import shared_weights
 from hasfl.models.networks import small_cnn
-from hasfl.models.weights import shared_weights
 from tests.learning.simulations import images, unequal_fleet
 from tests.models import models
 

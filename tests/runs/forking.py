@@ -10,8 +10,8 @@ import os
 import sys
 
 from hasfl.cli.main import main
-from hasfl.models.catalogue import network
 from hasfl.models.costs import count_layers
+from hasfl.models.networks import network
 
 
 def serve() -> None:

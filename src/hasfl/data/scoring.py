@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
-from hasfl.data.labels import IGNORED
+from hasfl.data.dataset import IGNORED
 
 Score = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) → one number for each sample
 

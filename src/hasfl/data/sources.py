@@ -8,12 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from hasfl.data.dataset import Dataset
-from hasfl.data.files.cifar import CIFAR10, CIFAR100
-from hasfl.data.files.device_files import holds_device_files, read_device_files
-from hasfl.data.files.hugging_face import is_saved_dataset, read_saved_dataset
-from hasfl.data.files.idx import FASHION_MNIST
-from hasfl.data.files.npz import read_npz
-from hasfl.data.files.published import Published, optional_module
+from hasfl.data.hugging_face import is_saved_dataset, read_saved_dataset
+from hasfl.data.npz_files import holds_device_files, read_device_files, read_npz
+from hasfl.data.published import CIFAR10, CIFAR100, FASHION_MNIST, Published, optional_module
 from hasfl.errors import InputError
 from hasfl.paths import expanded, is_there
 
@@ -33,7 +30,7 @@ def load_dataset(
     """Load the data set called `name`: a known name, or the path of a file or folder.
 
     A file is an .npz file with the arrays x_train, y_train, x_test and y_test. A folder holds one .npz file
-    for each device (`files/device_files.py`), or is what Hugging Face's package `datasets` saved; then
+    for each device (`npz_files.py`), or is what Hugging Face's package `datasets` saved; then
     `columns` names its inputs and its labels. A path is relative to `beside`, if given, or else to the data
     folder.
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from hasfl.data.scoring import Score, cross_entropy, right_answers
 from hasfl.deployment.messages import Refused
 from hasfl.errors import InputError
+from hasfl.learning.optimizers import Updates
 from hasfl.learning.randomness import forward_in_round
 from hasfl.learning.served_model import without_slots
 from hasfl.learning.state import LayerState, Tensors
-from hasfl.learning.updates import Updates
 from hasfl.models.layered_model import LayeredModel
 from hasfl.seeds import Seeds
 from hasfl.settings import Serving

@@ -15,18 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasfl.data.labels import one_class_each
-from hasfl.data.minibatch import Minibatches
+from hasfl.data.dataset import one_class_each
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.fields import count_of, finite, known_of, of_norm, tensor_of, text_of, whole
 from hasfl.deployment.messages import Handler, Message, Refused
 from hasfl.deployment.norms import Known, next_moments, require_all, require_fitting, with_moments
 from hasfl.goal import held_out_counts
+from hasfl.learning.optimizers import scaled, squared_norm
 from hasfl.learning.randomness import generators_kept
 from hasfl.learning.served_model import CALIBRATION_SAMPLES, at_rest
 from hasfl.learning.state import LayerState, Tensors, forward, trainable
-from hasfl.learning.training_data import TrainingData
-from hasfl.learning.updates import scaled, squared_norm
+from hasfl.learning.training_data import Minibatches, TrainingData
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
 from hasfl.seeds import Seeds

@@ -17,10 +17,10 @@ from hasfl.deployment.computation import Computation
 from hasfl.deployment.fields import finite, tensor_of, whole, wholes
 from hasfl.deployment.messages import Answer, Links, Message, Refused
 from hasfl.errors import OneValueError
+from hasfl.learning.optimizers import scaled, squared_norm
 from hasfl.learning.randomness import EVERYBODY
 from hasfl.learning.served_model import at_rest
 from hasfl.learning.state import LayerState, Tensors, applied, cloned, trainable
-from hasfl.learning.updates import scaled, squared_norm
 from hasfl.record import EDGE
 
 # ── what devices send ────────────────────────────────────────────────────────────────────────────────────

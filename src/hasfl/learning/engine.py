@@ -1,9 +1,10 @@
-"""What both engines on this machine share: the state, aggregation, and the served model."""
+"""What both engines on this machine share: their job, the state, aggregation, and the served model."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,45 @@ import torch
 from torch import Tensor
 
 from hasfl.arrays import IntN
+from hasfl.data.scoring import Score, cross_entropy, right_answers
 from hasfl.errors import InputError, ModelError
-from hasfl.learning.job import Job
+from hasfl.learning.optimizers import Updates
 from hasfl.learning.served_model import BestModel, Calibration, RunningMean, Scores, evaluate, without_slots
 from hasfl.learning.state import LayerState, SplitState, Weights, cloned, whole_model
+from hasfl.learning.training_data import TrainingData
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order
 from hasfl.record import Evaluation, MeasuredRound
 from hasfl.settings import Serving
+
+# ── the job ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """A model, its data, and how the model is trained and served."""
+
+    model: LayeredModel  # holds the weights before the first round
+    data: TrainingData
+    test: tuple[Tensor, Tensor]  # samples and labels of the test set
+    updates: Updates  # how the optimiser steps
+    loss: Score = cross_entropy  # one number for each sample
+    metric: Score = right_answers  # a score from 0 to 1 for each sample; accuracy is its mean
+    half: bool = False  # whether layers compute in bfloat16 where torch's autocast allows it
+    serving: Serving = field(default_factory=Serving)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the model's weights."""
+        return next((weight.dtype for weight in self.model.parameters()), torch.float32)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """A context in which layers compute in bfloat16, if `half` is set. Weights keep their dtype."""
+        return torch.autocast(self.data.x.device.type, torch.bfloat16, enabled=self.half)
+
+
+# ── the engine ───────────────────────────────────────────────────────────────────────────────────────────
+
 
 # The prefixes of the names of the running mean's and the best model's tensors in a checkpoint. They begin
 # with a dot, so they cannot clash with a name that begins with a layer's name, which is never empty.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from hasfl.learning.job import Job
+from hasfl.learning.engine import Job
 from hasfl.learning.state import LayerState, SplitState, forward, trainable
 from hasfl.models.layered_model import LayeredModel
 

@@ -1,16 +1,23 @@
 """Random numbers that layers such as dropout draw, made to depend only on seed, round, layer and device.
 
-The forward pass of a round draws them.
+The forward pass of a round draws them. In a batch with the samples of many devices, every device draws its
+own, as if it ran alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from hasfl.learning.row_functions import NotRowwise
 from hasfl.learning.state import LayerState, applied
 from hasfl.seeds import Seeds
+
+# ── one device ───────────────────────────────────────────────────────────────────────────────────────────
+
 
 EVERYBODY = 0  # the number of the common part where a device's number (from 1) is asked for
 TORCH_SEEDS = 2**63  # seeds are drawn from 0 to 2⁶³ − 1, the non-negative 64-bit integers that torch takes
@@ -66,3 +73,86 @@ def forward_in_round(
         with drawn_for(seeds, round, j, device):
             x = applied(layers[j], state.weights | state.buffers, x)
     return x
+
+
+# ── many devices in one batch ────────────────────────────────────────────────────────────────────────────
+
+
+# What spare rows hold instead of random numbers. Chosen by hand: finite in whatever is done with a random
+# number, such as log(u), log(1 − u) and 1/u. An infinity could reach the gradients as 0 · ∞.
+SPARE = 0.5
+OwnParts = Callable[[Tensor], Sequence[Tensor]]  # the part of each device in a tensor of the whole batch
+
+
+@contextmanager
+def drawn_apart(seeds: Sequence[int], own_parts: OwnParts) -> Iterator[None]:
+    """Within, random numbers in a batch are those that each device alone would draw after `seeds[i]`.
+
+    `own_parts` finds the part of each device in a batch, as views. Torch's global generators are restored.
+    """
+    with generators_kept(), _DrawnApart(seeds, own_parts):
+        yield
+
+
+class _DrawnApart(TorchDispatchMode):
+    """While active, a function that draws random numbers for a batch is called once for each device."""
+
+    def __init__(self, seeds: Sequence[int], own_parts: OwnParts) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seeds, self.own_parts = seeds, own_parts
+        self.states: dict[tuple[int, torch.device], Tensor] = {}  # of the generators, after the last draw
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function as it is, or for each device if it draws."""
+        named = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **named)
+        tensors = [argument for argument in (*args, *named.values()) if isinstance(argument, Tensor)]
+        if len(tensors) != 1:
+            return _without_drawing(func, args, named, tensors)
+        batch, *options = args
+        parts, in_place = self.own_parts(batch), func._schema.is_mutable
+        if in_place and sum(own.numel() for own in parts) < batch.numel():
+            batch.fill_(SPARE)  # random numbers do not depend on what was there
+        results = [self._drawn_by(i, func, own, options, named) for i, own in enumerate(parts)]
+        return batch if in_place else self._joined(batch, results)
+
+    def _drawn_by(self, i: int, func: Any, own: Tensor, options: Sequence[Any], named: Any) -> Any:
+        """The result for the part of the i-th device, which goes on drawing where it stopped."""
+        generator = _generator(own.device)
+        if (i, own.device) in self.states:
+            generator.set_state(self.states[i, own.device])
+        else:
+            generator.manual_seed(self.seeds[i])
+        result = func(own, *options, **named)
+        self.states[i, own.device] = generator.get_state()
+        return result
+
+    def _joined(self, batch: Tensor, results: Sequence[Any]) -> Any:
+        """The results of all devices as one: a tensor, or several if the function returns several."""
+        if isinstance(results[0], tuple):
+            return tuple(self._joined(batch, of_devices) for of_devices in zip(*results, strict=True))
+        joined = torch.full_like(batch, SPARE, dtype=results[0].dtype)
+        for own, result in zip(self.own_parts(joined), results, strict=True):
+            own.copy_(result)
+        return joined
+
+
+def _without_drawing(func: Any, args: Sequence[Any], named: Any, tensors: Sequence[Tensor]) -> Any:
+    """The result of a function that may draw, such as attention with dropout, if it does not draw now."""
+    if tensors:
+        generator = _generator(tensors[0].device)
+        before = generator.get_state()
+        result = func(*args, **named)
+        if torch.equal(before, generator.get_state()):
+            return result
+    raise NotRowwise(f"it draws random numbers by {func}")
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    """Torch's global generator for a processor."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index or 0]
+    return torch.default_generator

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hasfl.learning.engine import LocalEngine
-from hasfl.learning.job import Job
+from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.optimizers import scaled, squared_norm
 from hasfl.learning.randomness import EVERYBODY, forward_in_round
 from hasfl.learning.state import LayerState, SplitState, Tensors, cloned, trainable
-from hasfl.learning.updates import scaled, squared_norm
 from hasfl.plan import Order
 
 

@@ -7,17 +7,14 @@ import torch
 from torch import Tensor
 
 from hasfl.errors import ModelError, OneValueError
-from hasfl.learning.batched.graphs import RoundGraphs
-from hasfl.learning.batched.layouts import Layout, Layouts, RoundInputs
-from hasfl.learning.batched.probing import SIZES, try_layers
-from hasfl.learning.batched.ragged import SharedNorm
-from hasfl.learning.batched.rows import Rows
-from hasfl.learning.batched.rowwise import NotRowwise
-from hasfl.learning.batched.ways import Way, run_layer
-from hasfl.learning.engine import LocalEngine
-from hasfl.learning.job import Job
+from hasfl.learning.cuda_graphs import RoundGraphs
+from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.layer_trial import SIZES, try_layers
+from hasfl.learning.many_devices import SharedNorm, Way, run_layer
 from hasfl.learning.randomness import EVERYBODY, drawn_for, layer_seed
 from hasfl.learning.reference_engine import train_device_by_device
+from hasfl.learning.row_functions import NotRowwise
+from hasfl.learning.rows import Layout, Layouts, RoundInputs, Rows
 from hasfl.learning.state import IMAGE_AXES, LayerState, applied, cloned, trainable
 from hasfl.plan import Order
 
@@ -31,7 +28,7 @@ class SimulatedEngine(LocalEngine):
     """Runs private and common layers on the samples of all devices in one batch.
 
     The results are those of the reference engine but for rounding. A private layer that cannot run for many
-    devices at once runs for one device after the other (`learning/batched/probing.py`).
+    devices at once runs for one device after the other (`learning/layer_trial.py`).
     """
 
     def __init__(self, job: Job) -> None:

@@ -6,7 +6,7 @@ all three in the same way. A cut divides the layers:
     layers 1 … depth        private: the client and middle parts, one replica per device
     layers depth+1 … L      common: one copy, stepped with the mean gradient
 
-A CUDA graph (`learning/batched/graphs.py`) works on fixed memory addresses. So the replicas keep their memory
+A CUDA graph (`learning/cuda_graphs.py`) works on fixed memory addresses. So the replicas keep their memory
 from interval to interval. Memory is allocated only when more devices or more private layers come than it was
 made for; `moved` counts these allocations.
 """
@@ -206,7 +206,7 @@ def forward(layers: Iterable[nn.Module], states: Iterable[LayerState], x: Tensor
 
 
 # The weights and buffers of a whole model. Engines name them by layer, as in "conv1.0.weight". A simulation
-# hands them out under their names in the model's `state_dict` (`models/weights.py`).
+# hands them out under their names in the model's `state_dict` (`models/layered_model.py`).
 Weights = dict[str, Tensor]
 
 

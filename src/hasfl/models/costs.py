@@ -13,9 +13,9 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
-from hasfl.models.cutting.values import meta_state
+from hasfl.models.cutting import require_trainable
 from hasfl.models.layered_model import LayeredModel
-from hasfl.models.requirements import require_trainable
+from hasfl.models.node_values import meta_state
 from hasfl.profile import Layer
 from hasfl.units import BITS_PER_BYTE
 

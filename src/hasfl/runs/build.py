@@ -16,21 +16,19 @@ from torch import nn
 from hasfl.arrays import SHOWN, IntN
 from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.data.dataset import Dataset
-from hasfl.data.files.device_files import shares_of
+from hasfl.data.npz_files import shares_of
 from hasfl.data.partition import partition, unlikeness
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.guesses import guesses
-from hasfl.learning.engine import LocalEngine
-from hasfl.learning.job import Job
-from hasfl.learning.optimizers import optimizer, slots_per_weight
+from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.optimizers import Updates, optimizer, slots_per_weight
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.served_model import CALIBRATION_SAMPLES
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.learning.training_data import TrainingData, given_by_every_device
-from hasfl.learning.updates import Updates
 from hasfl.models.costs import count_layers
-from hasfl.models.cutting.chain import layered
+from hasfl.models.cutting import layered
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order, Plan
 from hasfl.planning.strategies.catalogue import strategy

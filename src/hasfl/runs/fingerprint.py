@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from torch import fx, nn
 
-from hasfl.learning.job import Job
+from hasfl.learning.engine import Job
 from hasfl.models.layered_model import LayeredModel
 
 BYTES = 16  # of a mark

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from hasfl.arrays import IntN
 from hasfl.callables import call, find
 from hasfl.data.dataset import Dataset
-from hasfl.data.files.device_files import shares_of
+from hasfl.data.npz_files import shares_of
 from hasfl.data.partition import partition
 from hasfl.data.sources import load_dataset
 from hasfl.errors import InputError, naming
 from hasfl.fleet import Fleet
 from hasfl.learning.optimizers import optimizer
-from hasfl.models.catalogue import chained, plain_network
 from hasfl.models.layered_model import LayeredModel
+from hasfl.models.networks import chained, plain_network
 from hasfl.paths import expanded
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.runs.objectives import objective

@@ -131,8 +131,8 @@ def _count(
     _require_torch(name)
     import torch
 
-    from hasfl.models.catalogue import network
     from hasfl.models.costs import count_layers
+    from hasfl.models.networks import network
 
     return count_layers(
         network(

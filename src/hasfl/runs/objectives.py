@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hasfl.callables import call, find
-from hasfl.data.dataset import Dataset
-from hasfl.data.labels import are_numbers, are_one_hot
+from hasfl.data.dataset import Dataset, are_numbers, are_one_hot
 from hasfl.data.scoring import Score, cross_entropy, right_answers, squared_error
 from hasfl.errors import HasflError, InputError
 from hasfl.learning.served_model import at_rest

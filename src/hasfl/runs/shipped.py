@@ -46,8 +46,8 @@ def _table(model: str) -> tuple[Layer, ...]:
 
 def write_tables() -> None:
     """Count the layers of every shipped model and write its table."""
-    from hasfl.models.catalogue import network
     from hasfl.models.costs import count_layers
+    from hasfl.models.networks import network
 
     FOLDER.mkdir(exist_ok=True)
     for model, (classes, norm) in SHIPPED.items():

@@ -26,13 +26,13 @@ from hasfl.arrays import FloatL, IntN
 from hasfl.constants import BoundConstants
 from hasfl.effort import Effort, Pass
 from hasfl.errors import Diverged
-from hasfl.learning.batched.ragged import NormApart
-from hasfl.learning.batched.rows import Rows
 from hasfl.learning.engine import tensor_cores
+from hasfl.learning.many_devices import NormApart
+from hasfl.learning.optimizers import Updates
 from hasfl.learning.randomness import drawn_for
+from hasfl.learning.rows import Rows
 from hasfl.learning.state import LayerState, SplitState, Tensors, cloned, forward, trainable
 from hasfl.learning.training_data import TrainingData
-from hasfl.learning.updates import Updates
 from hasfl.plan import Order
 
 # ── all that an estimate may look at ─────────────────────────────────────────────────────────────────────

@@ -19,11 +19,10 @@ from hasfl.data.scoring import Score, cross_entropy, right_answers, squared_erro
 from hasfl.deployment.computation import Computation
 from hasfl.errors import InputError
 from hasfl.goal import held_out_counts
-from hasfl.learning.optimizers import optimizer, slots_per_weight
-from hasfl.learning.updates import Updates
-from hasfl.models.catalogue import chained
+from hasfl.learning.optimizers import Updates, optimizer, slots_per_weight
 from hasfl.models.costs import count_layers
 from hasfl.models.layered_model import LayeredModel
+from hasfl.models.networks import chained
 from hasfl.profile import Profile
 from hasfl.runs.document import parse_toml
 from hasfl.runs.from_scenario import module_of

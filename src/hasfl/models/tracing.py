@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.fx.proxy import TraceError
 
 from hasfl.errors import ModelError
-from hasfl.models.cutting.values import MetaValues
+from hasfl.models.node_values import MetaValues
 
 # Modules of torch.nn that only call their children one after the other. Other torch modules become one node.
 CONTAINERS = (nn.Sequential, nn.TransformerEncoder)

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from hasfl.errors import OneValueError
-from hasfl.learning.batched.draws import drawn_apart
-from hasfl.learning.batched.rows import Rows
-from hasfl.learning.batched.rowwise import NotRowwise
-from hasfl.learning.batched.ways import Way, parts_of_devices, run_layer
-from hasfl.learning.randomness import generators_kept
+from hasfl.learning.many_devices import Way, parts_of_devices, run_layer
+from hasfl.learning.randomness import drawn_apart, generators_kept
+from hasfl.learning.row_functions import NotRowwise
+from hasfl.learning.rows import Rows
 from hasfl.learning.state import LayerState, applied
 from hasfl.models.layered_model import LayeredModel
 

@@ -5,18 +5,19 @@ need exactly one of the tensors computed so far. That tensor is a crossing tenso
 neighbouring crossing tensors form a layer. docs/decisions/0005-cutting-any-model.md explains the choices.
 """
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch.fx.immutable_collections import immutable_dict, immutable_list
+from torch.nn.parameter import is_lazy
 
 from hasfl.errors import ModelError
-from hasfl.models.cutting.tracing import BODY, SingleInput, trace_both_modes, works_in_place
-from hasfl.models.cutting.values import MetaValues, ShapeValues, attribute
-from hasfl.models.layered_model import CutModule, LayeredModel
-from hasfl.models.requirements import require_one_input, require_trainable
-from hasfl.models.weights import shared_weights
+from hasfl.models.layered_model import CutModule, LayeredModel, shared_weights
+from hasfl.models.node_values import MetaValues, ShapeValues, attribute
+from hasfl.models.tracing import BODY, SingleInput, trace_both_modes, works_in_place
 
 # fx writes tuples, lists and dictionaries that a module returns as types of its own.
 _KINDS = {immutable_list: "list", immutable_dict: "dict", type(None): "nothing"}
@@ -233,3 +234,45 @@ def _cannot_be_cut(module: nn.Module, graph: fx.Graph) -> str:
     else:
         reason = "no place was found where exactly one tensor crosses between parts that share no weight"
     return f"{kind} cannot be cut anywhere: {reason}"
+
+
+# ── what a module must be like ───────────────────────────────────────────────────────────────────────────
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def require_trainable(module: nn.Module) -> None:
+    """Refuse a module with lazy layers, with tensors in half precision, or without weights to train."""
+    kind = type(module).__name__
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    if lazy := [name for name, tensor in tensors if is_lazy(tensor)]:
+        raise ModelError(
+            f"{kind} has lazy layers, so the shape of {lazy[0]} is not known yet: call the module once on a "
+            "batch of samples, which gives every layer its shape"
+        )
+    if half := [(name, tensor.dtype) for name, tensor in tensors if tensor.dtype in HALF]:
+        name, dtype = half[0]
+        raise ModelError(
+            f"weights and buffers must be in float32 or float64, but {name} of {kind} is in "
+            f"{str(dtype).removeprefix('torch.')}: convert the module with .float(), and set the "
+            'precision to "bfloat16" if layers shall compute in half precision'
+        )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ModelError(f"{kind} has no weights to train: at least one parameter must require a gradient")
+
+
+def require_one_input(module: nn.Module) -> None:
+    """Refuse a module whose forward needs more than one argument."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    needed = [
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    if len(needed) > 1:
+        raise ModelError(
+            f"a model must take one tensor, but the forward of {type(module).__name__} needs "
+            f"{len(needed)} inputs ({', '.join(needed)}): wrap it in a module that takes one tensor and "
+            "makes the other inputs from it"
+        )

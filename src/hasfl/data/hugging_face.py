@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.data.dataset import Dataset
-from hasfl.data.files.published import optional_module
+from hasfl.data.published import optional_module
 from hasfl.errors import InputError, naming
 
 SPLITS = ("train", "test")

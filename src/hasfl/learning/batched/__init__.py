@@ -1,1 +1,0 @@
-"""The samples of many devices in one batch: what makes the simulated engine fast."""
