@@ -17,7 +17,7 @@ from hasfl import FleetRanges, MeasuredConstants, Problem, Profile, Seeds, best_
 from hasfl.guesses import guesses
 from hasfl.plan import Plan
 from hasfl.planning.paper.touching import algorithm_2, corollary_1_at
-from hasfl.runs.shipped import shipped_layers
+from hasfl.runs.model_costs import shipped_layers
 from hasfl.theory.objective import evaluate
 
 SCENARIO = "examples/measured.toml"  # VGG-16 on the wide fleet

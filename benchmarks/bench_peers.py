@@ -34,7 +34,7 @@ from hasfl.fleet import FleetRanges, draw_fleet
 from hasfl.goal import Goal
 from hasfl.models.layered_model import LayeredModel
 from hasfl.models.networks import network
-from hasfl.runs.simulation import simulate
+from hasfl.runs.build import simulate
 from hasfl.seeds import Seeds
 
 CPUS = 2

@@ -25,11 +25,10 @@ import torch
 from hasfl.cli.training_view import TrainingView
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
-from hasfl.runs.journal import Journal
 from hasfl.runs.reports import report_of
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import carry_out
-from hasfl.runs.store import RunFolder
+from hasfl.runs.store import Journal, RunFolder
 from tests.report.browser import chromium, installed
 
 STRATEGIES = ("hasfl", "hasfl-bcd", "rbs+rms", "sfl", "fl")

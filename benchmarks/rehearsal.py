@@ -21,9 +21,9 @@ from hasfl.deployment.fleet.samples import export_samples
 from hasfl.deployment.hosting.orders import RunOrder
 from hasfl.deployment.local import LocalDevice, LocalFleet
 from hasfl.record import RoundRecord
-from hasfl.runs.from_scenario import shared_data
 from hasfl.runs.scenario import read_scenario
 from hasfl.runs.store import RunFolder
+from hasfl.runs.task import shared_data
 
 Box = tuple[str, str]  # FLOP/s and bit/s
 FAST, GOOD, FAIR, SLOW = "200 MFLOPS", "100 MFLOPS", "50 MFLOPS", "25 MFLOPS"

@@ -18,8 +18,9 @@ from unittest.mock import patch
 
 import hasfl
 from hasfl.cli.main import main as command_line
-from hasfl.runs.from_scenario import simulation_of
+from hasfl.runs.build import Simulation
 from hasfl.runs.scenario import read_scenario
+from hasfl.runs.task import task_of
 
 SOURCE, DEMO = Path(hasfl.__file__).parent, Path("examples/demo.toml").resolve()
 ORDINARY = 20  # a round in the middle of the second interval
@@ -66,7 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         trained = files_of(lambda: hasfl_command("train", DEMO, "--run", "walk"))
         planned = files_of(lambda: hasfl_command("plan", DEMO))
-    rounds = iter(simulation_of(read_scenario(DEMO), folder=DEMO.parent))
+    rounds = iter(Simulation.of(task_of(read_scenario(DEMO), folder=DEMO.parent)))
     for _ in range(ORDINARY - 1):
         next(rounds)
     ordinary = files_of(lambda: next(rounds))

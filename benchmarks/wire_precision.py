@@ -25,8 +25,8 @@ from hasfl.profile import Profile
 from hasfl.record import EDGE, RoundRecord
 from hasfl.runs.build import Holdings, training_of
 from hasfl.runs.document import parse_toml
-from hasfl.runs.from_scenario import shared_data, world_of
 from hasfl.runs.scenario import Scenario
+from hasfl.runs.task import shared_data, world_of
 
 SCENARIO = """seed = {seed}
 [data]

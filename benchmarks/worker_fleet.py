@@ -32,9 +32,9 @@ from hasfl.deployment.sessions.offers import SOCKET_FILE
 from hasfl.deployment.sessions.streams import party_name
 from hasfl.deployment.training import train_on_fleet
 from hasfl.record import EDGE, RoundRecord
-from hasfl.runs.from_scenario import shared_data
 from hasfl.runs.scenario import read_scenario
 from hasfl.runs.store import RunFolder
+from hasfl.runs.task import shared_data
 
 HERE = "127.0.0.1"
 CONNECTING_SECONDS = 300.0

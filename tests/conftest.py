@@ -33,4 +33,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def estimates_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The paper's estimates come after the first and the fourth interval, for trainings of a few rounds."""
-    monkeypatch.setattr("hasfl.training.constants_source.ESTIMATES_AFTER", ((1, 1), (4, 1)))
+    monkeypatch.setattr("hasfl.training.observer.ESTIMATES_AFTER", ((1, 1), (4, 1)))

@@ -20,7 +20,6 @@ NOUNS = {
     "guesses",
     "problem",
     "plan",
-    "effort",
     "record",
     "goal",
     "schedule",

@@ -5,7 +5,7 @@ import pytest
 from hasfl.fleet import GIBIBYTE, FleetRanges
 from hasfl.plan import Plan
 from hasfl.profile import Profile
-from hasfl.runs.shipped import shipped_layers
+from hasfl.runs.model_costs import shipped_layers
 from hasfl.theory.objective import memory_needed
 
 

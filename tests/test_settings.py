@@ -20,10 +20,10 @@ from hasfl import (
     read_problem,
 )
 from hasfl.constants import BoundConstants
-from hasfl.runs.build import settings_from
+from hasfl.runs.build import Simulation
 from hasfl.runs.document import read_toml
-from hasfl.runs.from_scenario import simulation_of
 from hasfl.runs.scenario import Scenario, TrainingSection, read_scenario
+from hasfl.runs.task import settings_from, task_of
 from hasfl.settings import Recipe
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
@@ -352,7 +352,7 @@ def test_plan_and_train_know_the_same_number_of_training_samples(
     """Also when a share of them is held out."""
     path = write(tmp_path, {"training.strategy": '"sfl"', "training.target": "9.0"} | changes, CONSTANTS)
     planned = read_problem(str(path))
-    made = simulation_of(read_scenario(path), folder=tmp_path)
+    made = Simulation.of(task_of(read_scenario(path), folder=tmp_path))
     devices = np.arange(len(planned.fleet))
     trained = made.training.observer.problem(1, devices)
     assert planned.samples is not None

@@ -23,7 +23,7 @@ from hasfl import Seeds, draw_fleet
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
-from hasfl.runs.shipped import shipped_layers
+from hasfl.runs.model_costs import shipped_layers
 from hasfl.theory.latency import aggregation_latency, mean_round_latency, split_training_latency
 
 Floats = NDArray[np.float64]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hasfl.learning.engine import LocalEngine
     from hasfl.models.layered_model import LayeredModel
     from hasfl.record import RoundRecord
-    from hasfl.runs.simulation import Simulation
+    from hasfl.runs.build import Simulation
 
 Outcome = dict[str, Any]  # the fields of a task, and the outcome of its training
 

@@ -55,23 +55,23 @@ if TYPE_CHECKING:
     from hasfl.models.layered_model import LayeredModel as LayeredModel
     from hasfl.models.layered_model import untie as untie
     from hasfl.models.networks import network as network
+    from hasfl.runs.build import Simulation as Simulation
+    from hasfl.runs.build import simulate as simulate
     from hasfl.runs.questions import read_problem as read_problem
-    from hasfl.runs.simulation import Simulation as Simulation
-    from hasfl.runs.simulation import simulate as simulate
 
 __version__ = "0.1.0"
 
 LAZY = {  # where each name is that needs torch or pydantic
     "Dataset": "hasfl.data.dataset",
     "LayeredModel": "hasfl.models.layered_model",
-    "Simulation": "hasfl.runs.simulation",
+    "Simulation": "hasfl.runs.build",
     "count_layers": "hasfl.models.costs",
     "layered": "hasfl.models.cutting",
     "load_dataset": "hasfl.data.sources",
     "network": "hasfl.models.networks",
     "partition": "hasfl.data.partition",
     "read_problem": "hasfl.runs.questions",
-    "simulate": "hasfl.runs.simulation",
+    "simulate": "hasfl.runs.build",
     "untie": "hasfl.models.layered_model",
 }
 

@@ -11,9 +11,9 @@ import pytest
 from hasfl.cli.deployment.clock import ClockReport, Compared
 from hasfl.cli.training_view import TrainingView
 from hasfl.record import EDGE, MeasuredRound, RoundRecord
-from hasfl.runs.journal import Journal
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import carry_out
+from hasfl.runs.store import Journal
 from tests.cli.conftest import Hasfl
 from tests.report.runs import record
 from tests.runs.scenarios import PIS, write

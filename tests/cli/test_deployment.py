@@ -15,9 +15,9 @@ from hasfl.deployment.hosting.places import free_port
 from hasfl.deployment.keys import make_keys
 from hasfl.deployment.ordering.fed_server import devices_of_run, known_run
 from hasfl.errors import Interrupted
-from hasfl.runs.from_scenario import shared_data
-from hasfl.runs.journal import Journal
 from hasfl.runs.scenario import read_scenario
+from hasfl.runs.store import Journal
+from hasfl.runs.task import shared_data
 from tests.cli.conftest import Hasfl
 from tests.cli.test_clock import measured, simulated, with_records  # noqa: F401
 from tests.runs.scenarios import write

@@ -12,7 +12,7 @@ from hasfl.cli.plans.story import MOST_CHANGES, Course, PlanStory, in_words
 from hasfl.fleet import kinds
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
-from hasfl.runs.simulation import Simulation
+from hasfl.runs.build import Simulation
 from hasfl.units import format_seconds
 from tests.cli.conftest import Hasfl
 from tests.learning.simulations import simulation, unequal_fleet

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hasfl.runs.document import read_json
+from hasfl.runs.model_costs import shipped_layers
 from hasfl.runs.problem_file import ProfileFile
-from hasfl.runs.shipped import shipped_layers
 from tests.cli.conftest import Hasfl
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from hasfl.cli.training_view import TrainingView
-from hasfl.runs.journal import Journal
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import carry_out
-from hasfl.runs.store import RunFolder
+from hasfl.runs.store import Journal, RunFolder
 from tests.cli.conftest import Hasfl
 from tests.report.runs import record
 from tests.runs.scenarios import PIS, files, rounds, sentence, write
@@ -186,7 +185,7 @@ def test_only_the_end_of_the_records_is_read(tmp_path: Path, monkeypatch: pytest
     with (tmp_path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 8, "incompl')
     for block in (1, 7, 100, 10**6):
-        monkeypatch.setattr("hasfl.runs.journal.BLOCK", block)
+        monkeypatch.setattr("hasfl.runs.store.BLOCK", block)
         assert list(journal.newest_rows()) == expected
 
 

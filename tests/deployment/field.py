@@ -20,8 +20,8 @@ from hasfl.deployment.hosting.supervision import Program, Started, Supervisor
 from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
 from hasfl.deployment.keys import make_keys
 from hasfl.record import EDGE
-from hasfl.runs.from_scenario import shared_data
 from hasfl.runs.scenario import read_scenario
+from hasfl.runs.task import shared_data
 
 HERE = "127.0.0.1"
 MODULES = ("hasfl.deployment.workers", "tests.deployment.field_fed", "tests.deployment.fault_workers")

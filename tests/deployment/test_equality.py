@@ -13,11 +13,11 @@ from hasfl.deployment.fleet.meeting import Meeting
 from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.runs import build
+from hasfl.runs.build import Simulation
 from hasfl.runs.document import parse_toml
-from hasfl.runs.from_scenario import model_of, settings_of, shared_data
 from hasfl.runs.scenario import Scenario
-from hasfl.runs.simulation import Simulation, simulation
 from hasfl.runs.store import RunFolder
+from hasfl.runs.task import Task, model_of, settings_of, shared_data
 from tests.deployment.fleets import Stock, fleet_of
 from tests.lanes import quick_then_slow
 
@@ -65,7 +65,7 @@ def simulated(scenario: Scenario, stock: Stock, folder: Path) -> tuple[Simulatio
     shares = [share.numpy() for share in stock.shares]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(build.RAW_BITS, torch.float64, 8.0)  # of a pixel; a user's data are never float64
-        run = simulation(model, stock.data, scenario.draw(), settings, shares=shares)
+        run = Simulation.of(Task.of(model, stock.data, scenario.draw(), settings, shares))
     return run, list(run)
 
 

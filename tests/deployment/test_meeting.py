@@ -14,8 +14,8 @@ from hasfl.deployment.fleet.meeting import Meeting
 from hasfl.deployment.messages import Answer, Message
 from hasfl.errors import InputError
 from hasfl.record import EDGE
-from hasfl.runs.from_scenario import settings_of
 from hasfl.runs.request import RunRequest
+from hasfl.runs.task import settings_of
 from tests.deployment.loopback import wait_until
 
 SCENARIO = '[data]\nname = "digits"\n[fleet]\ndevices = 2\n[stop]\nrounds = 1\n'

@@ -12,9 +12,9 @@ from hasfl.models.costs import count_layers
 from hasfl.plan import Plan
 from hasfl.profile import Profile
 from hasfl.runs.document import parse_toml
-from hasfl.runs.from_scenario import model_of, shared_data
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.store import RunFolder
+from hasfl.runs.task import model_of, shared_data
 from hasfl.theory.latency import split_training_latency
 from hasfl.units import Dimension, parse_quantity
 from tests.deployment.fleets import Box, Stock, fleet_of

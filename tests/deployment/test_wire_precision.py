@@ -13,7 +13,7 @@ from hasfl.models.costs import count_layers
 from hasfl.models.networks import network
 from hasfl.profile import Profile
 from hasfl.record import EDGE
-from hasfl.runs.simulation import simulate
+from hasfl.runs.build import simulate
 from hasfl.seeds import Seeds
 from hasfl.settings import Machine
 from tests.deployment.direct_fleets import Parties

@@ -11,7 +11,7 @@ from hasfl.fleet import Fleet, FleetRanges, draw_fleet
 from hasfl.goal import Goal
 from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
-from hasfl.runs.simulation import Simulation, simulate
+from hasfl.runs.build import Simulation, simulate
 from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Machine, Planning, Serving
 from hasfl.world import RandomDropout, RandomWalk, Schedule, World

@@ -17,10 +17,10 @@ from hasfl.learning.served_model import BestModel
 from hasfl.learning.state import LayerState
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import outcome
+from hasfl.runs.build import Simulation, simulate
 from hasfl.runs.document import read_toml
-from hasfl.runs.from_scenario import simulation_of
 from hasfl.runs.scenario import Scenario
-from hasfl.runs.simulation import Simulation, simulate
+from hasfl.runs.task import task_of
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
 from tests.learning.simulations import images, simulation, small_model, unequal_fleet
@@ -239,7 +239,7 @@ def test_the_saved_file_is_what_the_command_reports(hasfl: Hasfl, tmp_path: Path
     rows = [json.loads(line) for line in (tmp_path / "one" / "rounds.jsonl").read_text().splitlines()]
     assert result["best_accuracy"] == max(row["accuracy"] for row in rows)
     assert result["held_out_accuracy"] == max(row["held_out_accuracy"] for row in rows)
-    plain = simulation_of(read_toml(str(path), Scenario), folder=tmp_path).engine.job.model
+    plain = Simulation.of(task_of(read_toml(str(path), Scenario), folder=tmp_path)).engine.job.model
     plain.load_state_dict(safetensors.load_file(tmp_path / "one" / "model.safetensors"))
     data = load_dataset("digits")
     assert accuracy(plain, data.x_test, data.y_test) == pytest.approx(result["accuracy"])

@@ -9,7 +9,7 @@ from hasfl.errors import InputError
 from hasfl.fleet import FleetRanges, draw_fleet
 from hasfl.goal import Goal
 from hasfl.models.networks import network
-from hasfl.runs.simulation import Simulation, simulate
+from hasfl.runs.build import Simulation, simulate
 from hasfl.seeds import Seeds
 from hasfl.settings import Machine, Settings
 from tests.learning.simulations import grouped

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hasfl.plan import Order
-from hasfl.runs.simulation import Simulation
+from hasfl.runs.build import Simulation
 from tests.learning.oracles import Weights, fed_avg, orders_of, sequential_split, weighted_sgd
 from tests.learning.simulations import DEVICES, simulation, unequal_fleet
 

@@ -12,7 +12,7 @@ from hasfl.learning.engine import LocalEngine
 from hasfl.learning.state import LayerState
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Plan
-from hasfl.runs.simulation import Simulation
+from hasfl.runs.build import Simulation
 from tests.learning.models import CLASSES, FEATURES, Tied
 from tests.learning.oracles import fed_avg
 from tests.learning.simulations import simulation, unequal_fleet

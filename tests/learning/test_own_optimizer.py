@@ -12,9 +12,10 @@ from hasfl.callables import find
 from hasfl.errors import InputError
 from hasfl.learning.optimizers import optimizer, slots_per_weight
 from hasfl.profile import Profile
+from hasfl.runs.build import Simulation
 from hasfl.runs.document import read_toml
-from hasfl.runs.from_scenario import simulation_of
 from hasfl.runs.scenario import Scenario, StopSection
+from hasfl.runs.task import task_of
 from tests.learning.simulations import simulation, unequal_fleet
 from tests.learning.trainings import largest_difference
 
@@ -73,7 +74,7 @@ def test_slots_count_in_memory_and_traffic() -> None:
 def test_the_example() -> None:
     scenario = read_toml(str(EXAMPLES / "own_optimizer.toml"), Scenario)
     short = scenario.model_copy(update={"stop": StopSection(rounds=17)})
-    made = simulation_of(short, folder=EXAMPLES)
+    made = Simulation.of(task_of(short, folder=EXAMPLES))
     records = list(made)
     assert [len(record.devices) for record in records] == [6] * 17
     assert records[-1].loss < records[0].loss

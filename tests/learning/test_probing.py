@@ -13,7 +13,7 @@ from hasfl.learning.many_devices import Way
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.models.layered_model import LayeredModel
-from hasfl.runs.simulation import Simulation
+from hasfl.runs.build import Simulation
 from tests.learning.models import (
     CLASSES,
     FEATURES,

@@ -17,7 +17,7 @@ from hasfl.learning.served_model import DECAY, RunningMean
 from hasfl.learning.state import LayerState, whole_model
 from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
-from hasfl.runs.simulation import Simulation
+from hasfl.runs.build import Simulation
 from hasfl.settings import Serving
 from tests.lanes import quick_then_slow
 from tests.learning.models import AsDouble, model

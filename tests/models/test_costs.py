@@ -10,7 +10,7 @@ from hasfl.models.cutting import layered
 from hasfl.models.layered_model import LayeredModel
 from hasfl.models.networks import network, resnet18, small_cnn, vgg16
 from hasfl.profile import Layer, Profile
-from hasfl.runs.shipped import SHIPPED, shipped_layers
+from hasfl.runs.model_costs import SHIPPED, shipped_layers
 from tests.models import models
 
 

@@ -16,8 +16,9 @@ from hasfl.constants import Constants, Guesses, MeasuredConstants
 from hasfl.errors import Infeasible, InputError
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.planning.strategies.strategy import OwnStrategy
-from hasfl.runs.from_scenario import simulation_of
+from hasfl.runs.build import Simulation
 from hasfl.runs.scenario import read_scenario
+from hasfl.runs.task import task_of
 from hasfl.theory.paradigms import FEDERATED, SPLIT
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
@@ -182,7 +183,7 @@ def test_a_function_or_a_class_that_a_scenario_names(
 ) -> None:
     before = list(sys.path)
     scenario = read_scenario(write(tmp_path, {"training.strategy": f'"{mine}:{attribute}"'}))
-    made = simulation_of(scenario, folder=tmp_path)
+    made = Simulation.of(task_of(scenario, folder=tmp_path))
     assert made.training.decider.strategy.name == f"{mine}:{attribute}"  # type: ignore[attr-defined]
     records = list(made)
     assert {int(size) for record in records for size in record.plan.batch_sizes} == sizes

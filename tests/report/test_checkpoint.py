@@ -13,8 +13,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from hasfl.errors import Diverged, InputError, StorageError
-from hasfl.runs.store import RunFolder
-from hasfl.runs.tensor_file import read_tensors, write_tensors
+from hasfl.runs.store import RunFolder, read_tensors, write_tensors
 from tests.report.runs import no_file_above, record
 
 STATE = {"round": 12, "clock": 0.1, "plan": {"cuts": [1, 2]}, "random": 2**127 + 1, "note": "ε"}

@@ -14,7 +14,7 @@ import pytest
 from hasfl.planning.strategies.catalogue import STRATEGIES
 from hasfl.profile import Profile
 from hasfl.report.figures import save_figure
-from hasfl.runs.shipped import shipped_layers
+from hasfl.runs.model_costs import shipped_layers
 from reproduction.experiment import Experiment, Panel
 from reproduction.experiment_file import Drawing
 from reproduction.figures import KINDS, draw

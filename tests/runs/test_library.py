@@ -19,7 +19,7 @@ from hasfl import (
     layered,
     simulate,
 )
-from hasfl.runs.simulation import simulation
+from hasfl.runs.task import Task
 
 FLEET = draw_fleet(FleetRanges(devices=4), Seeds(0))
 QUICK: dict[str, Any] = {"strategy": "b=8+cut=1", "learning_rate": 0.5, "interval": 2, "rounds": 30}
@@ -109,7 +109,7 @@ def trained_on(module: nn.Module, data: Dataset) -> None:
 def test_settings_may_be_one_value() -> None:
     one = {name: value for name, value in QUICK.items() if name != "rounds"}
     settings = Settings(**one, goal=Goal(rounds=30))
-    made = simulation(own_module(), own_data(), FLEET, settings)
+    made = Simulation.of(Task.of(own_module(), own_data(), FLEET, settings))
     *_, last = made
     expected, accuracy = trained(own_module())
     assert last.accuracy == accuracy

@@ -12,11 +12,12 @@ from hasfl.cli.training_view import TrainingView, show_outcome
 from hasfl.errors import InputError
 from hasfl.report.analysis import HELD_OUT, Curve, Outcome, finish, measured_on, outcome, speed_ups
 from hasfl.report.figures import accuracy_against_time, race_picture
-from hasfl.runs.from_scenario import shared_data, simulation_of
+from hasfl.runs.build import Simulation
 from hasfl.runs.overview import summary
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared, carry_out
 from hasfl.runs.store import RunFolder
+from hasfl.runs.task import shared_data, task_of
 from tests.deployment.direct_fleets import Parties
 from tests.report.runs import record
 from tests.runs.scenarios import write
@@ -31,7 +32,7 @@ def trained(folder: Path, held_out: float) -> tuple[RunRequest, Outcome]:
 
     def prepare(request: RunRequest, tell: Any) -> Prepared:
         scenario = request.scenario()
-        made = simulation_of(scenario, folder=request.folder, tell=tell)
+        made = Simulation.of(task_of(scenario, folder=request.folder, tell=tell))
         _, shares = shared_data(scenario, scenario.draw().names, folder=request.folder)
         job = replace(made.engine.job, test=None)
         parties = Parties(job, held_out=held_out, shares=shares)

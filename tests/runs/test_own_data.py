@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from hasfl import InputError
+from hasfl.runs.build import Simulation
 from hasfl.runs.document import read_toml
-from hasfl.runs.from_scenario import load_data, settings_of, shared_data, simulation_of
 from hasfl.runs.scenario import Scenario
+from hasfl.runs.task import load_data, settings_of, shared_data, task_of
 from tests.cli.conftest import Hasfl
 from tests.runs.scenarios import files, rounds, sentence, write
 
@@ -113,7 +114,7 @@ def test_files_of_devices_are_not_dealt_out(tmp_path: Path) -> None:
         4,
         3,
     ]
-    made = simulation_of(asked, folder=tmp_path)
+    made = Simulation.of(task_of(asked, folder=tmp_path))
     assert made.training.samples.tolist() == [3, 4, 5, 6]
     keys = {"partition": '"iid"', "samples": "2"}
     for key, value in keys.items():
@@ -124,7 +125,7 @@ def test_files_of_devices_are_not_dealt_out(tmp_path: Path) -> None:
                 scenario(tmp_path, data__name='"own"', **{f"data__{key}": value}), "1234", folder=tmp_path
             )
     with pytest.raises(InputError, match="samples of 4 devices but the fleet has 3"):
-        simulation_of(scenario(tmp_path, data__name='"own"', fleet__devices="3"), folder=tmp_path)
+        Simulation.of(task_of(scenario(tmp_path, data__name='"own"', fleet__devices="3"), folder=tmp_path))
 
 
 def test_own_loss_and_metric_replace_their_names(mine: Path) -> None:

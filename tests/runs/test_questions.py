@@ -17,11 +17,12 @@ from hasfl.planning.guesses import ratios, weighed
 from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
+from hasfl.runs.build import Simulation
 from hasfl.runs.document import read_toml
-from hasfl.runs.from_scenario import simulation_of
 from hasfl.runs.questions import Question, read_question, solve
 from hasfl.runs.run_constants import MeasuredRun, conditions_of, guessed, measured_run
 from hasfl.runs.scenario import KNOWN_DATA, Scenario
+from hasfl.runs.task import task_of
 from hasfl.theory.objective import rounds_needed
 from tests.cli.conftest import Hasfl
 from tests.lanes import quick_then_slow
@@ -93,7 +94,7 @@ def equal(one: object, other: object) -> bool:
 def test_a_plan_is_for_the_problem_that_training_begins_with(mine: Path, case: str) -> None:
     path = write(mine, SCENARIOS[case])
     asked = read_question(str(path))
-    training = simulation_of(read_toml(str(path), Scenario), folder=mine).training
+    training = Simulation.of(task_of(read_toml(str(path), Scenario), folder=mine)).training
     everyone = np.arange(len(asked.problem.fleet))
     begins = training.observer.problem(1, everyone)
     if case == "some participate":  # the constants are those for the devices that take part
@@ -128,7 +129,7 @@ def test_known_data_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], layers: int, outputs: int
 ) -> None:
     """But the model is counted for them: the shipped tables are for other shapes and classes."""
-    monkeypatch.setattr("hasfl.runs.from_scenario.load_data", lambda *_, **__: pytest.fail("read"))
+    monkeypatch.setattr("hasfl.runs.task.load_data", lambda *_, **__: pytest.fail("read"))
     problem = read_question(str(write(tmp_path, changes))).problem
     assert len(problem.profile) == layers
     assert problem.profile.activation_bits_at[-1] == 32 * outputs
@@ -435,7 +436,7 @@ def test_the_papers_constants_come_with_their_target(trained: Path) -> None:
     assert asked.problem.constants is not None
     assert equal(asked.problem.constants, run.estimated)
     assert f"estimated in round {run.estimated_in}." in remarks(asked)
-    simulation = simulation_of(run.scenario, folder=trained)
+    simulation = Simulation.of(task_of(run.scenario, folder=trained))
     assert asked.problem.target is not None
     assert simulation.training.observer.problem(1, np.arange(4)).target is not None
     given = write(trained, {"training.interval": "15", "training.target": "77.0"}, name="target")
@@ -452,7 +453,7 @@ def test_a_scenario_may_name_the_run(
     path = write(folder, {"training.interval": "15"}, '[constants]\nfrom = "runs/hasfl"\n', name="named")
     asked = read_question(str(path)).weighed()
     assert (asked.constants, asked.rounds_known) == ("measured", True)
-    training = simulation_of(read_toml(str(path), Scenario), folder=folder).training
+    training = Simulation.of(task_of(read_toml(str(path), Scenario), folder=folder)).training
     begins = training.observer.problem(1, np.arange(4)).constants
     pairs = zip(asked.problem.constants.each, begins.each, strict=True)
     assert all(equal(replace(one.constants, rounds=1.0), other.constants) for one, other in pairs)
@@ -464,7 +465,7 @@ def test_a_scenario_may_name_the_run(
 def test_a_training_may_take_the_constants_that_a_run_estimated(trained: Path) -> None:
     named = '[constants]\nfrom = "runs/paper"\n'
     path = write(trained, {"training.interval": "15"}, named, name="named-paper")
-    training = simulation_of(read_toml(str(path), Scenario), folder=trained).training
+    training = Simulation.of(task_of(read_toml(str(path), Scenario), folder=trained)).training
     estimated = measured_run(trained / "runs" / "paper").estimated
     assert equal(training.observer.problem(1, np.arange(4)).constants, estimated)
 

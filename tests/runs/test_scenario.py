@@ -106,7 +106,7 @@ def test_a_model_counted_now_and_one_from_a_file(tmp_path: Path) -> None:
     counted = problem(tmp_path, BASE.replace("[constants]", 'model.norm = "none"\n[constants]'))
     shipped = problem(tmp_path, BASE)
     assert counted.profile.param_bits_upto[-1] < shipped.profile.param_bits_upto[-1]
-    tables = Path(importlib.util.find_spec("hasfl.runs.shipped").origin).parent / "tables"
+    tables = Path(importlib.util.find_spec("hasfl.runs.model_costs").origin).parent / "tables"
     (tmp_path / "costs.json").write_text((tables / "small-cnn.json").read_text())
     from_file = problem(tmp_path, BASE.replace('model.name = "small-cnn"', 'model.profile = "costs.json"'))
     assert np.array_equal(from_file.profile.forward_flops_upto, shipped.profile.forward_flops_upto)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from hasfl.cli.training_view import TrainingView
 from hasfl.runs.request import RunRequest
-from hasfl.runs.store import RunFolder
-from hasfl.runs.tensor_file import read_tensors, write_tensors
+from hasfl.runs.store import RunFolder, read_tensors, write_tensors
 from tests.cli.conftest import Hasfl, Outcome
 from tests.lanes import quick_then_slow
 from tests.report.runs import no_file_above

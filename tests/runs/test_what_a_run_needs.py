@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasfl.runs.simulation import Simulation, simulate
+from hasfl.runs.build import Simulation, simulate
 from tests.cli.conftest import Hasfl, Outcome
 from tests.learning.simulations import images, unequal_fleet
 from tests.runs.scenarios import files, kept, sentence, write

@@ -8,7 +8,6 @@ import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.constants import MeasuredConstants
-from hasfl.effort import Effort, Learnt
 from hasfl.fleet import Fleet
 from hasfl.goal import Goal
 from hasfl.plan import Decision, Order, Plan
@@ -16,8 +15,7 @@ from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.record import Evaluation, MeasuredRound
 from hasfl.theory.paradigms import SPLIT, Paradigm
-from hasfl.training.clock import NOTHING, Cost, ModelledClock
-from hasfl.training.judging import Judging
+from hasfl.training.clock import NOTHING, Cost, Effort, Judging, ModelledClock
 from hasfl.training.loop import Training
 
 LAYERS, SAMPLE_BITS = 3, 64.0
@@ -138,6 +136,7 @@ class FakeObserver:
     present: Callable[[int], list[int]]
     whole: Fleet = field(default_factory=small_fleet)
     efforts: Callable[[Order], Effort | None] = lambda order: None  # of the estimate after a round
+    estimated_in: int = 0  # the round of the last estimate
 
     def participants(self, round: int) -> IntN:
         return np.array(self.present(round))
@@ -154,15 +153,16 @@ class FakeObserver:
             interval=self.interval,
         )
 
-    def learn(self, order: Order, allows: Callable[[Effort], bool]) -> Learnt | None:
+    def learn(self, order: Order, allows: Callable[[Effort], bool]) -> Effort | None:
         self.calls.append(("learn", order.round))
         effort = self.efforts(order)
         if effort is None or not allows(effort):
             return None
-        return Learnt({"noise": order.round}, effort)
+        self.estimated_in = order.round
+        return effort
 
     def saved(self) -> Mapping[str, Any]:
-        return {}
+        return {"noise": self.estimated_in}
 
     def restore(self, values: Mapping[str, Any]) -> None:
         self.calls.append(("restore",))

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.effort import Effort, Pass
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.goal import Goal
@@ -17,8 +16,7 @@ from hasfl.profile import Profile
 from hasfl.record import RoundRecord
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT, Paradigm
 from hasfl.theory.traffic import Arrangement
-from hasfl.training.checkpoint import restore, saved
-from hasfl.training.clock import Cost, ModelledClock
+from hasfl.training.clock import Cost, Effort, ModelledClock, Pass
 from tests.learning.simulations import run, simulation, unequal_fleet
 from tests.training.fakes import small_fleet, small_profile, training
 
@@ -177,11 +175,11 @@ def test_a_refused_estimate_is_remembered() -> None:
     made = training(goal=Goal(samples=31), batches=lambda t: [1, 1, 1], efforts=lambda order: effort)
     records = list(made.rounds())
     assert [each.samples for each in records] == [3, 16, 19, 22]
-    arrays, values = saved(made)
+    arrays, values = made.saved()
     values = json.loads(json.dumps(values))
     for budget, goes_on in [(31, False), (32, True)]:
         again = training(goal=Goal(samples=budget), batches=lambda t: [1, 1, 1])
-        restore(again, arrays, values, records)
+        again.restore(arrays, values, records)
         assert again.goes_on == goes_on
 
 

@@ -13,8 +13,7 @@ from hasfl.constants import BoundConstants
 from hasfl.errors import InputError
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
-from hasfl.runs.simulation import Simulation
-from hasfl.training.checkpoint import restore, saved
+from hasfl.runs.build import Simulation
 from hasfl.world import World
 from tests.lanes import quick_then_slow
 from tests.learning.simulations import changing_world, simulation, unequal_fleet, world_without
@@ -58,7 +57,7 @@ def kept_after_every_round(made: Simulation) -> tuple[list[RoundRecord], list[Ke
     kept: list[Kept] = []
     for record in made.training.rounds():
         records.append(record)
-        arrays, values = saved(made.training)
+        arrays, values = made.training.saved()
         kept.append((copy.deepcopy(arrays), json.loads(json.dumps(values)), list(records)))
     return records, kept, made.model()
 
@@ -66,7 +65,7 @@ def kept_after_every_round(made: Simulation) -> tuple[list[RoundRecord], list[Ke
 def gone_on(made: Simulation, kept: Kept) -> tuple[list[RoundRecord], dict[str, Tensor]]:
     arrays, values, before = kept
     read = [RoundRecord.from_json(json.loads(json.dumps(record.as_json()))) for record in before]
-    restore(made.training, arrays, values, read)
+    made.training.restore(arrays, values, read)
     return [*read, *made.training.rounds()], made.model()
 
 
@@ -156,13 +155,13 @@ def test_what_is_served_otherwise_is_refused(rounds: int) -> None:
     assert values["split"]["averaged"] == rounds // 3
     last = simulation("sfl", rounds=ROUNDS, serve="last")
     with pytest.raises(InputError, match=r"^this training has serve = 'last', but its checkpoint 'mean'$"):
-        restore(last.training, arrays, values, records)
+        last.training.restore(arrays, values, records)
     split = {"depth": values["split"]["depth"], "devices": values["split"]["devices"]}
     mean = simulation("sfl", rounds=ROUNDS)
     with pytest.raises(
         InputError, match=r"^this training has serve = 'mean', but .* an older version wrote it$"
     ):
-        restore(mean.training, arrays, {**values, "split": split}, records)
+        mean.training.restore(arrays, {**values, "split": split}, records)
 
 
 def test_a_running_mean_that_is_missing_is_refused() -> None:
@@ -172,20 +171,20 @@ def test_a_running_mean_that_is_missing_is_refused() -> None:
     assert len(own) < len(arrays)
     made = simulation("sfl", rounds=ROUNDS)
     with pytest.raises(InputError, match=r"^\.mean\.conv1\..* must be a tensor .* got nothing$"):
-        restore(made.training, own, values, records)
+        made.training.restore(own, values, records)
 
 
 def test_a_training_that_stops_twice() -> None:
     records, kept, model = kept_after_every_round(simulation("rbs+rms", rounds=ROUNDS))
     second = simulation("rbs+rms", rounds=ROUNDS)
     arrays, values, before = kept[1]
-    restore(second.training, arrays, values, before)
+    second.training.restore(arrays, values, before)
     more = [*before]
     for record in second.training.rounds():
         more.append(record)
         if record.round == 5:
             break
-    once_more = (*saved(second.training), more)
+    once_more = (*second.training.saved(), more)
     assert_same_bits(gone_on(simulation("rbs+rms", rounds=ROUNDS), once_more), (records, model))
 
 

@@ -15,7 +15,7 @@ from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
-from hasfl.runs.simulation import Simulation
+from hasfl.runs.build import Simulation
 from hasfl.theory.objective import evaluate
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT
 from hasfl.theory.traffic import Arrangement

@@ -14,8 +14,8 @@ from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.record import GoalForecast, RoundRecord
 from hasfl.theory.measured_rounds import MeasuredRounds
+from hasfl.training.clock import JUDGING_SHARE, Judging
 from hasfl.training.forecaster import Forecaster, budget_end
-from hasfl.training.judging import JUDGING_SHARE, Judging
 from hasfl.training.loop import Training
 from tests.report.runs import record
 from tests.training.fakes import small_profile, training

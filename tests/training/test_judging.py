@@ -8,8 +8,7 @@ from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, Paradigm
 from hasfl.theory.traffic import Arrangement
-from hasfl.training.clock import Cost, ModelledClock
-from hasfl.training.judging import JUDGING_SHARE, Judging
+from hasfl.training.clock import JUDGING_SHARE, Cost, Judging, ModelledClock
 from tests.learning.simulations import run, simulation, unequal_fleet
 from tests.training.fakes import SAMPLE_BITS, small_fleet, training
 from tests.training.test_beside_training import PARADIGMS, TOLERANCE, clock_of, own_phases

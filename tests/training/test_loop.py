@@ -11,7 +11,6 @@ from torch import nn
 
 from hasfl.arrays import IntN
 from hasfl.constants import BoundConstants
-from hasfl.effort import Effort
 from hasfl.errors import Diverged, Infeasible, InputError
 from hasfl.fleet import PER_DEVICE, PER_SERVER, Fleet
 from hasfl.goal import Goal
@@ -19,6 +18,7 @@ from hasfl.models.layered_model import LayeredModel
 from hasfl.planning.strategies.catalogue import STRATEGIES
 from hasfl.record import Evaluation, RoundRecord
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED
+from hasfl.training.clock import Effort
 from hasfl.training.loop import Training
 from hasfl.world import World
 from tests.learning.simulations import run, simulation, unequal_fleet, world_without

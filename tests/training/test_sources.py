@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.constants import BoundConstants, Constants, Guess, Guesses, MeasuredConstants
-from hasfl.effort import Effort
 from hasfl.errors import InputError
 from hasfl.guesses import guesses
 from hasfl.learning.engine import LocalEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.plan import Order, Plan
-from hasfl.training.constants_source import EstimatedConstants, FixedConstants, first_estimates
+from hasfl.training.clock import Effort
+from hasfl.training.observer import EstimatedConstants, FixedConstants, first_estimates
 from hasfl.training.paper_estimates import effort_of_estimate
 from tests.learning.models import model
 from tests.learning.trainings import job, probe_of, sgd
@@ -87,9 +87,7 @@ BOUNDS = [
 def test_the_papers_constants_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimated at once, then half of the newest each time, when that is due; and restored."""
     newest = iter(BOUNDS)
-    monkeypatch.setattr(
-        "hasfl.training.constants_source.estimate_bound_constants", lambda probe, order: next(newest)
-    )
+    monkeypatch.setattr("hasfl.training.observer.estimate_bound_constants", lambda probe, order: next(newest))
     probe = probe_of(engine())
     made = EstimatedConstants(probe, 15)
     assert made.saved() == {}
@@ -98,15 +96,13 @@ def test_the_papers_constants_are_smoothed(monkeypatch: pytest.MonkeyPatch) -> N
     expected = [
         0.25 * one + 0.25 * two + 0.5 * three for one, two, three in ((1, 3, 2), (2, 1, 8), (3, 5, 1))
     ]
-    constants = made.constants()
+    constants = made.known
     assert isinstance(constants, BoundConstants)
     assert [constants.smoothness, constants.initial_gap, constants.variance_of[0]] == pytest.approx(expected)
     assert constants.moment_of[1] == pytest.approx(expected[2])
     again = EstimatedConstants(probe, 15)
     again.restore(json.loads(json.dumps(made.saved())))
-    last = asked[-1]
-    assert last is not None
-    assert again.saved() == made.saved() == last.entry
+    assert again.saved() == made.saved()
     again.restore({})
     assert again.known is None
 
@@ -137,7 +133,7 @@ def test_known_constants_stay(known: Constants, other: Constants) -> None:
     """Also where a training goes on with a `hasfl` that knows others, such as another number of guesses."""
     made, later = FixedConstants(known), FixedConstants(other)
     assert made.learn(order(), 1, allowed) is None
-    assert made.constants() is known
+    assert made.known is known
     assert made.last_change == 0
     before = later.saved()
     later.restore(as_if_saved(made))

@@ -243,8 +243,8 @@ def data(
     from hasfl.cli.shares_view import show_shares
     from hasfl.data.partition import label_counts, sample_counts
     from hasfl.report.figures import save_figure, who_holds_what
-    from hasfl.runs.from_scenario import shared_data
     from hasfl.runs.scenario import read_scenario
+    from hasfl.runs.task import shared_data
 
     asked = read_scenario(scenario)
     with naming(str(scenario)):

@@ -31,7 +31,7 @@ from hasfl.deployment.fields import cuts_of, sizes_of, tensor_of, text_of, whole
 from hasfl.deployment.messages import Links, Message, Refused
 from hasfl.learning.served_model import RunningMean, without_slots
 from hasfl.learning.state import LayerState, Tensors
-from hasfl.runs.tensor_file import read_tensors, write_tensors
+from hasfl.runs.store import read_tensors, write_tensors
 
 # ── how unlike labels are ────────────────────────────────────────────────────────────────────────────────
 

@@ -26,13 +26,12 @@ from hasfl.learning.state import Weights
 from hasfl.plan import Order
 from hasfl.record import EDGE, RoundRecord
 from hasfl.report.analysis import Outcome
-from hasfl.runs.build import Holdings, training_of
+from hasfl.runs.build import Holdings, form_of_samples, training_of
 from hasfl.runs.document import read_text
-from hasfl.runs.fingerprint import mark, mark_of_model
-from hasfl.runs.from_scenario import settings_of
 from hasfl.runs.request import RunRequest
+from hasfl.runs.resuming import mark, mark_of_model
 from hasfl.runs.run import Prepared, carry_out
-from hasfl.runs.simulation import form_of_samples
+from hasfl.runs.task import settings_of
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.loop import Training
 from hasfl.world import LiveWorld

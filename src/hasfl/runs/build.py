@@ -1,34 +1,33 @@
-"""From a model, data, a fleet and settings to everything that takes part in a training.
+"""From a task to everything that takes part in its training, and the door for users of the library.
 
-What comes after the engine is the same for a simulation and for parties on a network.
+What comes after the engine is the same for a simulation and for parties on a network: `training_of`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from hasfl.arrays import SHOWN, IntN
+from hasfl.arrays import IntN
 from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.data.dataset import Dataset
-from hasfl.data.npz_files import shares_of
-from hasfl.data.partition import partition, unlikeness
+from hasfl.data.partition import unlikeness
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
+from hasfl.goal import Goal
 from hasfl.guesses import guesses
 from hasfl.learning.engine import Job, LocalEngine
 from hasfl.learning.optimizers import Updates, optimizer, slots_per_weight
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.served_model import CALIBRATION_SAMPLES
 from hasfl.learning.simulated_engine import SimulatedEngine
+from hasfl.learning.state import Weights
 from hasfl.learning.training_data import TrainingData, given_by_every_device
 from hasfl.models.costs import count_layers
-from hasfl.models.cutting import layered
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order, Plan
 from hasfl.planning.strategies.catalogue import strategy
@@ -36,19 +35,19 @@ from hasfl.planning.strategies.decider import StrategyDecider
 from hasfl.planning.strategies.guard import GuardedDecider
 from hasfl.planning.strategies.strategy import Strategy
 from hasfl.profile import Profile
+from hasfl.record import RoundRecord
 from hasfl.runs.objectives import loss_and_metric
+from hasfl.runs.resuming import fingerprint
+from hasfl.runs.task import Task, settings_from
 from hasfl.seeds import Seeds
-from hasfl.settings import Descent, Machine, Planning, Serving, Settings
+from hasfl.settings import Settings
 from hasfl.theory.paradigms import usual_participants
 from hasfl.theory.traffic import Arrangement
-from hasfl.training.clock import NOTHING, Cost, ModelledClock
-from hasfl.training.constants_source import ConstantsSource, EstimatedConstants, FixedConstants
+from hasfl.training.clock import NOTHING, Cost, Judging, ModelledClock
 from hasfl.training.forecaster import Forecaster
-from hasfl.training.judging import Judging
-from hasfl.training.loop import Training
-from hasfl.training.observer import WorldObserver
+from hasfl.training.loop import Decider, Engine, Training
+from hasfl.training.observer import ConstantsSource, EstimatedConstants, FixedConstants, Observer
 from hasfl.training.paper_estimates import Probe
-from hasfl.training.protocols import Decider, Engine
 from hasfl.world import ObservedWorld, World
 
 # ── any training ─────────────────────────────────────────────────────────────────────────────────────────
@@ -95,8 +94,13 @@ def training_of(
     world: ObservedWorld,
     profile: Profile,
     settings: Settings,
+    *,
+    checkpoint_seconds: float = 0.0,
 ) -> Training:
-    """A training that is ready to run. Without a probe, the paper's constants cannot be estimated."""
+    """A training that is ready to run, by any engine: a simulation, or parties on a network.
+
+    Without a probe, the paper's constants cannot be estimated.
+    """
     chosen = strategy(settings.strategy)
     observer = _observer(probe, holdings, chosen, world, profile, settings)
     clock = ModelledClock(
@@ -119,6 +123,7 @@ def training_of(
         judges_always=settings.evaluate_every is not None,
         forecaster=_forecaster(holdings, observer, settings),
         report_every=settings.machine.report_every or (settings.interval if settings.machine.on_gpu else 1),
+        checkpoint_seconds=checkpoint_seconds,
     )
 
 
@@ -141,8 +146,8 @@ def _observer(
     world: ObservedWorld,
     profile: Profile,
     settings: Settings,
-) -> WorldObserver:
-    observer = WorldObserver(
+) -> Observer:
+    observer = Observer(
         world=world,
         paradigm=chosen.paradigm,
         profile=profile,
@@ -194,7 +199,7 @@ def _source(
     )
 
 
-def _learnt_beforehand(observer: WorldObserver, clock: ModelledClock) -> Cost:
+def _learnt_beforehand(observer: Observer, clock: ModelledClock) -> Cost:
     """Estimate the paper's constants before the first plan; returns the cost.
 
     No plan is in use yet, so passes are counted at cut 1. The model is the same everywhere.
@@ -203,11 +208,11 @@ def _learnt_beforehand(observer: WorldObserver, clock: ModelledClock) -> Cost:
     plan = Plan.uniform(len(devices), batch_size=FIRST_BATCH, cut=1)
     order = Order(round=0, devices=devices, plan=plan, drawn=np.zeros_like(devices))
     now = Arrangement(plan, observer.fleet(1, devices), depth=0)
-    learnt = observer.learn(order, lambda effort: True)
-    return NOTHING if learnt is None else clock.estimate(now, learnt.effort)
+    effort = observer.learn(order, lambda effort: True)
+    return NOTHING if effort is None else clock.estimate(now, effort)
 
 
-def _forecaster(holdings: Holdings, observer: WorldObserver, settings: Settings) -> Forecaster:
+def _forecaster(holdings: Holdings, observer: Observer, settings: Settings) -> Forecaster:
     """Forecasts when training will reach its goal, by evaluations on the samples that are held out."""
     return Forecaster(
         goal=settings.goal,
@@ -235,48 +240,106 @@ RAW_BITS = {
 }  # of one number of a raw sample: a pixel is a byte, a token two
 
 
-def settings_from(given: Mapping[str, Any]) -> Settings:
-    """Settings by name; an unknown name is refused with the nearest one that is known."""
-    known = [field.name for field in fields(Settings)]
-    for name in given:
-        if name not in known:
-            raise InputError(f"{name} is not a setting of its own: {_hint(name, known)}")
-    return Settings(**given)
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A training in virtual time. Iterate over it to train; then take the model."""
 
+    training: Training
+    engine: LocalEngine
 
-def _hint(name: str, known: Sequence[str]) -> str:
-    """The group that a setting belongs to, or the nearest name that is known."""
-    for group in (Descent, Planning, Serving, Machine):
-        if name in {field.name for field in fields(group)}:
-            return f"give it in a group, as {group.__name__.lower()}={group.__name__}({name}=…)"
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
-
-
-def assemble(
-    model: nn.Module, data: Dataset, fleet: Fleet | World, settings: Settings, shares: Sequence[IntN] | None
-) -> tuple[Training, LocalEngine]:
-    """A training that is ready to run, and its engine; the model is copied."""
-    _require_gpu(settings)
-    _require_full_wire(settings)
-    _require_dataset(data)
-    world = _world(fleet, settings)
-    chain = model if isinstance(model, LayeredModel) else layered(model, data.x_train[:2])
-    _require_fits(chain, data)
-    layers = count_layers(chain)
-    job = _job(deepcopy(chain), data, _shares(shares, data, world.fleet.names, settings), settings)
-    engine = ENGINES[settings.machine.engine](job)
-    profile = Profile.of(layers, optimizer=slots_per_weight(job.updates.optimizer))
-    return training_of(engine, _probe(engine), _holdings(engine), world, profile, settings), engine
-
-
-def _require_dataset(data: object) -> None:
-    if not isinstance(data, Dataset):
-        hint = "Dataset.of_torch" if isinstance(data, torch.utils.data.Dataset) else "Dataset.of_arrays"
-        raise InputError(
-            f"data must be a hasfl.Dataset with samples to train on and to test on, got a "
-            f"{type(data).__name__}: make one with {hint}"
+    @classmethod
+    def of(cls, task: Task, *, checkpoint_seconds: float = 0.0) -> "Simulation":
+        """The simulation of a task; the model is copied. Checkpoints are so many seconds apart, at least."""
+        settings = task.settings
+        _require_gpu(settings)
+        _require_full_wire(settings)
+        engine = ENGINES[settings.machine.engine](_job(task))
+        job = engine.job
+        profile = Profile.of(count_layers(task.model), optimizer=slots_per_weight(job.updates.optimizer))
+        # Estimates of constants may look at everything, because everything is here.
+        probe = Probe(
+            layers=engine.layers, state=engine.state, data=job.data, updates=job.updates, loss=job.loss
         )
+        training = training_of(
+            engine,
+            probe,
+            _holdings(engine),
+            task.world,
+            profile,
+            settings,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+        return cls(training, engine)
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        """Train until the goal is reached; one record a round. A second loop goes on after the first."""
+        return self.training.rounds()
+
+    def model(self) -> Weights:
+        """Weights and buffers of the model that is handed out, as the module's `state_dict` names them."""
+        return self.engine.job.model.state_names.state_dict(self.engine.model())
+
+    def load_into(self, model: nn.Module) -> None:
+        """Copy the weights of the model that is handed out into a module of the same kind."""
+        model.load_state_dict(self.model())
+
+    @property
+    def marks(self) -> Mapping[str, str]:
+        """Marks of data and model, by which a resumed run knows them again."""
+        return fingerprint(self.engine.job)
+
+    def model_input(self) -> Mapping[str, Any]:
+        """What `export` must know of the data: the form of a sample, and how many outputs it asks for."""
+        job = self.engine.job
+        return form_of_samples(job.model, job.data.x[:1])
+
+    @property
+    def looped_layers(self) -> Mapping[str, str]:
+        """Layers that are trained for one device after the other because of what they do, with the reason."""
+        return self.engine.looped_layers
+
+
+def form_of_samples(model: LayeredModel, sample: Tensor) -> Mapping[str, Any]:
+    """The shape and the type of the samples that a model takes, and how many numbers it gives for one."""
+    with torch.inference_mode():
+        outputs = model.eval()(sample)
+    shape, dtype = sample.shape[1:], str(sample.dtype).removeprefix("torch.")
+    return {"shape": list(shape), "type": dtype, "outputs": outputs.shape[-1]}
+
+
+def simulate(
+    model: nn.Module,
+    data: Dataset,
+    fleet: Fleet | World,
+    *,
+    shares: Sequence[IntN] | None = None,
+    rounds: int | None = None,
+    **settings: Any,
+) -> Simulation:
+    """Train a model over a fleet in virtual time.
+
+        for record in simulate(model, data, fleet, strategy="hasfl", learning_rate=0.1, rounds=30):
+            print(record.round, record.loss, record.accuracy, record.clock)
+
+    A plain module is cut wherever one tensor crosses. Training copies the weights and leaves the model alone,
+    until `load_into` is called. A `World` in place of a fleet lets rates change and devices come and go.
+
+    `shares` says which samples each device holds; with None, the data say it, or else the samples are dealt
+    out at random. `rounds` is short for
+    `goal=Goal(rounds=…)`. All other keywords are the fields of `hasfl.Settings`: `strategy`, `learning_rate`,
+    `interval`, `optimizer`, `participation`, `max_batch`, `evaluate_every`, `goal`, `seed`, `held_out`,
+    `augment`, `known_constants`, `rounds_known`, `loss`, `metric`, and the groups `descent`, `planning`,
+    `serving` and `machine`.
+    """
+    if rounds is not None:
+        settings["goal"] = _with_rounds(settings.get("goal"), rounds)
+    return Simulation.of(Task.of(model, data, fleet, settings_from(settings), shares))
+
+
+def _with_rounds(goal: object, rounds: int) -> Goal:
+    if goal is not None and not isinstance(goal, Goal):
+        raise InputError(f"goal must be a Goal, got {goal!r}")
+    return Goal(rounds=rounds) if goal is None else replace(goal, rounds=rounds)
 
 
 def _require_gpu(settings: Settings) -> None:
@@ -304,74 +367,14 @@ def _require_full_wire(settings: Settings) -> None:
         )
 
 
-def _world(fleet: Fleet | World, settings: Settings) -> World:
-    """A fleet alone is a world that does not change."""
-    if isinstance(fleet, Fleet):
-        return World(
-            fleet=fleet,
-            seeds=Seeds(settings.seed),
-            interval=settings.interval,
-            participation=settings.participation,
-        )
-    if fleet.interval != settings.interval:
-        raise InputError(
-            f"the world has intervals of {fleet.interval} rounds, the training of {settings.interval}: "
-            "make them the same"
-        )
-    if fleet.participation not in (1, settings.participation):
-        raise InputError(
-            f"the world has participation {fleet.participation:g}, the training {settings.participation:g}: "
-            "make them the same, or leave it out of the world"
-        )
-    return replace(fleet, participation=settings.participation)
-
-
-def _require_fits(model: LayeredModel, data: Dataset) -> None:
-    expected = _in_words(model.example_input.shape[1:], model.example_input.dtype)
-    samples = _in_words(data.sample_shape, data.x_train.dtype)
-    if expected != samples:
-        raise InputError(
-            f"the model takes samples of {expected}, but those of {data.name} are {samples}: choose a model "
-            "for this data, or other data"
-        )
-
-
-def _in_words(shape: Sequence[int], dtype: torch.dtype) -> str:
-    return f"{'x'.join(map(str, shape))} in {str(dtype).removeprefix('torch.')}"
-
-
-def _shares(
-    shares: Sequence[IntN] | None, data: Dataset, devices: Sequence[str], settings: Settings
-) -> Sequence[IntN]:
-    """Which samples each device holds: as the caller says, else as the data say, else dealt out at random."""
-    if shares is None and data.shares is None:
-        return partition(data.y_train.numpy(), len(devices), Seeds(settings.seed))
-    if shares is None:
-        shares = shares_of(data, devices)
-    if len(shares) != len(devices):
-        raise InputError(
-            f"there are shares for {len(shares)} devices but the fleet has {len(devices)}: give one for each"
-        )
-    for i, share in enumerate(shares):
-        indices = np.asarray(share)
-        if not indices.size:
-            raise InputError(
-                f"device {i} has no samples, but every device needs one: give shares[{i}] a sample"
-            )
-        if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
-            raise InputError(f"shares[{i}] must be a list of sample indices, got {str(share)[:SHOWN]}")
-        if indices.min() < 0 or indices.max() >= len(data.y_train):
-            raise InputError(f"shares[{i}] must lie from 0 to {len(data.y_train) - 1}, the last sample")
-    return shares
-
-
-def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: Settings) -> Job:
+def _job(task: Task) -> Job:
+    data, settings, model = task.data, task.settings, deepcopy(task.model)
     device = settings.machine.device
     x, y, x_test, y_test = (
         tensor.to(device) for tensor in (data.x_train, data.y_train, data.x_test, data.y_test)
     )
     samples = TrainingData.of(
-        x, y, shares, Seeds(settings.seed), augment=settings.augment, held_out=settings.held_out_share
+        x, y, task.shares, Seeds(settings.seed), augment=settings.augment, held_out=settings.held_out_share
     )
     if settings.needs_held_out and samples.held_out is None:
         raise InputError(
@@ -395,12 +398,6 @@ def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: S
         half=settings.machine.precision == "bfloat16",
         serving=settings.serving,
     )
-
-
-def _probe(engine: LocalEngine) -> Probe:
-    """Estimates of constants may look at everything, because everything is here."""
-    job = engine.job
-    return Probe(layers=engine.layers, state=engine.state, data=job.data, updates=job.updates, loss=job.loss)
 
 
 def _holdings(engine: LocalEngine) -> Holdings:

@@ -10,7 +10,6 @@ from hasfl.plan import Plan
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
-from hasfl.runs.from_scenario import world_of
 from hasfl.runs.model_costs import costs_of
 from hasfl.runs.places.places import nothing_more, place_of
 from hasfl.runs.places.watching import PlaceWatcher
@@ -18,6 +17,7 @@ from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import require_same
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.store import RunFolder
+from hasfl.runs.task import world_of
 from hasfl.theory.latency import SplitTrainingLatency
 from hasfl.theory.paradigms import Paradigm
 

@@ -9,9 +9,9 @@ from hasfl.learning.memory import MemoryNeed, available_memory, predict_memory
 from hasfl.plan import Plan
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.planning.strategies.strategy import Strategy
-from hasfl.runs.from_scenario import simulation_of, world_of
+from hasfl.runs.build import Simulation
 from hasfl.runs.request import RunRequest
-from hasfl.runs.simulation import Simulation
+from hasfl.runs.task import task_of
 from hasfl.theory.paradigms import usual_participants
 
 
@@ -42,11 +42,11 @@ def forecast(request: RunRequest) -> Forecast:
     """Make the first plan and count; then count the largest batch sizes and cuts that may follow."""
     scenario, folder = request.scenario(), request.folder
     with naming(str(request.scenario_file)):
-        simulation, chosen = simulation_of(scenario, folder=folder), strategy(request.strategy, folder)
+        task, chosen = task_of(scenario, folder=folder), strategy(request.strategy, folder)
+        simulation = Simulation.of(task)
         order, depth = simulation.training.begin().order, simulation.training.clock.depth
-    world = world_of(scenario, scenario.draw(), folder=folder)
     now = _need(simulation, int(order.batch_sizes.sum()), len(order.devices), depth(order.plan))
-    later = _largest(simulation, chosen, usual_participants(world, chosen.paradigm))
+    later = _largest(simulation, chosen, usual_participants(task.world, chosen.paradigm))
     return Forecast(
         first=now,
         largest=replace(later, need=replace(later.need, held=now.need.held)),

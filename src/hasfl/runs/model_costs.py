@@ -1,8 +1,15 @@
-"""What a plan must know of a scenario's model and data. torch is imported only where something is counted."""
+"""What a plan must know of a scenario's model and data. torch is imported only where something is counted.
+
+Layer tables of hasfl's own models are part of the package. `python -m hasfl.runs.model_costs` counts the
+models and writes the tables; a test compares the tables with a new count.
+"""
 
 import importlib.util
+import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -15,7 +22,6 @@ from hasfl.profile import Layer, Profile
 from hasfl.runs.document import read_json
 from hasfl.runs.problem_file import ProfileFile
 from hasfl.runs.scenario import KNOWN_DATA, ModelSection, Scenario
-from hasfl.runs.shipped import SHAPES, shipped_layers
 from hasfl.seeds import Seeds
 
 
@@ -115,7 +121,7 @@ def _count_for_data(
     _require_torch(scenario.model_name)
     from hasfl.learning.training_data import TrainingData
     from hasfl.models.costs import count_layers
-    from hasfl.runs.from_scenario import model_of, shared_data
+    from hasfl.runs.task import model_of, shared_data
 
     data, shares = shared_data(scenario, fleet.names, folder=folder)
     held_out = scenario.settings().held_out_share
@@ -164,3 +170,53 @@ def _require_torch(name: str) -> None:
             f"counting the layers of {name!r} needs torch: pip install 'hasfl[train]', or set "
             "model.profile to a file that `hasfl profile --json` wrote elsewhere"
         )
+
+
+# ── layer tables that are shipped ────────────────────────────────────────────────────────────────────────
+
+
+FOLDER = Path(__file__).parent / "tables"
+# The number of classes and the norm of each shipped table: the paper's VGG-16 for CIFAR-10 and ResNet-18 for
+# CIFAR-100, and the small CNN for digits.
+SHIPPED: dict[str, tuple[int, Literal["batch"]]] = {
+    "vgg16": (10, "batch"),
+    "resnet18": (100, "batch"),
+    "small-cnn": (10, "batch"),
+}
+SHAPES = {"small-cnn": (1, 8, 8)}  # of a sample, in the shipped tables of models that take several shapes
+
+
+def shipped_layers(
+    model: str, *, classes: int | None, norm: str | None, shape: tuple[int, ...] | None = None
+) -> tuple[Layer, ...] | None:
+    """The layers of a model from its shipped table, or None if no table has these options.
+
+    An option of None stands for the model's default; `shape` is that of one sample.
+    """
+    if model not in SHIPPED:
+        return None
+    default_classes, default_norm = SHIPPED[model]
+    if (classes or default_classes, norm or default_norm) != SHIPPED[model]:
+        return None
+    return _table(model) if shape in (None, SHAPES.get(model)) else None
+
+
+@cache
+def _table(model: str) -> tuple[Layer, ...]:
+    return read_json(str(FOLDER / f"{model}.json"), ProfileFile).rows()
+
+
+def write_tables() -> None:
+    """Count the layers of every shipped model and write its table."""
+    from hasfl.models.costs import count_layers
+    from hasfl.models.networks import network
+
+    FOLDER.mkdir(exist_ok=True)
+    for model, (classes, norm) in SHIPPED.items():
+        layers = count_layers(network(model, classes=classes, norm=norm))
+        table = ProfileFile.of(model, layers, optimizer="sgd", classes=classes, norm=norm)
+        (FOLDER / f"{model}.json").write_text(json.dumps(table.model_dump(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write_tables()

@@ -10,8 +10,7 @@ from hasfl.errors import InputError
 from hasfl.paths import is_there
 from hasfl.record import GoalForecast, RoundRecord
 from hasfl.report.analysis import measured_on
-from hasfl.runs.document import parse_toml
-from hasfl.runs.scenario import Scenario
+from hasfl.runs.scenario import Scenario, parse_scenario
 from hasfl.runs.store import ENVIRONMENT, ROUNDS, SCENARIO, SETTINGS, RunFolder
 
 # ── folders of runs, and what the runs were begun with ───────────────────────────────────────────────────
@@ -59,7 +58,7 @@ def known_runs(folder: Path) -> str:
 
 def stored_scenario(run: RunFolder) -> Scenario:
     """The scenario of a run as it is trained: with the strategy, the seed and the device of the run."""
-    scenario = parse_toml(run.scenario_text(), Scenario, str(run.path / SCENARIO))
+    scenario = parse_scenario(run.scenario_text(), str(run.path / SCENARIO))
     return with_choices(scenario, stored_settings(run))
 
 

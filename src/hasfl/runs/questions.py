@@ -13,7 +13,7 @@ from hasfl.planning.exact.planner import GAP, TIME_LIMIT, best_batches, best_cut
 from hasfl.planning.guesses import weighed
 from hasfl.problem import Problem
 from hasfl.profile import Profile
-from hasfl.runs.document import STANDARD_INPUT, read_json, read_toml
+from hasfl.runs.document import STANDARD_INPUT, read_json, read_text
 from hasfl.runs.model_costs import costs_of
 from hasfl.runs.problem_file import ProblemFile
 from hasfl.runs.run_constants import (
@@ -24,7 +24,7 @@ from hasfl.runs.run_constants import (
     measured_run,
     named_run,
 )
-from hasfl.runs.scenario import Scenario
+from hasfl.runs.scenario import Scenario, parse_scenario
 from hasfl.theory.objective import evaluate, target_for_all
 
 # Of constants: `given` by the file, `guessed`, guessed with the rounds that a run `measured`, or `estimated`
@@ -137,7 +137,7 @@ def read_question(path: str | None, *, run: Path | None = None) -> Question:
         raise InputError(
             f"expected a scenario (.toml), a problem (.json) or - for standard input, got {path}"
         )
-    scenario, folder = read_toml(path, Scenario), Path(path).parent
+    scenario, folder = parse_scenario(read_text(path), path), Path(path).parent
     known = None if run is None else measured_run(run)
     with naming(path):
         return _question_of(scenario, folder, known, name=path)

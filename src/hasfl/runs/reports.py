@@ -30,12 +30,12 @@ from hasfl.report.page.course import beside_training, changes
 from hasfl.report.page.report import Labels, PlanQuality, Report, RunReport, ShownRound, device_names
 from hasfl.report.page.rounds import RoundTimes, plan_columns
 from hasfl.report.page.thinning import slider_positions, slider_rounds
-from hasfl.runs.from_scenario import shared_data, world_of
 from hasfl.runs.model_costs import costs_of
 from hasfl.runs.overview import find_run, is_run, runs_in, scenario_folder, stored_scenario, stored_settings
 from hasfl.runs.questions import Origin, Question, read_question, solve
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.store import SCENARIO, RunFolder
+from hasfl.runs.task import shared_data, world_of
 from hasfl.theory.latency import AggregationLatency, SplitTrainingLatency
 from hasfl.theory.objective import evaluate
 from hasfl.theory.paradigms import SPLIT, Paradigm

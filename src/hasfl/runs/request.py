@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hasfl.errors import InputError
-from hasfl.runs.document import parse_toml, read_text
+from hasfl.runs.document import read_text
 from hasfl.runs.overview import with_choices
-from hasfl.runs.scenario import Scenario
+from hasfl.runs.scenario import Scenario, parse_scenario
 
 LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary names are a little longer
 
@@ -61,7 +61,7 @@ class RunRequest:
 
     def scenario(self) -> Scenario:
         """The scenario with this strategy, seed and device."""
-        return with_choices(parse_toml(self.text, Scenario, str(self.scenario_file)), self.settings())
+        return with_choices(parse_scenario(self.text, str(self.scenario_file)), self.settings())
 
     def settings(self) -> Mapping[str, Any]:
         """The choices that are not in the scenario file, and where the file is."""

@@ -4,19 +4,28 @@ Where it computes, how often it saves, and the budgets of [stop] may differ. A h
 run go on. Everything else decides what is trained, so a run with another value of it would be another run.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+import hashlib
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+from torch import fx, nn
+
 from hasfl.errors import InputError
 from hasfl.goal import Goal
+from hasfl.learning.engine import Job
+from hasfl.models.layered_model import LayeredModel
 from hasfl.planning.strategies.catalogue import is_of_the_paper
 from hasfl.record import RoundRecord
 from hasfl.runs.overview import stored_scenario
 from hasfl.runs.request import RunRequest
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.store import CHECKPOINT, RunFolder
-from hasfl.training.checkpoint import restore
 from hasfl.training.loop import Training
 
 MAY_DIFFER = {"training.device", "training.report_every", "training.checkpoint_seconds"}
@@ -103,7 +112,7 @@ def back_to_checkpoint(
     _require_none(changed, folder)
     with _as_fault_of_the_checkpoint(folder):
         kept = records[: values["rounds"]]
-        restore(training, arrays, values, kept)
+        training.restore(arrays, values, kept)
     folder.require_rounds(values["rounds"])
     if not training.goes_on:
         raise InputError(
@@ -155,3 +164,60 @@ def _require_allows(goal: Goal, records: Sequence[RoundRecord]) -> None:
                 f"[stop] would have ended this training after round {record.round - 1}, but {len(records)} "
                 "rounds are trained: raise it to go on, or train in another place with --out"
             )
+
+
+# ── marks, by which a resumed run knows its data and its model again ─────────────────────────────────────
+
+
+BYTES = 16  # of a mark
+ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object in memory, which is another one in every process
+KNOWN_PACKAGES = ("torch", "hasfl")  # classes of theirs are told by name, not by their code
+
+
+def fingerprint(job: Job) -> Mapping[str, str]:
+    """A mark of the data with their shares, and a mark of the model without its weights."""
+    return {"data": mark(_bytes_of_data(job)), "model": mark_of_model(job.model)}
+
+
+def mark_of_model(model: LayeredModel) -> str:
+    """A mark of what a model computes, whatever its weights."""
+    return mark(_bytes_of_model(model))
+
+
+def mark(parts: Iterable[bytes | memoryview]) -> str:
+    """A short mark of some bytes."""
+    found = hashlib.blake2b(digest_size=BYTES)
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
+
+
+def _bytes_of_data(job: Job) -> Iterator[bytes | memoryview]:
+    """Samples, labels, and which samples each device holds."""
+    tensors = (job.data.x, job.data.y, *job.test)
+    for array in (*(tensor.cpu().numpy() for tensor in tensors), *job.data.shares):
+        yield f"{array.dtype}{array.shape}".encode()
+        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _bytes_of_model(model: LayeredModel) -> Iterator[bytes]:
+    """The names of the layers, what they compute, and the shapes of their weights."""
+    for name, layer in model.layers.items():
+        yield ADDRESS.sub("", f"{name}: {layer!r}").encode()
+        for module in layer.modules():
+            yield _code(module).encode()
+        for weight, tensor in layer.state_dict().items():
+            yield f"{weight}{tensor.dtype}{tuple(tensor.shape)}".encode()
+
+
+def _code(module: nn.Module) -> str:
+    """What a module computes: traced code, or the code of a user's class without comments."""
+    if isinstance(module, fx.GraphModule):
+        return ADDRESS.sub("", module.code)
+    kind = type(module)
+    if kind.__module__.partition(".")[0] in KNOWN_PACKAGES:
+        return kind.__qualname__
+    try:
+        return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(kind))))
+    except (OSError, TypeError, SyntaxError):  # its source is not in a file
+        return kind.__qualname__

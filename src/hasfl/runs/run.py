@@ -1,24 +1,29 @@
 """A training that is kept in a folder: started, checkpointed, interrupted, resumed, finished."""
 
+import os
+import platform
+import subprocess
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
+from hasfl import __version__
 from hasfl.errors import naming
 from hasfl.learning.memory import held_memory
 from hasfl.learning.state import Weights
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import Outcome, as_result, outcome
-from hasfl.runs.environment import environment
-from hasfl.runs.from_scenario import simulation_of
+from hasfl.runs.build import Simulation
 from hasfl.runs.interruption import Interruption
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import MARKS, back_to_checkpoint, require_same
 from hasfl.runs.saved_model import MODEL_INPUT
 from hasfl.runs.store import MODEL, RunFolder, require_free
-from hasfl.training.checkpoint import saved
+from hasfl.runs.task import task_of
 from hasfl.training.loop import Training
 
 STOPPED = "interrupted after a whole round; --resume continues from there"
@@ -39,10 +44,6 @@ class Prepared(Protocol):
     @property
     def looped_layers(self) -> Mapping[str, str]:
         """Layers that are trained for one device after the other because of what they do, with the reason."""
-
-    @property
-    def saves_always(self) -> bool:
-        """Whether every aggregation is followed by a checkpoint, however soon it comes."""
 
     def model(self) -> Weights:
         """The model that is handed out, as the module's `state_dict` names its tensors."""
@@ -81,7 +82,9 @@ class Watcher(Protocol):
 
 def simulated(request: RunRequest, tell: Callable[[str], None]) -> Prepared:
     """A simulation of the request."""
-    return simulation_of(request.scenario(), folder=request.folder, tell=tell)
+    scenario = request.scenario()
+    task = task_of(scenario, folder=request.folder, tell=tell)
+    return Simulation.of(task, checkpoint_seconds=scenario.training.checkpoint_seconds)
 
 
 def carry_out(
@@ -160,37 +163,28 @@ def _train(
 ) -> Outcome:
     """Train from a whole round on to the end. The marks are those of data and model.
 
-    There is always a checkpoint to go on from: the first one is from before the first round. None is saved
-    after the round that ends training. So a run that gets a higher budget trains that round again, as a run
-    does that had this budget from the beginning.
+    There is always a checkpoint to go on from: the first one is from before the first round.
     """
-    training, seconds = prepared.training, request.scenario().training.checkpoint_seconds
+    training = prepared.training
     began = time.monotonic() - folder.elapsed_seconds()
+
+    def save(arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        folder.save_checkpoint(arrays, {**values, MARKS: marks})
+
     with interruption:
         if last is None:
-            _save_checkpoint(folder, training, marks)
+            save(*training.saved())
         watcher.started(request, prepared, last)
-        last_checkpoint = time.monotonic()
         for record in training.rounds():
             folder.append(record)
             folder.append_timing(_timing(record, began))
             watcher.recorded(record)
-            settled = training.progress is not None and record.round == training.progress.order.round - 1
-            late = prepared.saves_always or time.monotonic() - last_checkpoint >= seconds
-            wanted = interruption.wanted or (record.aggregated and late)
-            if settled and wanted and training.can_save and training.goes_on:
-                _save_checkpoint(folder, training, marks)
-                last_checkpoint = time.monotonic()
+            if training.save_if_due(save, record, stopping=interruption.wanted):
                 interruption.act(STOPPED)
         reached = _finish(folder, request, prepared)
         watcher.finished(reached)
         interruption.act(STOPPED_AT_THE_END)
     return reached
-
-
-def _save_checkpoint(folder: RunFolder, training: Training, marks: Mapping[str, str]) -> None:
-    arrays, values = saved(training)
-    folder.save_checkpoint(arrays, {**values, MARKS: marks})
 
 
 def _timing(record: RoundRecord, began: float) -> Mapping[str, Any]:
@@ -204,3 +198,37 @@ def _finish(folder: RunFolder, request: RunRequest, prepared: Prepared) -> Outco
     result = as_result(reached, prepared.training.goal)
     folder.save_result(result | {MODEL_INPUT: prepared.model_input()})
     return reached
+
+
+def environment() -> Mapping[str, Any]:
+    """Versions and hardware, so that a result can be traced back to them."""
+    return {
+        "hasfl": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "cuda": torch.version.cuda,
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source, with a mark where files differ from it; None outside a git checkout.
+
+    Where the source was copied without its history, the variable HASFL_COMMIT may say the commit.
+    """
+    if (told := os.environ.get("HASFL_COMMIT")) is not None:
+        return told
+    source = Path(__file__).parent
+    try:
+        found, changed = (
+            subprocess.run(["git", *question], cwd=source, capture_output=True, text=True, check=True).stdout
+            for question in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", "."])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.strip() + (" with changes" if changed.strip() else "")

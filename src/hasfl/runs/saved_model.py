@@ -17,9 +17,9 @@ from hasfl.errors import HasflError, InputError, MissingExtra, ModelError
 from hasfl.replacing import replace_file
 from hasfl.runs.exports import RECORD_FORMATS
 from hasfl.runs.exports.following import refuse_files_of_runs
-from hasfl.runs.from_scenario import module_of
 from hasfl.runs.overview import scenario_folder, stored_scenario
 from hasfl.runs.store import MODEL, RESULT, RunFolder
+from hasfl.runs.task import module_of
 
 ONNX_PACKAGES = ("onnx", "onnxscript")  # which torch needs to write the format
 MODEL_INPUT = "model_input"  # the key of a result that says which samples the model takes

@@ -5,6 +5,7 @@ Its sections about devices are the fleet, single devices, how they change, and a
 
 from bisect import bisect_left
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,7 +17,7 @@ from hasfl.constants import Constants
 from hasfl.errors import InputError, UnitError
 from hasfl.fleet import GIBIBYTE, PER_DEVICE, PER_SERVER, Device, Fleet, FleetRanges, Range, draw_fleet
 from hasfl.goal import Goal, held_out_counts
-from hasfl.runs.document import STANDARD_INPUT, Document, read_toml, refuse_without_effect
+from hasfl.runs.document import STANDARD_INPUT, Document, parse_toml, read_text, refuse_without_effect
 from hasfl.runs.problem_file import ConstantsOfScenario
 from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Machine, Planning, Recipe, Serving, Settings
@@ -184,6 +185,9 @@ class ModelSection(Document):
         return self
 
 
+GROUPS = (Descent, Planning, Serving, Machine)  # of settings, beside the recipe
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingSection(Machine, Serving, Planning, Descent, Recipe):
     """How training is done. Names, defaults and checks are those of `hasfl.settings`.
@@ -205,7 +209,7 @@ class TrainingSection(Machine, Serving, Planning, Descent, Recipe):
         return {**handler(source), "strict": False}
 
     def __post_init__(self) -> None:
-        for group in (Recipe, Descent, Planning, Serving, Machine):
+        for group in (Recipe, *GROUPS):
             group.__post_init__(self)
 
 
@@ -285,20 +289,20 @@ class Scenario(Document):
         given = self.constants
         return None if given is None or given.run is not None else given.value()
 
-    def settings(self) -> Settings:
-        """How the scenario says to train; constants that a run has read are not among the settings yet."""
-        return Settings(
-            **_part(self.training, Recipe),
-            descent=Descent(**_part(self.training, Descent)),
-            planning=Planning(**_part(self.training, Planning)),
-            serving=Serving(**_part(self.training, Serving)),
-            machine=Machine(**_part(self.training, Machine)),
-            goal=self.stop.goal(),
-            seed=self.seed,
-            held_out=self.data.held_out,
-            augment=self.data.augment,
-            known_constants=self.known_constants,
-        )
+    def settings(self, **objects: Any) -> Settings:
+        """How the scenario says to train, with some objects in place of their names or of what is left out.
+
+        Constants that a run has estimated are not among the settings of the scenario itself.
+        """
+        groups = {kind.__name__.lower(): kind(**_part(self.training, kind)) for kind in GROUPS}
+        values = {
+            "goal": self.stop.goal(),
+            "seed": self.seed,
+            "held_out": self.data.held_out,
+            "augment": self.data.augment,
+            "known_constants": self.known_constants,
+        }
+        return Settings(**_part(self.training, Recipe) | groups | values | objects)
 
     def training_samples(self, devices: int) -> IntN | None:
         """How many samples each device trains on; None where that depends on data that must be read first."""
@@ -369,13 +373,22 @@ class Scenario(Document):
         return self.model_copy(update={"device": copies})
 
 
+PARSED = 16  # scenarios that are kept once they are checked
+
+
 def read_scenario(path: Path) -> Scenario:
     """Read a scenario file."""
     if str(path) == STANDARD_INPUT:
         raise InputError(
             "training needs a scenario in a file, since its run keeps a copy; got standard input"
         )
-    return read_toml(str(path), Scenario)
+    return parse_scenario(read_text(str(path)), str(path))
+
+
+@lru_cache(maxsize=PARSED)
+def parse_scenario(text: str, source: str) -> Scenario:
+    """Check the text of a scenario, once in a process; `source` is named in a fault."""
+    return parse_toml(text, Scenario, source)
 
 
 def _numbered(name: str, before: int) -> str:

@@ -3,134 +3,28 @@
 It appears complete with all its files, and only one process at a time may write it.
 """
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import IO, Any, Literal, Self, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hasfl.errors import InputError
 from hasfl.record import RoundRecord, is_number
 from hasfl.replacing import READ_WRITE, RECORDED, json_text, replace_file, sync, write_text, writing
-from hasfl.runs.journal import Journal
-from hasfl.runs.tensor_file import Tensors, read_tensors, write_tensors
-
-# ── a folder that one process writes ─────────────────────────────────────────────────────────────────────
-
-
-# The error codes of a rename to the path of a file or of a folder with files.
-TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-LOCK = "lock"  # the file inside the folder that is locked
-# A look at a lock holds it for a moment. So a lock is asked for a few times. Both are chosen by hand.
-ATTEMPTS, PAUSE = 5, 0.02  # seconds
-ELSEWHERE = "free some space, or choose another place with --out"
-
-
-@dataclass(frozen=True, slots=True)
-class FolderLock:
-    """A lock on a folder. The operating system releases it when the process ends, even by a kill."""
-
-    descriptor: int
-
-    @classmethod
-    def take(cls, folder: Path) -> Self:
-        """Lock a folder; InputError if another process holds the lock."""
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, READ_WRITE)
-        try:
-            for _ in range(ATTEMPTS):
-                if _can_lock(descriptor, fcntl.LOCK_EX):
-                    return cls(descriptor)
-                time.sleep(PAUSE)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-        raise InputError(
-            f"{folder} is being written by another process: wait until it ends, or choose another name "
-            "with --run"
-        )
-
-    @classmethod
-    def is_taken(cls, folder: Path) -> bool:
-        """Whether a process holds the lock of a folder at this moment."""
-        try:
-            descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            return not _can_lock(descriptor, fcntl.LOCK_SH)
-        finally:
-            os.close(descriptor)
-
-    def release(self) -> None:
-        """Release the lock, even if a child process has inherited it."""
-        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
-        os.close(self.descriptor)
-
-
-def _can_lock(descriptor: int, kind: int) -> bool:
-    """Lock an open file, if no other process has locked it."""
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def make_locked_folder(path: Path, texts: Mapping[str, str]) -> FolderLock:
-    """Create a locked folder with these files. `path` must not exist, or be an empty folder."""
-    with writing(path, ELSEWHERE), ExitStack() as undo:
-        require_free(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.parent / f".{path.name}.{os.getpid()}.part"
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        undo.callback(shutil.rmtree, temporary, ignore_errors=True)
-        for name, text in texts.items():
-            write_text(temporary / name, text)
-            sync(temporary / name)
-        lock = FolderLock.take(temporary)
-        undo.callback(lock.release)
-        _move_into_place(temporary, path)
-        undo.pop_all()
-    return lock
-
-
-def require_free(path: Path) -> None:
-    """Raise InputError if `path` is a file or a folder with files."""
-    if path.parent.exists() and not path.parent.is_dir():
-        raise InputError(f"{path.parent} must be a folder, but is a file: choose another place with --out")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(_taken(path))
-
-
-def _move_into_place(temporary: Path, path: Path) -> None:
-    """Rename the temporary folder to `path`.
-
-    The rename fails if another process has created a folder with files at `path` after `require_free`.
-    """
-    sync(temporary)
-    try:
-        temporary.rename(path)
-    except OSError as error:
-        if error.errno in TAKEN:
-            raise InputError(_taken(path)) from None
-        raise
-    sync(path.parent)
-
-
-def _taken(path: Path) -> str:
-    return f"{path} exists already: continue it with --resume, choose another name with --run, or remove it"
-
 
 # ── the folder of a run ──────────────────────────────────────────────────────────────────────────────────
 
@@ -138,10 +32,12 @@ def _taken(path: Path) -> str:
 SCENARIO, SETTINGS, ENVIRONMENT = "scenario.toml", "settings.json", "environment.json"
 ROUNDS, TIMING = "rounds.jsonl", "timing.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
+LOCK = "lock"  # the file that is locked while a process writes the folder
 OWN_FILES = (SCENARIO, SETTINGS, ENVIRONMENT, ROUNDS, TIMING, CHECKPOINT, MODEL, RESULT, LOCK)
 NUMBERS = ("accuracy", "rounds", "seconds", "samples")  # that every result has; null where unknown
 # Of a run: a process trains it now; it can be resumed; it has a result and a model.
 RunState = Literal["running", "stopped", "finished"]
+Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 INDENT = 2  # spaces in the JSON files that people read
 
 
@@ -370,3 +266,300 @@ def _read_json(path: Path) -> dict[str, Any]:
             "it anew"
         )
     return content
+
+
+# ── a folder that one process writes ─────────────────────────────────────────────────────────────────────
+
+
+# The error codes of a rename to the path of a file or of a folder with files.
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+# A look at a lock holds it for a moment. So a lock is asked for a few times. Both are chosen by hand.
+ATTEMPTS, PAUSE = 5, 0.02  # seconds
+ELSEWHERE = "free some space, or choose another place with --out"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderLock:
+    """A lock on a folder. The operating system releases it when the process ends, even by a kill."""
+
+    descriptor: int
+
+    @classmethod
+    def take(cls, folder: Path) -> Self:
+        """Lock a folder; InputError if another process holds the lock."""
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, READ_WRITE)
+        try:
+            for _ in range(ATTEMPTS):
+                if _can_lock(descriptor, fcntl.LOCK_EX):
+                    return cls(descriptor)
+                time.sleep(PAUSE)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        raise InputError(
+            f"{folder} is being written by another process: wait until it ends, or choose another name "
+            "with --run"
+        )
+
+    @classmethod
+    def is_taken(cls, folder: Path) -> bool:
+        """Whether a process holds the lock of a folder at this moment."""
+        try:
+            descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return not _can_lock(descriptor, fcntl.LOCK_SH)
+        finally:
+            os.close(descriptor)
+
+    def release(self) -> None:
+        """Release the lock, even if a child process has inherited it."""
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+        os.close(self.descriptor)
+
+
+def _can_lock(descriptor: int, kind: int) -> bool:
+    """Lock an open file, if no other process has locked it."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def make_locked_folder(path: Path, texts: Mapping[str, str]) -> FolderLock:
+    """Create a locked folder with these files. `path` must not exist, or be an empty folder."""
+    with writing(path, ELSEWHERE), ExitStack() as undo:
+        require_free(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.parent / f".{path.name}.{os.getpid()}.part"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        undo.callback(shutil.rmtree, temporary, ignore_errors=True)
+        for name, text in texts.items():
+            write_text(temporary / name, text)
+            sync(temporary / name)
+        lock = FolderLock.take(temporary)
+        undo.callback(lock.release)
+        _move_into_place(temporary, path)
+        undo.pop_all()
+    return lock
+
+
+def require_free(path: Path) -> None:
+    """Raise InputError if `path` is a file or a folder with files."""
+    if path.parent.exists() and not path.parent.is_dir():
+        raise InputError(f"{path.parent} must be a folder, but is a file: choose another place with --out")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(_taken(path))
+
+
+def _move_into_place(temporary: Path, path: Path) -> None:
+    """Rename the temporary folder to `path`.
+
+    The rename fails if another process has created a folder with files at `path` after `require_free`.
+    """
+    sync(temporary)
+    try:
+        temporary.rename(path)
+    except OSError as error:
+        if error.errno in TAKEN:
+            raise InputError(_taken(path)) from None
+        raise
+    sync(path.parent)
+
+
+def _taken(path: Path) -> str:
+    return f"{path} exists already: continue it with --resume, choose another name with --run, or remove it"
+
+
+# ── a file of rows ───────────────────────────────────────────────────────────────────────────────────────
+
+
+SHOWN = 40  # characters of a damaged line that a message shows; chosen by hand
+BLOCK = 1 << 16  # bytes that are read at once from the end of a file; chosen by hand
+ELLIPSIS = "..."
+
+
+class Journal:
+    """A file of rows in the order of rounds: one JSON object a line, each with a field `round`.
+
+    If a process is killed while it writes, the last line may be incomplete. All other lines are complete.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Append one line, without a buffer. If only a part of the line can be written, remove that part."""
+        line = f"{json_text(row, self.path.name)}\n".encode()
+        with writing(self.path, RECORDED):
+            file = self._opened()
+            size = os.fstat(file).st_size
+            try:
+                _write_all(file, line)
+            except BaseException:
+                self._cut_back(file, size)
+                raise
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of all complete lines; an incomplete last line is skipped."""
+        for number, line in enumerate(self._complete_lines(), start=1):
+            yield self._row(line, f"line {number}")
+
+    def newest_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows from the last one back to the first; no more of the file is read than is asked for."""
+        for line in self._complete_lines_backwards():
+            yield self._row(line, "a line")
+
+    def lines_of(self, rounds: int) -> int:
+        """The number of intact lines of rounds 1 to `rounds` at the beginning of the file."""
+        return len(self._lines_of(rounds))
+
+    def cut_after(self, rounds: int) -> None:
+        """Remove the lines of all rounds after `rounds`, and an incomplete last line."""
+        if self.path.exists():
+            end = sum(map(len, self._lines_of(rounds)))
+            with writing(self.path, RECORDED):
+                os.ftruncate(self._opened(), end)
+            self.sync()
+
+    def sync(self) -> None:
+        """Wait until all lines are on disk."""
+        with writing(self.path, RECORDED):
+            os.fsync(self._opened())
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _opened(self) -> int:
+        """The open file, without an incomplete last line."""
+        if self._descriptor is None:
+            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, READ_WRITE)
+            try:
+                self._remove_incomplete_line(file)
+            except BaseException:
+                os.close(file)
+                raise
+            self._descriptor = file
+        return self._descriptor
+
+    def _remove_incomplete_line(self, file: int) -> None:
+        complete = sum(map(len, self._complete_lines()))
+        if complete < os.fstat(file).st_size:
+            os.ftruncate(file, complete)
+
+    def _cut_back(self, file: int, size: int) -> None:
+        """Cut the file back to its old size. If this fails, the next opening removes the incomplete line."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(file, size)
+        self.close()
+
+    def _opened_to_read(self) -> IO[bytes]:
+        """The file; one that does not exist yet is empty."""
+        try:
+            return self.path.open("rb")
+        except FileNotFoundError:
+            return Path(os.devnull).open("rb")
+        except OSError as error:
+            raise InputError(f"cannot read {self.path}: {error.strerror}") from None
+
+    def _complete_lines(self) -> list[bytes]:
+        with self._opened_to_read() as file:
+            content = file.read(os.fstat(file.fileno()).st_size)  # a device such as /dev/full has no end
+        return [line + b"\n" for line in content.split(b"\n")[:-1]]
+
+    def _complete_lines_backwards(self) -> Iterator[bytes]:
+        with self._opened_to_read() as file:
+            start, beginning = file.seek(0, os.SEEK_END), b""
+            is_complete = False  # what stands after the last line break is not
+            while start > 0:
+                end, start = start, max(start - BLOCK, 0)
+                file.seek(start)
+                beginning, *lines = (file.read(end - start) + beginning).split(b"\n")
+                for line in reversed(lines):
+                    if is_complete:
+                        yield line
+                    is_complete = True
+            if is_complete:
+                yield beginning
+
+    def _row(self, line: bytes, which: str) -> dict[str, Any]:
+        if (row := _parsed(line)) is None:
+            raise InputError(
+                f"{which} of {self.path} must be a JSON object with a round, got {_short(line)}: "
+                "restore the file, or remove the run's folder and begin it anew"
+            )
+        return row
+
+    def _lines_of(self, rounds: int) -> list[bytes]:
+        def is_wanted(line: bytes) -> bool:
+            row = _parsed(line)
+            return row is not None and row["round"] <= rounds
+
+        return list(takewhile(is_wanted, self._complete_lines()))
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """The row of a line, or None if the line is damaged."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("round"), int) else None
+
+
+def _write_all(file: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(file, content) :]
+
+
+def _short(line: bytes) -> str:
+    text = line.decode(errors="replace").strip()
+    return repr(text if len(text) <= SHOWN else text[: SHOWN - len(ELLIPSIS)] + ELLIPSIS)
+
+
+# ── a file of tensors ────────────────────────────────────────────────────────────────────────────────────
+
+
+# The only key of the file's metadata. The order of several keys would change from run to run.
+STATE = "state"
+
+
+def write_tensors(path: Path, tensors: Tensors, state_text: str | None = None) -> None:
+    """Write arrays, and the JSON text of a state. safetensors needs contiguous arrays (order C).
+
+    It is imported when a file is read or written: planning imports this module and does without it.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    contiguous = {name: np.asarray(values, order="C") for name, values in tensors.items()}
+    try:
+        save_file(contiguous, path, metadata=None if state_text is None else {STATE: state_text})
+    except SafetensorError as error:
+        # safetensors gives the code of an error of the operating system only in its text.
+        if code := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(code[1]), os.strerror(int(code[1]))) from None
+        raise
+
+
+def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read the arrays and the state that `write_tensors` wrote."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            state = json.loads(file.metadata()[STATE])
+            return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} must hold tensors and a state, but cannot be read ({error}): restore it from a copy, or "
+            "remove the run's folder and begin it anew"
+        ) from None

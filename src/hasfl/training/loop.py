@@ -1,27 +1,81 @@
 """The one training loop, Algorithm 1: an engine acts, a decider plans, a clock tells time.
 
-The loop is a generator of records. The caller stops it, shows records and saves them.
+The loop is a generator of records. The caller stops it, shows records and saves them. Between two rounds the
+loop can be saved as a checkpoint, and go on from it later as if it had never stopped.
 """
 
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from typing import SupportsFloat
+from typing import Any, Protocol, SupportsFloat, TypeAlias
 
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.effort import Effort, Learnt
 from hasfl.errors import Diverged, HasflError, InputError
 from hasfl.goal import Goal
 from hasfl.plan import Decision, Order, Plan
-from hasfl.record import RoundRecord
+from hasfl.problem import Problem
+from hasfl.record import Evaluation, MeasuredRound, RoundRecord
 from hasfl.theory.traffic import Arrangement
-from hasfl.training.clock import NOTHING, Cost, ModelledClock
+from hasfl.training.clock import JUDGING_SHARE, NOTHING, Cost, Effort, Judging, ModelledClock
 from hasfl.training.forecaster import Forecaster
-from hasfl.training.judging import JUDGING_SHARE, Judging
-from hasfl.training.protocols import Decider, Engine, Observer
+from hasfl.training.observer import Observer
+
+# ── who takes part ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Engine(Protocol):
+    """Computes rounds: a simulation, or machines on a network."""
+
+    def split(self, depth: int, devices: IntN) -> None:
+        """Begin an interval: each device gets its own copy of the first `depth` layers."""
+
+    def split_train(self, order: Order) -> SupportsFloat:
+        """One round of split training, a1 to a5; returns the mean over devices of F_i."""
+
+    def aggregate(self) -> None:
+        """End an interval: the forged sub-models are averaged, b1 to b3."""
+
+    def evaluate(self, *, held_out: bool = True) -> Evaluation:
+        """How good the served model is; `held_out` says whether to look at held-out samples too."""
+
+    def measured(self) -> MeasuredRound | None:
+        """What was measured since the last call; None in a simulation. The loop adds what was predicted."""
+
+    @property
+    def can_save(self) -> bool:
+        """Whether `saved` can be called now; machines on a network save between intervals only."""
+
+    def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Every tensor as an array, and plain values."""
+
+    def restore(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """Take back what `saved` returned."""
+
+
+class Decider(Protocol):
+    """Chooses plans. Where no good plan exists, it decides what to do instead, and says so in a note."""
+
+    def watch(self, loss: SupportsFloat) -> None:
+        """See the training loss of a round, before the plan of the next one. A GPU may still compute it."""
+
+    def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Decision:
+        """The plan of the interval that begins with `round`; `previous` is for the same devices."""
+
+    def rebatch(self, problem: Problem, devices: IntN, round: int, plan: Plan) -> Decision:
+        """The plan of a round within an interval: `plan` with its cuts, and perhaps other batch sizes."""
+
+    def saved(self) -> Mapping[str, Any]:
+        """Everything that was decided, as plain values."""
+
+    def restore(self, values: Mapping[str, Any], problem: Problem) -> None:
+        """Take back what `saved` returned. The plan in use answers `problem`: do not plan it again."""
+
+
+# ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -46,6 +100,10 @@ class Progress:
             yield _with_loss(*self.unread.pop(0))
 
 
+Checkpoint: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any]]  # arrays, and plain values
+Save: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], None]  # takes both parts of a checkpoint
+
+
 @dataclass(slots=True, kw_only=True)
 class Training:
     """Everything that takes part in Algorithm 1."""
@@ -63,11 +121,14 @@ class Training:
     judges_always: bool = True  # whether every evaluation judges; if not, only where it costs little
     forecaster: Forecaster | None = None  # of the end of training; None: nothing is forecast
     report_every: int = 1  # rounds whose losses are read at once, so that a GPU need not wait in each of them
+    checkpoint_seconds: float = 0.0  # of wall time from one checkpoint to the next, at least
+    saved_at: float = -math.inf  # wall time of the last checkpoint
     progress: Progress | None = None  # where to go on from
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Train until the goal is reached; one record a round."""
         progress = self.begin()
+        self.saved_at = time.monotonic()
         while progress.unread or self._goes_on(progress):
             if self._goes_on(progress):
                 try:
@@ -92,14 +153,74 @@ class Training:
         return self.progress
 
     @property
-    def can_save(self) -> bool:
-        """Whether a checkpoint can be saved now."""
-        return self.engine.can_save
-
-    @property
     def goes_on(self) -> bool:
         """Whether another round is to come."""
         return self.progress is None or self._goes_on(self.progress)
+
+    def save_if_due(self, save: Save, record: RoundRecord, *, stopping: bool = False) -> bool:
+        """Save a checkpoint after this record, if it is time for one; returns whether it was saved.
+
+        It is time after an aggregation, and before training is stopped. Nothing is saved while losses of
+        later rounds are unread, while the engine cannot be saved, and after the round that ends training. So
+        a run that gets a higher budget trains that round again, as a run does that had this budget from the
+        beginning.
+        """
+        newest = self.progress is not None and record.round == self.progress.order.round - 1
+        due = record.aggregated and time.monotonic() - self.saved_at >= self.checkpoint_seconds
+        if not (newest and (stopping or due) and self.engine.can_save and self.goes_on):
+            return False
+        save(*self.saved())
+        self.saved_at = time.monotonic()
+        return True
+
+    def saved(self) -> Checkpoint:
+        """The engine's arrays and everybody's plain values, between two rounds."""
+        progress = self.progress
+        assert progress is not None
+        arrays, split = self.engine.saved()
+        order = progress.order
+        values = {
+            "rounds": order.round - 1,
+            "devices": order.devices.tolist(),
+            "batch_sizes": order.plan.batch_sizes.tolist(),
+            "cuts": order.plan.cuts.tolist(),
+            "notes": list(order.notes),
+            "drawn": progress.drawn.tolist(),
+            "depth": progress.depth,
+            "refused": progress.refused,
+            "split": dict(split),
+            "observed": dict(self.observer.saved()),
+            "decided": dict(self.decider.saved()),
+        }
+        return arrays, values
+
+    def restore(
+        self, arrays: Mapping[str, Any], values: Mapping[str, Any], records: Sequence[RoundRecord]
+    ) -> None:
+        """Take back what `saved` returned; `records` are those of the rounds before."""
+        self.engine.restore(arrays, values["split"])
+        self.observer.restore(values["observed"])
+        drawn, devices = (np.array(values[name], dtype=np.int64) for name in ("drawn", "devices"))
+        order = Order(
+            round=values["rounds"] + 1,
+            devices=devices,
+            plan=Plan(values["batch_sizes"], values["cuts"]),
+            drawn=drawn[devices],
+            notes=tuple(values["notes"]),
+        )
+        if self.forecaster is not None:
+            self.forecaster.restore(records)
+        self.decider.restore(values["decided"], self.observer.problem(order.round, devices))
+        self.progress = Progress(
+            drawn,
+            order,
+            values["depth"],
+            values["refused"],
+            max((each.clock for each in records if each.held_out_accuracy is not None), default=0.0),
+            last=records[-1] if records else None,
+            accuracies=[each.held_out_accuracy for each in records if each.held_out_accuracy is not None],
+            losses=[each.held_out_loss for each in records if each.held_out_loss is not None],
+        )
 
     def _goes_on(self, progress: Progress) -> bool:
         reached = self.goal.reached(progress.accuracies, progress.losses)
@@ -128,9 +249,9 @@ class Training:
         progress.drawn[order.devices] += order.batch_sizes
 
         aggregates = order.round % self.interval == 0
-        learnt = self._learnt(progress, cost) if aggregates else None
-        if learnt is not None:
-            cost += self.clock.estimate(now, learnt.effort)
+        effort = self._estimate(progress, cost) if aggregates else None
+        if effort is not None:
+            cost += self.clock.estimate(now, effort)
         progress.order = self._next_order(progress)
         if aggregates:
             self.engine.aggregate()  # b1 to b3
@@ -139,7 +260,7 @@ class Training:
         progress.last = replace(
             _record(order, cost, progress.last),
             aggregated=aggregates,
-            constants=None if learnt is None else learnt.entry,
+            constants=None if effort is None else self.observer.saved(),
         )
         if order.round % self.evaluate_every == 0 or not self._goes_on(progress):
             self._evaluate(progress, now)
@@ -164,8 +285,8 @@ class Training:
         so_far = before.last.measured.clock if before.last and before.last.measured else 0.0
         return replace(last, measured=replace(measured, clock=so_far + measured.seconds, predicted=predicted))
 
-    def _learnt(self, progress: Progress, cost: Cost) -> Learnt | None:
-        """An estimate of constants, if it is time for one. Where too few samples are left, training ends.
+    def _estimate(self, progress: Progress, cost: Cost) -> Effort | None:
+        """Estimate constants, if it is time, and return the effort. With too few samples left, training ends.
 
         Training does not go on without the estimate, so that a training with a larger budget E is the same up
         to this round. An estimate that is refused is not made: the constants stay.

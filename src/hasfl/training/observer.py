@@ -1,15 +1,24 @@
 """The world as it is in a round: who is present, how fast they are, and the constants that plans rest on."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from statistics import harmonic_mean
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.constants import Conditions, Constants, possible
-from hasfl.effort import Effort, Learnt
+from hasfl.constants import (
+    BoundConstants,
+    Conditions,
+    Constants,
+    Guess,
+    Guesses,
+    MeasuredConstants,
+    possible,
+)
+from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.plan import Order, Plan
 from hasfl.problem import Problem
@@ -18,12 +27,137 @@ from hasfl.schedule import RateSchedule
 from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.theory.objective import target_for_all
 from hasfl.theory.paradigms import Paradigm, usual_participants
-from hasfl.training.constants_source import ConstantsSource
+from hasfl.training.clock import Effort
+from hasfl.training.paper_estimates import Probe, effort_of_estimate, estimate_bound_constants
 from hasfl.world import ObservedWorld
+
+# ── where constants come from: known before training, or estimated in it by the paper's way ──────────────
+
+
+# Pairs (intervals, rounds): the paper's constants are estimated after that many intervals, but not before so
+# many rounds.
+ESTIMATES_AFTER = ((1, 15), (4, 60))
+SPACING = 24  # intervals between two later estimates
+NEWEST = 0.5  # weight of the newest estimate in the running mean
+
+
+def first_estimates(interval: int) -> tuple[int, ...]:
+    """After how many intervals of `interval` rounds the paper's constants are estimated first."""
+    return tuple(max(least, math.ceil(rounds / interval)) for least, rounds in ESTIMATES_AFTER)
+
+
+@dataclass(slots=True)
+class FixedConstants:
+    """Constants that are known before training and do not change; they may be guesses."""
+
+    known: Constants
+
+    @property
+    def last_change(self) -> int:
+        """0, because the constants never change."""
+        return 0
+
+    def learn(self, order: Order, nth: int, allows: Callable[[Effort], bool]) -> Effort | None:
+        """Learn nothing."""
+        return None
+
+    def saved(self) -> Mapping[str, Any]:
+        """The constants, because a training that goes on may find others: another `hasfl` guesses others."""
+        return _plain(self.known)
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take back what `saved` returned."""
+        if "each" in values:
+            self.known = _guesses(values)
+        elif "readings" in values:
+            raise InputError("an older hasfl wrote it, which measured the constants in training")
+        else:
+            kind = BoundConstants if "smoothness" in values else MeasuredConstants
+            self.known = kind(**values)
+
+
+@dataclass(slots=True)
+class EstimatedConstants:
+    """β, σ², G² and ϑ as the paper estimates them, averaged over estimates."""
+
+    probe: Probe
+    interval: int  # I
+    stay: bool = False  # whether plans stay after the first estimates; then no later one is made
+    known: BoundConstants | None = None  # the running mean of the estimates
+
+    @property
+    def last_change(self) -> int:
+        """The interval after which the last of the first estimates is made."""
+        return first_estimates(self.interval)[-1]
+
+    def learn(self, order: Order, nth: int, allows: Callable[[Effort], bool]) -> Effort | None:
+        """Estimate the constants anew after the n-th interval, if it is time and allowed; returns the effort.
+
+        This needs a device with two samples.
+        """
+        able = (self.probe.data.sizes[order.devices] >= 2).any()
+        if not able or not (self.known is None or self._due(nth)):
+            return None
+        effort = effort_of_estimate(self.probe, order)
+        if not allows(effort):
+            return None
+        newest = estimate_bound_constants(self.probe, order)
+        self.known = newest if self.known is None else _between(self.known, newest)
+        return effort
+
+    def saved(self) -> Mapping[str, Any]:
+        """The constants as plain numbers."""
+        return {} if self.known is None else _plain(self.known)
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take back what `saved` returned."""
+        self.known = BoundConstants(**values) if values else None
+
+    def _due(self, nth: int) -> bool:
+        return nth in first_estimates(self.interval) or (not self.stay and nth > 0 and nth % SPACING == 0)
+
+
+def _between(old: BoundConstants, new: BoundConstants) -> BoundConstants:
+    """A step of the running mean of the paper's constants."""
+    names = ("smoothness", "initial_gap", "variance_of", "moment_of")
+    return replace(
+        old, **{name: (1 - NEWEST) * getattr(old, name) + NEWEST * getattr(new, name) for name in names}
+    )
+
+
+def _plain(constants: Constants) -> dict[str, Any]:
+    """Constants as plain numbers and lists. Without curvature there is no entry for it, as in older runs."""
+    if isinstance(constants, Guesses):
+        return {"each": [_values(guess) | {"constants": _plain(guess.constants)} for guess in constants.each]}
+    values = _values(constants)
+    if not values.get("curvature"):
+        values.pop("curvature", None)
+    return {
+        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()
+    }
+
+
+def _values(known: BoundConstants | MeasuredConstants | Guess) -> dict[str, Any]:
+    return {field.name: getattr(known, field.name) for field in fields(known)}
+
+
+def _guesses(values: Mapping[str, Any]) -> Guesses:
+    """Take back the guesses that `_plain` made plain."""
+    return Guesses(
+        tuple(
+            Guess(**{**each, "constants": MeasuredConstants(**each["constants"])}) for each in values["each"]
+        )
+    )
+
+
+ConstantsSource: TypeAlias = FixedConstants | EstimatedConstants
+
+
+# ── the world ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True, kw_only=True)
-class WorldObserver:
+class Observer:
     """Watches a world: a simulated one, or the one that devices report."""
 
     world: ObservedWorld
@@ -69,12 +203,15 @@ class WorldObserver:
             self._last = last = fleet, rate, devices, self._problem(fleet, rate, devices)
         return last[3]
 
-    def learn(self, order: Order, allows: Callable[[Effort], bool]) -> Learnt | None:
-        """Renew the constants, if it is time and allowed; returns what was learnt and what it took."""
-        learnt = self.source.learn(order, order.round // self.world.interval, allows)
-        if learnt is not None:
+    def learn(self, order: Order, allows: Callable[[Effort], bool]) -> Effort | None:
+        """Renew the constants just before an aggregation, if it is time; returns what it took, or None.
+
+        `allows` is asked only where it is time. Nothing is learnt, and nothing changes, where it says no.
+        """
+        effort = self.source.learn(order, order.round // self.world.interval, allows)
+        if effort is not None:
             self._forget()
-        return learnt
+        return effort
 
     def slowness(self, round: int, plan: Plan) -> float:
         """B of a round under a plan, with the layers that the paradigm makes private.
@@ -90,7 +227,7 @@ class WorldObserver:
         return harmonic_mean(slowness, [weight for weight, _ in laws])
 
     def saved(self) -> Mapping[str, Any]:
-        """Everything that was learnt of the constants."""
+        """The constants as they are known now, as plain values."""
         return self.source.saved()
 
     def restore(self, values: Mapping[str, Any]) -> None:
@@ -121,7 +258,8 @@ class WorldObserver:
         """The constants as they are known now, for a learning rate and a number of devices."""
         usual, interval = usual_participants(self.world, self.paradigm), self.world.interval
         known = Conditions(self.rates.learning_rate, usual, interval)
-        return self.source.constants().under(Conditions(rate, devices, interval), known)
+        assert self.source.known is not None, "constants are estimated before the first plan"
+        return self.source.known.under(Conditions(rate, devices, interval), known)
 
     def _problem(self, fleet: Fleet, rate: float, devices: IntN) -> Problem:
         constants = self._constants(rate, len(devices))

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from hasfl.arrays import FloatL, IntN
 from hasfl.constants import BoundConstants
-from hasfl.effort import Effort, Pass
 from hasfl.errors import Diverged
 from hasfl.learning.engine import tensor_cores
 from hasfl.learning.many_devices import NormApart
@@ -34,6 +33,7 @@ from hasfl.learning.rows import Rows
 from hasfl.learning.state import LayerState, SplitState, Tensors, cloned, forward, trainable
 from hasfl.learning.training_data import TrainingData
 from hasfl.plan import Order
+from hasfl.training.clock import Effort, Pass
 
 # ── all that an estimate may look at ─────────────────────────────────────────────────────────────────────
 

@@ -25,10 +25,10 @@ from hasfl.models.layered_model import LayeredModel
 from hasfl.models.networks import chained
 from hasfl.profile import Profile
 from hasfl.runs.document import parse_toml
-from hasfl.runs.from_scenario import module_of
 from hasfl.runs.objectives import objective
 from hasfl.runs.overview import with_choices
 from hasfl.runs.scenario import Scenario
+from hasfl.runs.task import module_of
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
 

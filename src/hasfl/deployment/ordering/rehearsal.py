@@ -93,7 +93,7 @@ def prepare_devices(
 def export_scenario(scenario: Scenario, place: Path, folder: Path, count: int) -> list[Path]:
     """The files with the samples of so many devices, and with the test set; older files are replaced."""
     from hasfl.deployment.fleet.samples import export_samples  # brings torch
-    from hasfl.runs.from_scenario import shared_data
+    from hasfl.runs.task import shared_data
 
     own = scenario.draw().names
     names = own[:count] if count <= len(own) else tuple(str(i + 1) for i in range(count))

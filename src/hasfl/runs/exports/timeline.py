@@ -201,8 +201,8 @@ class _Modelled:
 
 def _modelled(run: RunFolder, records: Sequence[RoundRecord]) -> _Modelled:
     from hasfl.planning.strategies.catalogue import strategy
-    from hasfl.runs.from_scenario import world_of
     from hasfl.runs.model_costs import costs_of
+    from hasfl.runs.task import world_of
 
     scenario, folder = stored_scenario(run), scenario_folder(run)
     world = world_of(scenario, scenario.draw(), folder=folder)

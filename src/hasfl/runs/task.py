@@ -1,13 +1,16 @@
-"""From a scenario file to a simulation that is ready to run."""
+"""What is trained, as one value: a `Task`. A Python call and a scenario file both become one."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hasfl.arrays import IntN
+from hasfl.arrays import SHOWN, IntN
 from hasfl.callables import call, find
 from hasfl.data.dataset import Dataset
 from hasfl.data.npz_files import shares_of
@@ -16,6 +19,7 @@ from hasfl.data.sources import load_dataset
 from hasfl.errors import InputError, naming
 from hasfl.fleet import Fleet
 from hasfl.learning.optimizers import optimizer
+from hasfl.models.cutting import layered
 from hasfl.models.layered_model import LayeredModel
 from hasfl.models.networks import chained, plain_network
 from hasfl.paths import expanded
@@ -23,10 +27,9 @@ from hasfl.planning.strategies.catalogue import strategy
 from hasfl.runs.objectives import objective
 from hasfl.runs.run_constants import known_constants
 from hasfl.runs.scenario import Scenario
-from hasfl.runs.simulation import Simulation, simulation
 from hasfl.runs.trace_file import read_trace
 from hasfl.seeds import Seeds
-from hasfl.settings import Settings
+from hasfl.settings import Descent, Machine, Planning, Serving, Settings
 from hasfl.world import (
     Absences,
     AlwaysThere,
@@ -39,14 +42,139 @@ from hasfl.world import (
     World,
 )
 
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Task:
+    """What is trained, checked and ready to build: nothing else decides how a training goes."""
+
+    model: LayeredModel
+    data: Dataset
+    shares: Sequence[IntN]  # the samples that each device holds, as indices
+    world: World
+    settings: Settings
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        data: Dataset,
+        fleet: Fleet | World,
+        settings: Settings,
+        shares: Sequence[IntN] | None = None,
+    ) -> "Task":
+        """A task from what a caller has.
+
+        A plain module is cut into layers, and a fleet alone is a world that does not change. Without
+        `shares`, the data say which samples each device holds, or else they are dealt out at random.
+        """
+        _require_dataset(data)
+        world = _world(fleet, settings)
+        chain = model if isinstance(model, LayeredModel) else layered(model, data.x_train[:2])
+        _require_fits(chain, data)
+        held = _shares(shares, data, world.fleet.names, settings)
+        return cls(model=chain, data=data, shares=held, world=world, settings=settings)
+
+
+# ── from a Python call ───────────────────────────────────────────────────────────────────────────────────
+
+
+def settings_from(given: Mapping[str, Any]) -> Settings:
+    """Settings by name; an unknown name is refused with the nearest one that is known."""
+    known = [field.name for field in fields(Settings)]
+    for name in given:
+        if name not in known:
+            raise InputError(f"{name} is not a setting of its own: {_hint(name, known)}")
+    return Settings(**given)
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    """The group that a setting belongs to, or the nearest name that is known."""
+    for group in (Descent, Planning, Serving, Machine):
+        if name in {field.name for field in fields(group)}:
+            return f"give it in a group, as {group.__name__.lower()}={group.__name__}({name}=…)"
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+
+
+def _require_dataset(data: object) -> None:
+    if not isinstance(data, Dataset):
+        hint = "Dataset.of_torch" if isinstance(data, torch.utils.data.Dataset) else "Dataset.of_arrays"
+        raise InputError(
+            f"data must be a hasfl.Dataset with samples to train on and to test on, got a "
+            f"{type(data).__name__}: make one with {hint}"
+        )
+
+
+def _world(fleet: Fleet | World, settings: Settings) -> World:
+    """A fleet alone is a world that does not change."""
+    if isinstance(fleet, Fleet):
+        return World(
+            fleet=fleet,
+            seeds=Seeds(settings.seed),
+            interval=settings.interval,
+            participation=settings.participation,
+        )
+    if fleet.interval != settings.interval:
+        raise InputError(
+            f"the world has intervals of {fleet.interval} rounds, the training of {settings.interval}: "
+            "make them the same"
+        )
+    if fleet.participation not in (1, settings.participation):
+        raise InputError(
+            f"the world has participation {fleet.participation:g}, the training {settings.participation:g}: "
+            "make them the same, or leave it out of the world"
+        )
+    return replace(fleet, participation=settings.participation)
+
+
+def _require_fits(model: LayeredModel, data: Dataset) -> None:
+    expected = _in_words(model.example_input.shape[1:], model.example_input.dtype)
+    samples = _in_words(data.sample_shape, data.x_train.dtype)
+    if expected != samples:
+        raise InputError(
+            f"the model takes samples of {expected}, but those of {data.name} are {samples}: choose a model "
+            "for this data, or other data"
+        )
+
+
+def _in_words(shape: Sequence[int], dtype: torch.dtype) -> str:
+    return f"{'x'.join(map(str, shape))} in {str(dtype).removeprefix('torch.')}"
+
+
+def _shares(
+    shares: Sequence[IntN] | None, data: Dataset, devices: Sequence[str], settings: Settings
+) -> Sequence[IntN]:
+    """Which samples each device holds: as the caller says, else as the data say, else dealt out at random."""
+    if shares is None and data.shares is None:
+        return partition(data.y_train.numpy(), len(devices), Seeds(settings.seed))
+    if shares is None:
+        shares = shares_of(data, devices)
+    if len(shares) != len(devices):
+        raise InputError(
+            f"there are shares for {len(shares)} devices but the fleet has {len(devices)}: give one for each"
+        )
+    for i, share in enumerate(shares):
+        indices = np.asarray(share)
+        if not indices.size:
+            raise InputError(
+                f"device {i} has no samples, but every device needs one: give shares[{i}] a sample"
+            )
+        if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
+            raise InputError(f"shares[{i}] must be a list of sample indices, got {str(share)[:SHOWN]}")
+        if indices.min() < 0 or indices.max() >= len(data.y_train):
+            raise InputError(f"shares[{i}] must lie from 0 to {len(data.y_train) - 1}, the last sample")
+    return shares
+
+
+# ── from a scenario ──────────────────────────────────────────────────────────────────────────────────────
+
+
 DEALING = ("partition", "alpha", "shards_per_device", "samples")  # keys of [data] that say who gets what
 TRAIN_AND_TEST = 2  # the torch datasets that a user's callable may return
 
 
-def simulation_of(
-    scenario: Scenario, *, folder: Path, tell: Callable[[str], None] = lambda step: None
-) -> Simulation:
-    """The training that a scenario describes; paths and callables in it are searched in its folder first.
+def task_of(scenario: Scenario, *, folder: Path, tell: Callable[[str], None] = lambda step: None) -> Task:
+    """The task that a scenario describes; paths and callables in it are searched in its folder first.
 
     `tell` is called before each step that may take a while, with a phrase such as "loading digits".
     """
@@ -62,8 +190,7 @@ def simulation_of(
             f"[constants] has {len(settings.known_constants)} layers but {scenario.model_name} has "
             f"{len(model)}: give one entry per layer, or leave [constants] out to have them estimated"
         )
-    world = world_of(scenario, fleet, folder=folder)
-    return simulation(model, data, world, settings, shares=shares)
+    return Task.of(model, data, world_of(scenario, fleet, folder=folder), settings, shares)
 
 
 def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
@@ -77,11 +204,9 @@ def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
         loss = objective(named.loss, "loss", folder)
     with naming("training.metric"):
         metric = objective(named.metric, "metric", folder)
-    known = known_constants(scenario, folder=folder)
-    return replace(
-        scenario.settings(),
+    return scenario.settings(
         strategy=chosen,
-        known_constants=known,
+        known_constants=known_constants(scenario, folder=folder),
         rounds_known=scenario.constants is None or scenario.constants.run is None,
         optimizer=steps,
         loss=loss,
