@@ -6,20 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.record import RoundRecord
-from hasfl.report.analysis import Outcome
-from hasfl.runs.places.here import Here
-from hasfl.runs.places.places import nothing_more
-from hasfl.runs.places.watching import News
+from hasfl.runs.places.places import Here, nothing_more
+from hasfl.runs.places.watching import News, PlaceWatcher
 from hasfl.runs.request import RunRequest
-from hasfl.runs.run import Prepared
 from tests.runs.scenarios import MOVING, kept, write
 
 ROOT = Path(__file__).parents[3]
 STRATEGIES = ("rbs+hams", "sfl", "fl")
 
 
-class Memory:
+class Memory(PlaceWatcher):
     """Remembers all that it is told, and lets a test act when there is news."""
 
     def __init__(self, act: Callable[[News], None] = lambda news: None) -> None:
@@ -37,12 +33,6 @@ class Memory:
 
     def found(self, request: RunRequest) -> None:
         self.finished_before.append(request.path.name)
-
-    def asked(self, request: RunRequest) -> None: ...
-    def prepares(self, step: str) -> None: ...
-    def started(self, request: RunRequest, prepared: Prepared, last: RoundRecord | None) -> None: ...
-    def recorded(self, record: RoundRecord) -> None: ...
-    def finished(self, reached: Outcome) -> None: ...
 
 
 class Once:

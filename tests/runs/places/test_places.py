@@ -11,13 +11,9 @@ from rich.progress import Progress, TextColumn
 
 from hasfl.cli.elsewhere_view import ElsewhereView
 from hasfl.errors import Diverged, InputError, Interrupted, MissingExtra, RunsMissing, StorageError
-from hasfl.runs.places import attempt as attempts
-from hasfl.runs.places.attempt import Ending, Reckoning, attempt
-from hasfl.runs.places.here import Here
-from hasfl.runs.places.places import nothing_more, place_of
-from hasfl.runs.places.processes import LocalProcesses, environments
-from hasfl.runs.places.watching import News, in_use, news_of
-from hasfl.runs.places.worker import FOUND, work
+from hasfl.runs.places.places import Here, nothing_more, place_of
+from hasfl.runs.places.processes import FOUND, LocalProcesses, environments, work
+from hasfl.runs.places.watching import Ending, News, Reckoning, attempt, in_use, news_of
 from hasfl.runs.request import RunRequest
 from tests.cli.conftest import Hasfl
 from tests.runs.places.conftest import Memory, leave_a_mark
@@ -128,7 +124,7 @@ def test_errors_become_endings(
     def fail(*_: object, **__: object) -> None:
         raise raised
 
-    monkeypatch.setattr(attempts, "carry_out", fail)
+    monkeypatch.setattr("hasfl.runs.places.watching.carry_out", fail)
     (request,) = requests_for("failing", strategies=["sfl"])
     ending = attempt(request, nothing_more, Memory())
     assert ending == expected

@@ -12,12 +12,9 @@ from threading import Thread
 import pytest
 
 from hasfl.errors import InputError, Interrupted, MissingExtra, RunsMissing
-from hasfl.runs.places.attempt import Ending
 from hasfl.runs.places.places import nothing_more, place_of
-from hasfl.runs.places.slurm import JOBS, Slurm
-from hasfl.runs.places.slurm_job import Job
-from hasfl.runs.places.slurm_options import slurm_options
-from hasfl.runs.places.watching import News
+from hasfl.runs.places.slurm import JOBS, Job, Slurm, slurm_options
+from hasfl.runs.places.watching import Ending, News
 from hasfl.runs.request import RunRequest
 from hasfl.runs.store import RunFolder
 from tests.runs.places import fake_cluster

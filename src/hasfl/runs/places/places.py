@@ -31,11 +31,22 @@ def nothing_more(request: RunRequest) -> None:
     """An `after` that does nothing."""
 
 
+class Here:
+    """This process, which carries out one run after the other. The first error ends everything."""
+
+    def carry_out(self, requests: Sequence[RunRequest], after: After, watcher: "PlaceWatcher") -> None:
+        """Carry out every request."""
+        from hasfl.runs.run import carry_out
+
+        with continued_by_the_same_command():
+            for request in requests:
+                carry_out(request, watcher, resume=True)
+                after(request)
+
+
 def place_of(text: str | None) -> Place:
     """The place that the option --on names; None is this process."""
     if text is None:
-        from hasfl.runs.places.here import Here
-
         return Here()
     name, _, options = text.partition(":")
     if name == "local" and re.fullmatch(r"[1-9][0-9]{0,3}", options) and int(options) <= MOST_PROCESSES:
@@ -43,8 +54,7 @@ def place_of(text: str | None) -> Place:
 
         return LocalProcesses(int(options))
     if name == "slurm":
-        from hasfl.runs.places.slurm import Slurm
-        from hasfl.runs.places.slurm_options import slurm_options
+        from hasfl.runs.places.slurm import Slurm, slurm_options
 
         return Slurm(slurm_options(options))
     raise InputError(

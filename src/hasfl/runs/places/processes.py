@@ -13,10 +13,18 @@ from typing import Self
 
 from hasfl.errors import Interrupted, RunsMissing
 from hasfl.runs.interruption import Interruption
-from hasfl.runs.places.attempt import Ending, Reckoning
 from hasfl.runs.places.places import After, continued_by_the_same_command
-from hasfl.runs.places.watching import News, PlaceWatcher, State, in_use, news_of
-from hasfl.runs.places.worker import FOUND
+from hasfl.runs.places.watching import (
+    Ending,
+    FewWords,
+    News,
+    PlaceWatcher,
+    Reckoning,
+    State,
+    attempt,
+    in_use,
+    news_of,
+)
 from hasfl.runs.request import RunRequest
 
 TICK = 0.5  # seconds between two looks at the runs that train; chosen by hand
@@ -63,7 +71,7 @@ class Worker:
         """Start a process in a session of its own, so that Ctrl-C in a terminal reaches only this process."""
         here, there = Pipe()
         with there:
-            command = [sys.executable, "-P", "-m", "hasfl.runs.places.worker", str(there.fileno())]
+            command = [sys.executable, "-P", "-m", "hasfl.runs.places.processes", str(there.fileno())]
             process = subprocess.Popen(
                 command,
                 env=environment,
@@ -226,3 +234,28 @@ def _gpus() -> list[str]:
 
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return named or [str(number) for number in range(torch.cuda.device_count())]
+
+
+# ── in each of the processes ─────────────────────────────────────────────────────────────────────────────
+
+
+REMARK, FOUND = "remark", "found"  # what is told before a run ends
+
+
+def work(line: Connection) -> None:
+    """Carry out one request after the other, until there is a None, or until nobody is at the other end.
+
+    Only the process that started this one can write to the line, so what comes over it is trusted. A run
+    stops after its round, with a checkpoint, as soon as anything is on the line: a None, or the end of that
+    process.
+    """
+    watcher = FewWords(lambda sentence: line.send((REMARK, sentence)), lambda: line.send((FOUND, "")))
+    while (order := line.recv()) is not None:
+        request, after = order
+        stopped = Ending(Interrupted, "interrupted before it began") if line.poll() else None
+        line.send(stopped or attempt(request, after, watcher, stop_asked=line.poll))
+
+
+if __name__ == "__main__":  # its argument is the number of an open file, the line
+    with suppress(EOFError, BrokenPipeError):  # the other process has ended
+        work(Connection(int(sys.argv[1])))

@@ -14,21 +14,30 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from hasfl.errors import InputError, Interrupted, MissingExtra, RunsMissing
 from hasfl.replacing import replace_file, write_text, writing
 from hasfl.runs.interruption import Interruption
-from hasfl.runs.places.attempt import Ending, Reckoning
 from hasfl.runs.places.places import After
-from hasfl.runs.places.slurm_job import WARNING, Job
-from hasfl.runs.places.watching import News, PlaceWatcher, in_use, news_of
+from hasfl.runs.places.watching import (
+    Ending,
+    FewWords,
+    News,
+    PlaceWatcher,
+    Reckoning,
+    attempt,
+    in_use,
+    news_of,
+)
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import require_same
 from hasfl.runs.store import ELSEWHERE, RunFolder
 
 if TYPE_CHECKING:
     import submitit
+    from submitit.helpers import DelayedSubmission
 
 JOBS = ".slurm"  # the folder beside the runs with jobs, what they print, and the number of each run's job
 ONLY_THE_USER = 0o700
@@ -199,3 +208,102 @@ def _how_to_follow(requests: Sequence[RunRequest], jobs: Mapping[Path, "submitit
         f"interrupted, but jobs {', '.join(numbers)} go on: `hasfl runs {requests[0].path.parent}` shows how "
         f"far they are, the same command waits for them again, and `scancel {' '.join(numbers)}` ends them"
     )
+
+
+# ── what a job does ──────────────────────────────────────────────────────────────────────────────────────
+
+
+WARNING = 90  # seconds before the end of its time at which a job gets a signal
+PATIENCE = 60.0  # of these, the seconds that the round may still take; the rest is for queueing again
+LOOK = 1.0  # seconds between two looks at the training
+
+
+class Job:
+    """A run on a node of a cluster.
+
+    The run's folder has all that is needed to go on. So a job that was cut short, and is carried out again,
+    goes on from the last checkpoint, and a job whose run is finished does nothing.
+
+    submitit calls `checkpoint` from a signal handler, which runs in the main thread. So the training is in
+    another thread, where no signal can come between two of its steps.
+    """
+
+    def __init__(self, request: RunRequest, after: After, ending: Ending | None = None) -> None:
+        self.request, self.after = request, after
+        self.ending = ending  # of a training that ended while the job was asked to stop
+        self._stop, self._training = False, None
+
+    _stop: bool
+    _training: Thread | None
+
+    def __call__(self) -> Ending:
+        """Carry out the run, unless an earlier job has ended it."""
+        if self.ending is not None:
+            return self.ending
+        watcher = FewWords(remarks=lambda sentence: None, found=lambda: None)
+
+        def train() -> None:
+            self.ending = attempt(self.request, self.after, watcher, lambda: self._stop)
+
+        self._training = Thread(target=train, daemon=True)  # it may not keep a job that has to end
+        self._training.start()
+        while self._training.is_alive():
+            self._training.join(LOOK)
+        return self._ended()
+
+    def _ended(self) -> Ending:
+        """How training ended, as its thread has said."""
+        assert self.ending is not None
+        return self.ending
+
+    def checkpoint(self) -> "DelayedSubmission":
+        """The time of the job ends: stop after the round with a checkpoint, then ask for another job.
+
+        submitit asks for another job in any case. If training has ended, that job only says how.
+        """
+        from submitit.helpers import DelayedSubmission
+
+        self._stop = True
+        if self._training is not None:
+            self._training.join(PATIENCE)
+        ended = self.ending is not None and self.ending.error is not Interrupted
+        return DelayedSubmission(Job(self.request, self.after, self.ending if ended else None))
+
+
+# ── what a job may use ───────────────────────────────────────────────────────────────────────────────────
+
+
+# The options, and the names that submitit has for them. What is left out is what the cluster gives, or what
+# Slurm's own variables such as SBATCH_ACCOUNT say.
+WORDS = {
+    "partition": "slurm_partition",
+    "account": "slurm_account",
+    "qos": "slurm_qos",
+    "constraint": "slurm_constraint",
+}
+COUNTS = {
+    "time": "timeout_min",  # minutes of a job; a run that needs more is queued again and goes on
+    "gpus": "gpus_per_node",
+    "cpus": "cpus_per_task",
+    "memory": "mem_gb",
+    "at_once": "slurm_array_parallelism",  # jobs that run at the same time
+}
+MINUTES = 60  # of a job where `time` is left out; chosen by hand
+DEFAULTS: Mapping[str, str | int] = {"name": "hasfl", COUNTS["time"]: MINUTES}
+
+
+def slurm_options(text: str) -> dict[str, str | int]:
+    """The options of jobs, written as "partition=gpu,time=60,gpus=1", as submitit names them."""
+    options = dict(DEFAULTS)
+    for part in text.split(",") if text else ():
+        name, _, value = part.partition("=")
+        if name in WORDS and re.fullmatch(r"[\w.:@+&|*()\[\]-]{1,200}", value):
+            options[WORDS[name]] = value
+        elif name in COUNTS and re.fullmatch(r"[1-9][0-9]{0,6}", value):
+            options[COUNTS[name]] = int(value)
+        else:
+            raise InputError(
+                f"--on slurm: takes {', '.join(WORDS)} with a name, and {', '.join(COUNTS)} with a whole "
+                f"number, as slurm:partition=gpu,time=60; got {part!r}"
+            )
+    return options
