@@ -59,7 +59,7 @@ def measure(what: str, devices: int, seed: int, grown: bool, gap: float) -> Meas
     if what == "exact":
         report = best_plan(problem, gap=gap, time_limit=EXACT_SECONDS)
     else:
-        from hasfl.planning.paper.alternate import alternate
+        from hasfl.planning.paper.algorithm_2 import alternate
 
         report = alternate(problem, time_limit=BCD_SECONDS)
     seconds = time.perf_counter() - began
@@ -217,7 +217,7 @@ def timed(work: Callable[[], PlanReport]) -> tuple[float, PlanReport]:
 
 def ratios_table(problems: int) -> list[str]:
     """Θ(bcd)/Θ(exact) over random problems, with bcd started from several plans."""
-    from hasfl.planning.paper.alternate import alternate
+    from hasfl.planning.paper.algorithm_2 import alternate
 
     first, better, seed, solved = [], [], 100_000, 0
     while solved < problems:

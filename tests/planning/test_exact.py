@@ -14,7 +14,7 @@ from hasfl.planning.exact import fixed_cuts
 from hasfl.planning.exact.fixed_cuts import FixedCuts
 from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
 from hasfl.planning.exhaustive import best_of_all, objectives
-from hasfl.planning.paper.alternate import alternate
+from hasfl.planning.paper.algorithm_2 import alternate
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate

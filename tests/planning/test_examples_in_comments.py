@@ -9,8 +9,7 @@ from hasfl.planning.exact.relaxation import Choices, Relaxation, Tariff
 from hasfl.planning.exact.search import price_is_to_blame
 from hasfl.planning.feasibility import Asked
 from hasfl.planning.tables import CostTables
-from hasfl.theory.measured_rounds import MeasuredRounds
-from hasfl.theory.rounds import BatchNoise, Lines
+from hasfl.theory.rounds import BatchNoise, Lines, MeasuredRounds
 
 SECONDS = np.array([[1.0, 2.0], [2.0, 3.0], [3.0, 6.0]])  # devices A, B, C at cuts 1 and 2
 BOX = np.array([[4.0, 4.0, 2.0, 2.0]]), np.array([[6.0, 6.0, 3.0, 3.0]])

@@ -20,7 +20,7 @@ from hasfl.planning.exact.relaxation import Choice
 from hasfl.planning.exact.search import price_is_to_blame
 from hasfl.planning.exhaustive import all_plans, best_of_all, objectives
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.paper.alternate import alternate
+from hasfl.planning.paper.algorithm_2 import alternate
 from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem

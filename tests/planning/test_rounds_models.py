@@ -15,12 +15,12 @@ from hasfl.planning.exact import fixed_cuts
 from hasfl.planning.exact.fixed_cuts import FixedCuts
 from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
 from hasfl.planning.exhaustive import all_plans, best_of_all, objectives
-from hasfl.planning.paper.alternate import alternate
+from hasfl.planning.paper.algorithm_2 import alternate
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.theory.bound import Corollary1
-from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.theory.objective import evaluate, law_of
+from hasfl.theory.rounds import MeasuredRounds
 from tests.generators import settings as problem_settings
 from tests.planning.random_problems import measured, odd_problem, random_problem
 

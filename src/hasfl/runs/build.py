@@ -32,8 +32,7 @@ from hasfl.models.cutting import layered
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order, Plan
 from hasfl.planning.strategies.catalogue import strategy
-from hasfl.planning.strategies.decider import StrategyDecider
-from hasfl.planning.strategies.guard import GuardedDecider
+from hasfl.planning.strategies.decider import GuardedDecider, StrategyDecider
 from hasfl.planning.strategies.strategy import Strategy
 from hasfl.profile import Profile
 from hasfl.runs.objectives import loss_and_metric
