@@ -16,7 +16,7 @@ import numpy as np
 from hasfl import FleetRanges, MeasuredConstants, Problem, Profile, Seeds, best_plan, draw_fleet, read_problem
 from hasfl.guesses import guesses
 from hasfl.plan import Plan
-from hasfl.planning.paper.touching import algorithm_2, corollary_1_at
+from hasfl.planning.paper.algorithm_2 import algorithm_2, corollary_1_at
 from hasfl.runs.model_costs import shipped_layers
 from hasfl.theory.objective import evaluate
 

@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.planner_problems import TABLE_I_DEVICES, hard_problems, wide_problem
 from hasfl import Plan, PlanReport, Problem
 from hasfl.errors import Infeasible
-from hasfl.planning.exact import batch_grid, boxes, cells, search, tariff
+from hasfl.planning.exact import cells, fixed_cuts, relaxation, search
 from hasfl.planning.exact.planner import best_batches, best_plan
 from hasfl.planning.verify import faults
 from tests.planning.random_problems import measured as measured_problem
@@ -59,7 +59,7 @@ def measure(what: str, devices: int, seed: int, grown: bool, gap: float) -> Meas
     if what == "exact":
         report = best_plan(problem, gap=gap, time_limit=EXACT_SECONDS)
     else:
-        from hasfl.planning.paper.alternate import alternate
+        from hasfl.planning.paper.algorithm_2 import alternate
 
         report = alternate(problem, time_limit=BCD_SECONDS)
     seconds = time.perf_counter() - began
@@ -135,13 +135,13 @@ LEAST_UPWARDS = 1.05  # the factor UPWARDS must stay above 1
 SEARCH_SECONDS = 20  # after which a search in `_seconds` stops
 CONSTANTS = (  # of the search
     (search, "STEPS"),
-    (boxes, "DEVICE_SHARE"),
+    (search, "DEVICE_SHARE"),
     (search, "SLOPE_WEIGHT"),
     (search, "GRID_SHARE"),
     (search, "ELEMENTS"),
     (cells, "CELLS"),
-    (tariff, "UPWARDS"),
-    (batch_grid, "CELLS"),
+    (relaxation, "UPWARDS"),
+    (fixed_cuts, "CELLS"),
 )
 
 
@@ -217,7 +217,7 @@ def timed(work: Callable[[], PlanReport]) -> tuple[float, PlanReport]:
 
 def ratios_table(problems: int) -> list[str]:
     """Θ(bcd)/Θ(exact) over random problems, with bcd started from several plans."""
-    from hasfl.planning.paper.alternate import alternate
+    from hasfl.planning.paper.algorithm_2 import alternate
 
     first, better, seed, solved = [], [], 100_000, 0
     while solved < problems:

@@ -14,10 +14,10 @@ from dataclasses import replace
 from benchmarks.planner_problems import wide_problem
 from hasfl import MeasuredConstants, PlanReport, Problem, best_plan
 from hasfl.guesses import guesses
-from hasfl.planning.guesses import mean_ratio, ratios, weighed
+from hasfl.planning.guess_ratios import mean_ratio, ratios, weighed
 from hasfl.runs.questions import read_problem
-from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.theory.objective import law_of
+from hasfl.theory.rounds import MeasuredRounds
 
 GAPS = {20: 1e-3, 1000: 1e-3, 20_000: 1e-2}  # that searches stop at, by the number of devices
 SEEDS, CURVATURES, UNLIKENESS = (0, 1, 2), (0.03, 0.3), 0.8

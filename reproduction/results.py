@@ -1,27 +1,38 @@
 """What is kept of the trainings of experiments: a small file each, enough for figures and claims."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+import tomllib
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from hasfl.arrays import FloatN, IntN
+from hasfl.arrays import MOST, FloatN, IntN
 from hasfl.errors import InputError
+from hasfl.goal import plateau
 from hasfl.record import RoundRecord
 from hasfl.replacing import json_text, replace_file, write_text
-from hasfl.report.analysis import Curve, Evaluated
-from hasfl.runs.document import read_json
+from hasfl.report.analysis import Curve
+from hasfl.runs.document import Document, read_json
 from reproduction.experiment import Key
-from reproduction.result_file import ResultFile
 
 Served = Literal["mean", "last"]
+Place = TypeVar("Place", bound=Hashable)
 WHOLE = ("rounds", "samples")  # the arrays of whole numbers
 BY_EVALUATION = (*WHOLE, "clock", "accuracy", "last_accuracy", "mean_batch", "mean_cut")
 DIGITS = 6  # significant ones that are kept of measured numbers
 LEVELS = 200  # accuracies are compared at multiples of half a per cent
+
+
+class Bounded(NamedTuple):
+    """A number that is known, or of which only a lower bound is known."""
+
+    value: float
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,18 +71,28 @@ class RunResult:
         known = self.accuracies(served)[~np.isnan(self.accuracies(served))]
         return float(known.max()) if known.size else math.nan
 
+    def curve(self, served: Served = "mean") -> Curve:
+        """The accuracies over rounds and virtual seconds."""
+        return Curve(self.rounds, self.clock, self.accuracies(served))
+
     def seconds_to(self, accuracy: float, served: Served = "mean") -> float | None:
         """The virtual time of the first evaluation with at least this accuracy; None if there is none."""
-        at = self._reached(accuracy, served)
+        at = self.curve(served).reached(accuracy)
         return None if at is None else at.seconds
+
+    def time_to(self, accuracy: float, served: Served = "mean") -> Bounded:
+        """The same time; where the accuracy was not reached, the training's whole time as a lower bound."""
+        seconds = self.seconds_to(accuracy, served)
+        return Bounded(self.seconds, exact=False) if seconds is None else Bounded(seconds, exact=True)
 
     def rounds_to(self, accuracy: float, served: Served = "mean") -> int | None:
         """The round of the first evaluation with at least this accuracy; None if there is none."""
-        at = self._reached(accuracy, served)
+        at = self.curve(served).reached(accuracy)
         return None if at is None else at.round
 
-    def _reached(self, accuracy: float, served: Served) -> Evaluated | None:
-        return Curve(self.rounds, self.clock, self.accuracies(served)).reached(accuracy)
+    def converged_at(self, served: Served = "mean") -> int | None:
+        """The evaluation at which the run converged by the paper's rule, from 0; None if it did not."""
+        return plateau(self.accuracies(served).tolist())
 
     def accuracy_by(self, seconds: float, served: Served = "mean") -> float:
         """The highest accuracy until a virtual time; 0 before the first evaluation."""
@@ -178,6 +199,77 @@ def common_accuracy(runs: Iterable[RunResult], served: Served = "mean") -> float
 def percent(share: float) -> str:
     """An accuracy in words."""
     return f"{100 * share:.3g} %"
+
+
+# ── trainings that differ in their fleet alone ───────────────────────────────────────────────────────────
+# A fleet decides how long a round takes, but not what is learnt in it. On a GPU, two trainings with the same
+# plans still differ a little, because sums are added up in another order each time. Times to an accuracy
+# would then differ between fleets by chance. So such trainings share the mean of their accuracies, and each
+# keeps its own clock.
+
+
+def pooled(runs: Mapping[Place, RunResult]) -> dict[Place, RunResult]:
+    """Give trainings with the same plans the mean of their accuracies, and leave all others as they are."""
+    alike = defaultdict[Hashable, list[RunResult]](list)
+    for run in runs.values():
+        alike[_what_is_learnt(run)].append(run)
+    return {place: _with_mean(run, alike[_what_is_learnt(run)]) for place, run in runs.items()}
+
+
+def _what_is_learnt(run: RunResult) -> Hashable:
+    """A key that two trainings share if their results show no difference but the fleet and chance."""
+    scenario = {name: part for name, part in tomllib.loads(run.scenario_text).items() if name != "fleet"}
+    plans = (run.rounds, run.samples, run.mean_batch, run.mean_cut)
+    # The bits differ where a single device has another cut, which the mean cut may hide.
+    texts = (json_text(part, run.scenario) for part in (scenario, run.bits))
+    return run.strategy, run.seed, *texts, *(part.tobytes() for part in plans)
+
+
+def _with_mean(run: RunResult, alike: Sequence[RunResult]) -> RunResult:
+    return replace(
+        run,
+        accuracy=np.mean([each.accuracy for each in alike], axis=0),
+        last_accuracy=np.mean([each.last_accuracy for each in alike], axis=0),
+    )
+
+
+# ── the file of a result, in JSON ────────────────────────────────────────────────────────────────────────
+
+Count = Annotated[int, Field(ge=0, le=MOST**2)]
+Known = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class ResultFile(Document):
+    """The result of one training. Each list has one entry for each evaluation."""
+
+    scenario: str
+    scenario_text: str
+    strategy: str
+    seed: int
+    commit: str | None
+    environment: dict[str, Any]
+    finished: str
+    rounds: list[Count]
+    samples: list[Count]
+    clock: list[Known]
+    accuracy: list[Known]
+    last_accuracy: list[Known | None]
+    mean_batch: list[Known]
+    mean_cut: list[Known]
+    phases: dict[str, Known]
+    bits: dict[str, Known]
+    wall_seconds: Known
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "ResultFile":
+        for name in BY_EVALUATION:
+            if len(getattr(self, name)) != len(self.rounds):
+                raise ValueError(f"{name} must have an entry for each of {len(self.rounds)} evaluations")
+        try:
+            tomllib.loads(self.scenario_text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"scenario_text must be TOML, but is not: {error}") from None
+        return self
 
 
 def result_file(folder: Path, key: Key) -> Path:

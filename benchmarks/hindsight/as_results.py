@@ -17,8 +17,7 @@ from benchmarks.hindsight.runs import COLUMN, Run, cell_of, fleet_of, profile_of
 from benchmarks.hindsight.settings import RESULTS, SETTINGS
 from hasfl.plan import Plan
 from hasfl.theory.latency import aggregation_latency, split_training_latency, training_latency
-from reproduction.experiment import Experiment, Panel
-from reproduction.files import experiments_folder, read_experiment
+from reproduction.experiment import Experiment, Panel, experiments_folder, read_experiment
 from reproduction.results import RunResult, save_result
 from reproduction.training import TRAININGS
 

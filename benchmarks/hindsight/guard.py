@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from benchmarks.hindsight.report.words import named, percent, table
 from benchmarks.hindsight.runs import Run, cell_of, read_results
 from benchmarks.hindsight.settings import RESULTS, SETTINGS
-from hasfl.planning.strategies.guard import LEAST_ROUNDS, SMALL_BATCH, fall_of, stalls
+from hasfl.planning.strategies.decider import LEAST_ROUNDS, SMALL_BATCH, fall_of, stalls
 
 LOSS = 4  # the column of an evaluation
 SERVED = "mean"

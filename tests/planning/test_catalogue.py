@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_plan
-from hasfl.planning.paper.alternate import alternate
-from hasfl.planning.paper.touching import algorithm_2
+from hasfl.planning.paper.algorithm_2 import algorithm_2, alternate
 from hasfl.planning.strategies.catalogue import STRATEGIES, strategy
 from hasfl.planning.strategies.rules import (
     GAP,

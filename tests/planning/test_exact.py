@@ -10,11 +10,11 @@ from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan, PlanReport
-from hasfl.planning.exact import batch_grid
+from hasfl.planning.exact import fixed_cuts
 from hasfl.planning.exact.fixed_cuts import FixedCuts
 from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
 from hasfl.planning.exhaustive import best_of_all, objectives
-from hasfl.planning.paper.alternate import alternate
+from hasfl.planning.paper.algorithm_2 import alternate
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
@@ -173,7 +173,7 @@ def test_no_heuristic_beats_the_bound_of_a_larger_fleet(part: int) -> None:
 def test_batches_on_a_grid_of_any_size_agree_with_the_search(
     edges: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_grid, "EDGES", edges)
+    monkeypatch.setattr(fixed_cuts, "EDGES", edges)
     on_grid = 0
     for seed in range(4000, 4040):
         problem = random_problem(seed, devices=(2, 60), layers=(2, 6), max_batch=64)
@@ -182,7 +182,7 @@ def test_batches_on_a_grid_of_any_size_agree_with_the_search(
         except Infeasible:
             continue
         fixed = FixedCuts.of(problem, cuts)
-        found = batch_grid.best_batches_on_grid(fixed, batch_grid.first_batches(fixed), 1e-4)
+        found = fixed_cuts.best_batches_on_grid(fixed, fixed_cuts.first_batches(fixed), 1e-4)
         searched = search_batches(problem, cuts)
         if found.lower_bound is not None:
             assert found.lower_bound <= searched.objective * (1 + 1e-12), seed
@@ -195,7 +195,7 @@ def test_batches_on_a_grid_of_any_size_agree_with_the_search(
 def search_batches(problem: Problem, cuts: IntN) -> PlanReport:
     """Batches alone by the search, as if the grid had not closed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_grid, "MOST_POINTS", -1)
+        patch.setattr(fixed_cuts, "MOST_POINTS", -1)
         return best_batches(problem, cuts, gap=1e-3, time_limit=30)
 
 

@@ -1,19 +1,15 @@
-"""The worked examples in the heads of relaxation.py, tariff.py, cells.py, batch_line.py and batch_grid.py."""
+"""The worked examples in the heads of relaxation.py, cells.py and fixed_cuts.py."""
 
 import numpy as np
 import pytest
 
 from hasfl.planning.exact import cells
-from hasfl.planning.exact.batch_grid import _Grid
-from hasfl.planning.exact.batch_line import BatchLine, Window
-from hasfl.planning.exact.boxes import price_is_to_blame
-from hasfl.planning.exact.fixed_cuts import FixedCuts
-from hasfl.planning.exact.relaxation import Choices, Relaxation
-from hasfl.planning.exact.tariff import Tariff
+from hasfl.planning.exact.fixed_cuts import BatchLine, FixedCuts, Window, _Grid
+from hasfl.planning.exact.relaxation import Choices, Relaxation, Tariff
+from hasfl.planning.exact.search import price_is_to_blame
 from hasfl.planning.feasibility import Asked
 from hasfl.planning.tables import CostTables
-from hasfl.theory.measured_rounds import MeasuredRounds
-from hasfl.theory.rounds import BatchNoise, Lines
+from hasfl.theory.rounds import BatchNoise, Lines, MeasuredRounds
 
 SECONDS = np.array([[1.0, 2.0], [2.0, 3.0], [3.0, 6.0]])  # devices A, B, C at cuts 1 and 2
 BOX = np.array([[4.0, 4.0, 2.0, 2.0]]), np.array([[6.0, 6.0, 3.0, 3.0]])

@@ -9,12 +9,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hasfl.plan import Decision, Plan
-from hasfl.planning.strategies.decider import StrategyDecider
-from hasfl.planning.strategies.guard import (
+from hasfl.planning.strategies.decider import (
     LEAST_FALL,
     LEAST_ROUNDS,
     SMALL_BATCH,
     GuardedDecider,
+    StrategyDecider,
     fall_of,
     stalls,
 )

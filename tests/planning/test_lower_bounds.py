@@ -17,14 +17,11 @@ from hypothesis import strategies as st
 from hasfl.errors import Infeasible
 from hasfl.plan import Plan
 from hasfl.planning.exact import search
-from hasfl.planning.exact.batch_grid import _Grid
-from hasfl.planning.exact.batch_line import BatchLine, Window
-from hasfl.planning.exact.boxes import Box, ClosingTest, corners
 from hasfl.planning.exact.cells import bounded_cells
-from hasfl.planning.exact.fixed_cuts import FixedCuts
+from hasfl.planning.exact.fixed_cuts import BatchLine, FixedCuts, Window, _Grid
 from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
 from hasfl.planning.exact.relaxation import Relaxation
-from hasfl.planning.exact.search import Found, Search
+from hasfl.planning.exact.search import Box, ClosingTest, Found, Search, corners
 from hasfl.planning.exhaustive import objectives
 from hasfl.planning.feasibility import Asked
 from hasfl.planning.tables import STEP_TIMES, T3, T4, TIMES, CostTables, Ints

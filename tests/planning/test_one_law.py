@@ -15,12 +15,12 @@ from hasfl.errors import Infeasible, InputError, TargetUnreachable
 from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan
 from hasfl.planning.exact import cells
-from hasfl.planning.exact.boxes import price_is_to_blame
 from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
 from hasfl.planning.exact.relaxation import Choice
+from hasfl.planning.exact.search import price_is_to_blame
 from hasfl.planning.exhaustive import all_plans, best_of_all, objectives
 from hasfl.planning.feasibility import Asked
-from hasfl.planning.paper.alternate import alternate
+from hasfl.planning.paper.algorithm_2 import alternate
 from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem

@@ -11,7 +11,7 @@ from hasfl.errors import Infeasible
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_cuts
 from hasfl.planning.exhaustive import best_of_all
-from hasfl.planning.paper.alternate import alternate, first_plan
+from hasfl.planning.paper.algorithm_2 import alternate, first_plan
 from hasfl.planning.paper.batches import BatchProblem, exhaustive_batches, proposition_1, stationary_batches
 from hasfl.planning.paper.cuts import CutProgram, minimise_ratio, quiet_solver
 from hasfl.planning.tables import CostTables

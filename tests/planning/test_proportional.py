@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hasfl.errors import Infeasible
 from hasfl.fleet import PER_DEVICE
 from hasfl.planning.exact.planner import best_plan
-from hasfl.planning.strategies.proportional import proportional, proportional_batches
+from hasfl.planning.strategies.rules import proportional, proportional_batches
 from hasfl.planning.tables import CostTables
 from hasfl.theory.objective import evaluate
 from tests.planning.random_problems import measured

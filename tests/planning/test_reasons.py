@@ -9,7 +9,7 @@ import pytest
 from hasfl.constants import Conditions, Guess, Guesses, MeasuredConstants
 from hasfl.plan import Decision, Plan
 from hasfl.planning.exact.planner import best_plan
-from hasfl.planning.guesses import ratios, weighed
+from hasfl.planning.guess_ratios import ratios, weighed
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.planning.strategies.decider import (
     ESTIMATED_ANEW,

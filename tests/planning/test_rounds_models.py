@@ -11,16 +11,16 @@ from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError
 from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan
-from hasfl.planning.exact import batch_grid
+from hasfl.planning.exact import fixed_cuts
 from hasfl.planning.exact.fixed_cuts import FixedCuts
 from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
 from hasfl.planning.exhaustive import all_plans, best_of_all, objectives
-from hasfl.planning.paper.alternate import alternate
+from hasfl.planning.paper.algorithm_2 import alternate
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.theory.bound import Corollary1
-from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.theory.objective import evaluate, law_of
+from hasfl.theory.rounds import MeasuredRounds
 from tests.generators import settings as problem_settings
 from tests.planning.random_problems import measured, odd_problem, random_problem
 
@@ -79,7 +79,7 @@ def test_odd_problems_too() -> None:
 @pytest.mark.parametrize("by_grid", [True, False])
 def test_batches_alone_equal_enumeration(by_grid: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not by_grid:
-        monkeypatch.setattr(batch_grid, "MOST_POINTS", -1)
+        monkeypatch.setattr(fixed_cuts, "MOST_POINTS", -1)
     solved = 0
     for seed in range(120):
         problem = tiny(seed)
@@ -133,14 +133,14 @@ def test_too_much_curvature_costs_the_gap_and_not_the_proof() -> None:
 def test_the_grid_agrees_with_the_search_on_larger_fleets(
     edges: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_grid, "EDGES", edges)
+    monkeypatch.setattr(fixed_cuts, "EDGES", edges)
     on_grid = 0
     for seed in range(4000, 4020):
         problem = measured(random_problem(seed, devices=(2, 40), layers=(2, 6), max_batch=64), seed)
         problem = replace(problem, fleet=replace(problem.fleet, memory=problem.fleet.memory * 100))
         cuts = np.random.default_rng(seed).integers(1, len(problem.profile) + 1, len(problem.fleet))
         fixed = FixedCuts.of(problem, cuts)
-        found = batch_grid.best_batches_on_grid(fixed, batch_grid.first_batches(fixed), 1e-3)
+        found = fixed_cuts.best_batches_on_grid(fixed, fixed_cuts.first_batches(fixed), 1e-3)
         if found.lower_bound is not None:
             searched = search_batches(problem, cuts)
             assert found.lower_bound <= searched[1] * (1 + 1e-12), seed
@@ -153,7 +153,7 @@ def test_the_grid_agrees_with_the_search_on_larger_fleets(
 def search_batches(problem: Problem, cuts: IntN) -> tuple[float, float]:
     """Lower bound and Θ of the batches alone by the search, as if the grid had not closed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_grid, "MOST_POINTS", -1)
+        patch.setattr(fixed_cuts, "MOST_POINTS", -1)
         report = best_batches(problem, cuts, gap=1e-2, time_limit=5)
     return report.lower_bound or 0.0, report.objective
 

@@ -13,15 +13,14 @@ from hasfl.errors import Infeasible, InputError
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import best_plan
 from hasfl.planning.exhaustive import best_of_all
-from hasfl.planning.paper import touching
-from hasfl.planning.paper.alternate import alternate, first_plan
-from hasfl.planning.paper.touching import algorithm_2, corollary_1_at
+from hasfl.planning.paper import algorithm_2 as solver
+from hasfl.planning.paper.algorithm_2 import algorithm_2, alternate, corollary_1_at, first_plan
 from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.theory.bound import Corollary1
-from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.theory.objective import evaluate
+from hasfl.theory.rounds import MeasuredRounds
 from tests.generators import plans
 from tests.planning.random_problems import measured, random_problem
 
@@ -179,7 +178,7 @@ def test_a_plan_that_is_worse_by_the_law_is_not_taken(monkeypatch: pytest.Monkey
     first, worse = algorithm_2(problem, time_limit=0.0), Plan.uniform(6, batch_size=1, cut=4)
     assert evaluate(worse, problem).objective > first.objective
     monkeypatch.setattr(
-        touching, "alternate", lambda *_, **__: replace(evaluate(worse, problem), status="settled")
+        solver, "alternate", lambda *_, **__: replace(evaluate(worse, problem), status="settled")
     )
     report = algorithm_2(problem)
     assert (report.plan, report.status, report.path) == (first.plan, "settled", first.path * 2)

@@ -14,8 +14,8 @@ from hasfl.constants import Conditions, Guesses, MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan, PlanReport
-from hasfl.planning.advice.time_range import time_range
-from hasfl.planning.guesses import mean_ratio, ratios
+from hasfl.planning.advice.sensitivity import time_range
+from hasfl.planning.guess_ratios import mean_ratio, ratios
 from hasfl.problem import Problem
 from hasfl.report.page.plan_page import ShownPlan
 from hasfl.runs.questions import Question, read_question, solve

@@ -1,7 +1,6 @@
 """A small experiment of every kind, with made-up results."""
 
-from reproduction.experiment import Experiment, Panel, Point
-from reproduction.experiment_file import Drawing
+from reproduction.experiment import Drawing, Experiment, Panel, Point
 from reproduction.results import RunResult
 from tests.reproduction.synthetic import BITS, PHASES, synthetic
 

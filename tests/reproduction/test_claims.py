@@ -13,15 +13,23 @@ from hypothesis import strategies as st
 
 from hasfl.errors import InputError
 from hasfl.runs.document import parse_toml, read_toml
-from reproduction.claims.claim import Evidence, Judged, Kind, Measurement, verdict_of
-from reproduction.claims.findings import BEYOND, OF_THE_PAPER, claims_of, finding, in_words
-from reproduction.claims.page import claims_page
-from reproduction.claims_file import ClaimsFile, ClaimText
+from reproduction.claims import (
+    ClaimsFile,
+    ClaimText,
+    Judged,
+    claims_page,
+    finding,
+    in_words,
+    require_measures,
+)
 from reproduction.experiment import Experiment, Panel, Point
+from reproduction.measures import BEYOND, OF_THE_PAPER
 from reproduction.results import Results, RunResult, Served, common_accuracy, save_result
+from reproduction.verdicts import Evidence, Kind, Measurement, verdict_of
 from tests.reproduction.synthetic import synthetic
 
 TEXTS = read_toml("experiments/claims.toml", ClaimsFile)
+MEASURES = {**OF_THE_PAPER, **BEYOND}
 PAPER = ("hasfl", "rbs+hams", "habs+rms", "rbs+rms", "rbs+rhams")
 BESIDE = ("hasfl-bcd", "fl", "sfl", "sl", "cl")
 FOUR = ("vgg16-iid", "vgg16-shards", "resnet18-iid", "resnet18-shards")
@@ -163,8 +171,8 @@ def judged(
     ours: str = "hasfl",
     served: Served = "mean",
 ) -> Judged:
-    claim = next(each for each in claims_of(TEXTS.claim, OF_THE_PAPER) if each.name == name)
-    return finding(claim, experiments, results, quick=False).judged[ours, served]
+    claim = next(each for each in TEXTS.claim if each.name == name)
+    return finding(claim, OF_THE_PAPER[name], experiments, results, quick=False).judged[ours, served]
 
 
 def found(name: str, experiments: Mapping[str, Experiment], results: Results) -> tuple[str, str]:
@@ -344,27 +352,25 @@ def test_non_iid_data_need_more_rounds_and_time() -> None:
 
 @pytest.mark.parametrize("text", [*TEXTS.claim, *TEXTS.beyond], ids=lambda text: text.name)
 def test_without_results_nothing_is_measured(text: ClaimText) -> None:
-    measures = {**OF_THE_PAPER, **BEYOND}
-    (claim,) = (each for each in claims_of([*TEXTS.claim, *TEXTS.beyond], measures) if each.name == text.name)
     for experiments in (all_experiments(), {}):
-        for what in finding(claim, experiments, Results(), quick=False).judged.values():
+        for what in finding(text, MEASURES[text.name], experiments, Results(), quick=False).judged.values():
             assert (what.ours, what.verdict) == ("–", "not measured")
 
 
 @pytest.mark.parametrize("text", [*TEXTS.claim, *TEXTS.beyond], ids=lambda text: text.name)
 def test_one_missing_training_is_no_number(text: ClaimText) -> None:
     """With all trainings every claim has a verdict; without those of one strategy some claims have none."""
-    experiments = all_experiments()
-    measures = {**OF_THE_PAPER, **BEYOND}
-    (claim,) = (each for each in claims_of([*TEXTS.claim, *TEXTS.beyond], measures) if each.name == text.name)
-    everything = list(runs_of(experiments))
-    whole = finding(claim, experiments, Results(everything), quick=False).judged["hasfl", "mean"].verdict
+    made = all_experiments()[text.figure]
+    everything = list(runs_of({made.name: made}))
+
+    def verdict_without(left_out: str) -> str:
+        results = Results(run for run in everything if run.strategy != left_out)
+        judged = finding(text, MEASURES[text.name], {made.name: made}, results, quick=False).judged
+        return judged["hasfl", "mean"].verdict
+
+    whole = verdict_without("none")
     assert whole != "not measured"
-    strategies = {run.strategy for run in everything}
-    verdicts = set()
-    for left_out in sorted(strategies):
-        part = Results(run for run in everything if run.strategy != left_out)
-        verdicts.add(finding(claim, experiments, part, quick=False).judged["hasfl", "mean"].verdict)
+    verdicts = {verdict_without(strategy) for strategy in {run.strategy for run in everything}}
     assert "not measured" in verdicts
     assert verdicts <= {whole, "not measured"}
 
@@ -540,10 +546,10 @@ def test_worth_is_that_of_planner_and_constants_together() -> None:
 
 
 def test_every_claim_has_a_measure_and_every_measure_a_claim() -> None:
-    claims_of(TEXTS.claim, OF_THE_PAPER)
-    claims_of(TEXTS.beyond, BEYOND)
+    require_measures(TEXTS.claim, OF_THE_PAPER)
+    require_measures(TEXTS.beyond, BEYOND)
     with pytest.raises(InputError, match="one is missing for speed-against-all:"):
-        claims_of(TEXTS.claim[1:], OF_THE_PAPER)
+        require_measures(TEXTS.claim[1:], OF_THE_PAPER)
 
 
 def test_the_figures_of_all_claims_are_known() -> None:

@@ -15,15 +15,14 @@ from hasfl.planning.strategies.catalogue import STRATEGIES
 from hasfl.profile import Profile
 from hasfl.report.figures import save_figure
 from hasfl.runs.model_costs import shipped_layers
-from reproduction.experiment import Experiment, Panel
-from reproduction.experiment_file import Drawing
+from reproduction.bars import convergence
+from reproduction.curves import seed_lines
+from reproduction.experiment import Drawing, Experiment, Panel
 from reproduction.figures import KINDS, draw
-from reproduction.figures.batches import grouped
-from reproduction.figures.converged import convergence
-from reproduction.figures.curves import seed_lines
-from reproduction.figures.look import KNOWN, STRONG, look
-from reproduction.figures.reaching import Reach, Trained
+from reproduction.fixed_plans import grouped
+from reproduction.look import KNOWN, STRONG, look
 from reproduction.results import Results
+from reproduction.trained import Reach, Trained
 from tests.reproduction.sample_figures import (
     BATCHES,
     CUTS,

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reproduction.pooling import pooled
-from reproduction.results import RunResult
+from reproduction.results import RunResult, pooled
 from tests.reproduction.synthetic import synthetic
 
 FLEET = '[model]\nname = "vgg16"\n\n[fleet]\nserver_flops = "{}"\n'

@@ -12,7 +12,7 @@ from hasfl.errors import InputError
 from hasfl.runs.document import parse_toml
 from hasfl.runs.request import RunRequest
 from hasfl.runs.scenario import Scenario
-from reproduction.files import known_experiments, read_experiment, read_experiments
+from reproduction.experiment import known_experiments, read_experiment, read_experiments
 from reproduction.results import Results, RunResult, save_result
 from reproduction.training import TRAININGS, UNFINISHED, KeepResult, cases_of, untrained
 from tests.cli.conftest import Hasfl

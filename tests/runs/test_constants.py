@@ -12,8 +12,8 @@ import pytest
 from hasfl.cli.training_view import TrainingView
 from hasfl.constants import BoundConstants, Guesses, MeasuredConstants
 from hasfl.errors import InputError
-from hasfl.planning.guesses import weighed
-from hasfl.planning.paper.touching import algorithm_2
+from hasfl.planning.guess_ratios import weighed
+from hasfl.planning.paper.algorithm_2 import algorithm_2
 from hasfl.record import RoundRecord
 from hasfl.runs.build import Holdings, training_of
 from hasfl.seeds import Seeds

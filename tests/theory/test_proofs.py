@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.theory.bound import Corollary1, Theorem1
-from hasfl.theory.measured_rounds import MeasuredRounds
-from hasfl.theory.rounds import BatchNoise, Floats, Lines, RoundsLaw
+from hasfl.theory.rounds import BatchNoise, Floats, Lines, MeasuredRounds, RoundsLaw
 
 LAYERS = 3
 NOISE = BatchNoise(np.ones(LAYERS))

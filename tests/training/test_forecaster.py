@@ -13,7 +13,7 @@ from hasfl.constants import MeasuredConstants
 from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.record import GoalForecast, RoundRecord
-from hasfl.theory.measured_rounds import MeasuredRounds
+from hasfl.theory.rounds import MeasuredRounds
 from hasfl.training.clock import JUDGING_SHARE, Judging
 from hasfl.training.forecaster import Forecaster, budget_end
 from hasfl.training.loop import Training

@@ -66,7 +66,7 @@ def reproduce(
     wait_politely()
     _find_the_reproduction()
     from hasfl.report.canvas import require_matplotlib
-    from reproduction.files import experiments_folder, read_experiments
+    from reproduction.experiment import experiments_folder, read_experiments
 
     require_matplotlib()
     if only_draw and (on is not None or device is not None):
@@ -127,7 +127,8 @@ def _draw(
     experiments: "Sequence[Experiment]", folder: Path, out: Path, seeds: Sequence[int] | None
 ) -> list[Path]:
     """Draw the figures, and write the page of claims about everything that has been trained in the folder."""
-    from reproduction.pages import write_claims, write_figure
+    from reproduction.claims import write_claims
+    from reproduction.figures import write_figure
     from reproduction.results import Results
     from reproduction.training import TRAININGS
 

@@ -31,8 +31,7 @@ from hasfl.models.costs import count_layers
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order, Plan
 from hasfl.planning.strategies.catalogue import strategy
-from hasfl.planning.strategies.decider import StrategyDecider
-from hasfl.planning.strategies.guard import GuardedDecider
+from hasfl.planning.strategies.decider import GuardedDecider, StrategyDecider
 from hasfl.planning.strategies.strategy import Strategy
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord

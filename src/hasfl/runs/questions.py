@@ -10,7 +10,7 @@ from hasfl.constants import Conditions, Constants, Guesses
 from hasfl.errors import InputError, naming
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.exact.planner import GAP, TIME_LIMIT, best_batches, best_cuts, best_plan
-from hasfl.planning.guesses import weighed
+from hasfl.planning.guess_ratios import weighed
 from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.runs.document import STANDARD_INPUT, read_json, read_text
@@ -263,6 +263,6 @@ def solve(
 
 
 def _algorithm_2(problem: Problem, time_limit: float) -> PlanReport:
-    from hasfl.planning.paper.touching import algorithm_2  # brings SciPy: half a second to import
+    from hasfl.planning.paper.algorithm_2 import algorithm_2  # brings SciPy: half a second to import
 
     return algorithm_2(problem, time_limit=time_limit)

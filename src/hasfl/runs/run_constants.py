@@ -32,8 +32,8 @@ from hasfl.runs.scenario import Scenario
 from hasfl.runs.store import RunFolder
 from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Recipe
-from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.theory.paradigms import SPLIT, Paradigm, usual_participants
+from hasfl.theory.rounds import MeasuredRounds
 from hasfl.world import World
 
 OF_THE_PLAN = ("strategy", "max_batch", "participation", "evaluate_every", "metric")  # settings of no weight

@@ -12,8 +12,7 @@ from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.theory.bound import Corollary1, Theorem1
 from hasfl.theory.latency import aggregation_latency, mean_round_latency, split_training_latency
-from hasfl.theory.measured_rounds import MeasuredRounds
-from hasfl.theory.rounds import RoundsLaw
+from hasfl.theory.rounds import MeasuredRounds, RoundsLaw
 
 
 def law_of(problem: Problem) -> RoundsLaw:

@@ -1,7 +1,7 @@
 """Watches a training, and forecasts at each evaluation when it will end.
 
 The progress of a training counts a round as 1/B of a round with infinitely large batches. By the law of
-rounds (`theory/measured_rounds.py`), training under a plan needs R∞ B rounds. So after rounds with the plans
+rounds (`theory/rounds.py`), training under a plan needs R∞ B rounds. So after rounds with the plans
 p_1, p_2, …, the progress is u = Σ_t 1/B(p_t), and the goal is reached where u = R∞.
 """
 

@@ -24,9 +24,9 @@ from hasfl.plan import Order, Plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.schedule import RateSchedule
-from hasfl.theory.measured_rounds import MeasuredRounds
 from hasfl.theory.objective import target_for_all
 from hasfl.theory.paradigms import Paradigm, usual_participants
+from hasfl.theory.rounds import MeasuredRounds
 from hasfl.training.clock import Effort
 from hasfl.training.paper_estimates import Probe, effort_of_estimate, estimate_bound_constants
 from hasfl.world import ObservedWorld

@@ -8,7 +8,7 @@ from rich.text import Text
 from hasfl.cli.tables import titled
 from hasfl.plan import PlanReport
 from hasfl.planning.advice.sensitivity import Mistake, in_words
-from hasfl.planning.guesses import Ratio, mean_ratio, ratios
+from hasfl.planning.guess_ratios import Ratio, mean_ratio, ratios
 from hasfl.runs.questions import Question
 from hasfl.units import format_seconds, format_share
 

@@ -14,7 +14,7 @@ from hasfl.errors import InputError
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.advice.sensitivity import Mistake, in_words
 from hasfl.planning.advice.why import Upgrades
-from hasfl.planning.guesses import ratios
+from hasfl.planning.guess_ratios import ratios
 from hasfl.problem import Problem
 from hasfl.replacing import replace_file, write_text
 from hasfl.report.page.plan_page import Advice, GuessTable, PlanPage

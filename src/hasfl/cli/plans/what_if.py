@@ -12,7 +12,7 @@ from hasfl.cli.plans.story import in_words
 from hasfl.errors import HasflError, InputError
 from hasfl.fleet import Fleet
 from hasfl.plan import PlanReport
-from hasfl.planning.advice.time_range import time_range
+from hasfl.planning.advice.sensitivity import time_range
 from hasfl.planning.intervals import Ask, try_intervals
 from hasfl.problem import Problem
 from hasfl.report.page.plan_page import Found, ShownPlan, Slider

@@ -1,10 +1,11 @@
-"""The cost of a wrong constant, for `hasfl plan --sensitivity`.
+"""The cost of a wrong constant, for `hasfl plan --sensitivity`, and the range of a plan's training time.
 
 Each constant is multiplied by each factor in turn, and a plan is made with the wrong constant. The *regret*
 of this plan is the relative time that it takes longer than the best plan, both under the right constants.
 With several guesses, a constant is wrong in all of them, and the regret is that of the mean ratio.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.plan import PlanReport
 from hasfl.planning.exact.planner import best_plan
 from hasfl.problem import Problem
-from hasfl.theory.objective import evaluate
+from hasfl.theory.objective import evaluate, rounds_needed
 from hasfl.units import format_share
 
 # Factors by which a constant is wrong: twice and ten times too small or too large. Chosen by hand, to cover a
@@ -115,3 +116,32 @@ def _worst(mistakes: Sequence[Mistake]) -> str:
         return "the plan may never reach the target"
     loses = f"the plan loses at most {format_share(max(mistake.regret or 0.0 for mistake in mistakes))}"
     return f"{loses} or none seems to reach the target" if NO_PLAN in troubles else loses
+
+
+# ── the range of the training time ───────────────────────────────────────────────────────────────────────
+
+
+def time_range(report: PlanReport, problem: Problem) -> tuple[float, float] | None:
+    """The least and the most seconds of training; None if no constant has an error.
+
+    With guesses, these are the times of the plan by the single guesses. Otherwise each constant is taken too
+    large and too small by its error, with the same plan. The constants err independently, so their parts of
+    ln R are added in squares.
+    """
+    if isinstance(problem.constants, Guesses):
+        rounds = [
+            rounds_needed(report.plan, replace(problem, constants=guess.constants))
+            for guess in problem.constants.each
+        ]
+        return min(rounds) * report.round_seconds, max(rounds) * report.round_seconds
+    less, more = [], []
+    for both in problem.constants.an_error_off():
+        parts = [
+            math.log(rounds_needed(report.plan, replace(problem, constants=off)) / report.rounds)
+            for off in both
+        ]
+        less.append(min(0.0, *parts))
+        more.append(max(0.0, *parts))
+    if not less:
+        return None
+    return report.objective * math.exp(-math.hypot(*less)), report.objective * math.exp(math.hypot(*more))

@@ -33,8 +33,7 @@ from typing import Self
 
 import numpy as np
 
-from hasfl.planning.exact.relaxation import Relaxation
-from hasfl.planning.exact.tariff import Tariff
+from hasfl.planning.exact.relaxation import Relaxation, Tariff
 from hasfl.planning.tables import EXCHANGE_TIMES, ROUNDING, STEP_TIMES, T3, T4, Bools, Ints
 from hasfl.theory.rounds import Floats, Lines
 

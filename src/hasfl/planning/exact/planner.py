@@ -9,8 +9,7 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.errors import Infeasible, InputError
 from hasfl.plan import Plan, PlanReport
-from hasfl.planning.exact.batch_grid import best_batches_on_grid, first_batches
-from hasfl.planning.exact.fixed_cuts import FixedCuts
+from hasfl.planning.exact.fixed_cuts import FixedCuts, best_batches_on_grid, first_batches
 from hasfl.planning.exact.search import Search
 from hasfl.planning.feasibility import Asked, why_infeasible
 from hasfl.planning.tables import CostTables
@@ -77,7 +76,7 @@ def best_batches(
 ) -> PlanReport:
     """The best batch sizes for fixed cuts; the other parameters are those of `best_plan`.
 
-    The grid of `batch_grid.py` solves the problem. Where the grid does not close, the search does.
+    The grid of `fixed_cuts.py` solves the problem. Where the grid does not close, the search does.
     """
     began = time.monotonic()
     problem.require_fits(Plan(np.ones_like(cuts), cuts))

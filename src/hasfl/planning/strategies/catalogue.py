@@ -11,8 +11,7 @@ from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.planning.exact.planner import GAP as FIRST_GAP
 from hasfl.planning.exact.planner import best_plan, box_limit
-from hasfl.planning.paper.touching import algorithm_2
-from hasfl.planning.strategies.proportional import proportional, proportional_batches
+from hasfl.planning.paper.algorithm_2 import algorithm_2
 from hasfl.planning.strategies.rules import (
     GAP,
     FixedBatch,
@@ -21,6 +20,8 @@ from hasfl.planning.strategies.rules import (
     fixed_cut,
     habs,
     hams,
+    proportional,
+    proportional_batches,
     quarter_cut,
     random_batches,
     random_common_cut,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,55 +27,6 @@ from hasfl.theory.objective import margins
 from hasfl.theory.paradigms import SPLIT, Paradigm
 
 
-class Strategy(Protocol):
-    """Chooses batch sizes and cuts."""
-
-    @property
-    def name(self) -> str:
-        """As people write it."""
-
-    @property
-    def paradigm(self) -> Paradigm:
-        """The way of training that the plans are for."""
-
-    @property
-    def of_the_paper(self) -> bool:
-        """Whether it plans with the constants of the paper's bound unless measured ones are given."""
-
-    @property
-    def uses_constants(self) -> bool:
-        """Whether the constants of the problem make a difference to its plans."""
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether it plans for the least time, so that a plan is kept where a new one is hardly better."""
-
-    @property
-    def draws_batches(self) -> bool:
-        """Whether batch sizes are random and so differ from round to round."""
-
-    @property
-    def draws_cuts(self) -> bool:
-        """Whether cuts are random."""
-
-    @property
-    def changes_batches(self) -> bool:
-        """Whether batch sizes may differ between two plans for the same devices."""
-
-    @property
-    def changes_cuts(self) -> bool:
-        """Whether cuts may differ between two plans for the same devices."""
-
-    def plan(self, situation: Situation) -> Plan:
-        """A plan for the rounds up to the next aggregation."""
-
-    def rebatch(self, situation: Situation, plan: Plan) -> Plan:
-        """The plan of a round between two aggregations: the same cuts."""
-
-    def note(self, plan: Plan, problem: Problem) -> str | None:
-        """What a person should know of one of its plans: where it differs from what was asked for."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """A strategy of two rules, one for batch sizes and one for cuts; `together` finds both at once.
@@ -84,12 +35,12 @@ class Pair:
     best one, or the largest batch that fits instead of the best one.
     """
 
-    name: str
+    name: str  # as people write it
     batch_rule: Rule  # batch sizes for given cuts
     cut_rule: Rule  # cuts for given batch sizes
     together: Callable[[Situation], Plan] | None = None
-    paradigm: Paradigm = SPLIT
-    of_the_paper: bool = False
+    paradigm: Paradigm = SPLIT  # the way of training that the plans are for
+    of_the_paper: bool = False  # plans with the constants of the paper's bound unless measured ones are given
 
     @property
     def uses_constants(self) -> bool:
@@ -98,12 +49,15 @@ class Pair:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the plan is the best that can be found, and nothing in it is drawn."""
+        """Whether the plan is the best that can be found, and nothing in it is drawn.
+
+        Such a plan is kept where a new one is hardly better.
+        """
         return self.uses_constants and not (self.draws_batches or self.draws_cuts)
 
     @property
     def draws_batches(self) -> bool:
-        """Whether batch sizes are random."""
+        """Whether batch sizes are random and so differ from round to round."""
         return self.batch_rule is random_batches
 
     @property
@@ -244,3 +198,6 @@ class OwnStrategy:
                     f"{plan.batch_sizes[i]} at cut {plan.cuts[i]}, {fault}"
                 )
         return plan
+
+
+Strategy: TypeAlias = Pair | OwnStrategy  # chooses batch sizes and cuts

@@ -1,4 +1,4 @@
-"""When the trainings of a panel reached the accuracy that their times are compared at."""
+"""The trainings of a panel, and when each strategy reached the accuracy that times are compared at."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,7 @@ from statistics import fmean, geometric_mean
 
 from hasfl.units import format_seconds
 from reproduction.experiment import Experiment, Panel, Point
-from reproduction.pooling import pooled
-from reproduction.results import Results, RunResult, common_accuracy
+from reproduction.results import Results, RunResult, common_accuracy, pooled
 
 TENFOLD = 9.95  # ratios from here on are written without digits after the point
 Runs = tuple[RunResult, ...]  # of one strategy in one scenario: one for each seed
@@ -47,8 +46,9 @@ class Trained:
             },
         )
 
-    def at(self, point: Point) -> dict[str, Runs]:
-        """The strategies that were trained at a point."""
+    def at(self, point: Point | None = None) -> dict[str, Runs]:
+        """The strategies that were trained at a point; where none is given, at the first."""
+        point = self.panel.points[0] if point is None else point
         return {
             strategy: self.runs[point, strategy]
             for strategy in self.panel.strategies
@@ -118,10 +118,9 @@ class Reach:
     @classmethod
     def of(cls, runs: Sequence[RunResult], accuracy: float) -> "Reach":
         """Look up the runs of a strategy, one for each seed."""
-        times = [run.seconds_to(accuracy) for run in runs]
-        ends = [run.seconds if time is None else time for run, time in zip(runs, times, strict=True)]
-        seeds = tuple(run.seed for run in runs)
-        return cls(seeds, tuple(ends), tuple(time is not None for time in times))
+        times = [run.time_to(accuracy) for run in runs]
+        seeds, seconds = tuple(run.seed for run in runs), tuple(time.value for time in times)
+        return cls(seeds, seconds, tuple(time.exact for time in times))
 
     @property
     def mean(self) -> float:

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from hasfl.goal import plateau
 from hasfl.units import format_seconds
-from reproduction.claims.claim import Kind, Measurement
-from reproduction.results import LEVELS, Results, RunResult, Served, common_accuracy, percent
+from reproduction.experiment import Experiment
+from reproduction.results import LEVELS, Bounded, Results, RunResult, Served, common_accuracy, percent
+from reproduction.verdicts import Evidence, Kind, Measure, Measurement
 
 PERCENT = 100
 NOTHING: dict[Kind, float] = {"factor": 1.0, "points": 0.0}  # above this, the first of two is ahead
@@ -42,29 +42,32 @@ class Comparison:
     at: Callable[[float], str]  # what it was made at, in words
 
 
-class Bounded(NamedTuple):
-    """A number that is known, or of which only a lower bound is known."""
+class Match(NamedTuple):
+    """Two contestants, the one that should be ahead first."""
 
-    value: float
-    exact: bool
+    one: Contestant
+    other: Contestant
+    name: str = ""  # what tells this match from others of its claim
 
 
-def same_seed(results: Results, one: Contestant, other: Contestant) -> list[Pair]:
+Matches = Callable[[Experiment], Iterable[Match]]  # those of a claim
+
+
+def same_seed(results: Results, match: Match) -> list[Pair]:
     """The trainings of two contestants, paired by their seeds."""
-    others = {run.seed: run for run in results.of(*other)}
-    return [(run, others[run.seed]) for run in results.of(*one) if run.seed in others]
+    others = {run.seed: run for run in results.of(*match.other)}
+    return [(run, others[run.seed]) for run in results.of(*match.one) if run.seed in others]
 
 
-def measured(
-    comparison: Comparison, results: Results, one: Contestant, other: Contestant, served: Served
-) -> Measurement:
+def measured(comparison: Comparison, results: Results, match: Match, served: Served) -> Measurement:
     """A comparison of two contestants: one value for each seed that both have."""
-    found = _compared(comparison, results, one, other, served)
+    found = _compared(comparison, results, match, served)
     leads = [lead for each in found for lead in each.leads]
     return Measurement(
         kind=comparison.kind,
         values=tuple(each.value for each in found),
         at=span(comparison.at, [each.at for each in found]),
+        note=match.name,
         missing=0 if found else 1,
         converged=all(each.converged for each in found),
         leads=tuple(end(leads) for end in (min, max)) if leads else (),
@@ -72,40 +75,44 @@ def measured(
     )
 
 
-def order(
-    comparison: Comparison, results: Results, pairs: Iterable[tuple[Contestant, Contestant]], served: Served
-) -> Measurement:
-    """In how many comparisons, over contestants and seeds, the first one is ahead."""
-    by_pair = [_compared(comparison, results, one, other, served) for one, other in pairs]
-    found = [each for compared in by_pair for each in compared]
-    return Measurement(
-        kind="order",
-        values=tuple(float(each.value > NOTHING[comparison.kind]) for each in found),
-        at=span(comparison.at, [each.at for each in found]),
-        missing=sum(not compared for compared in by_pair),
-    )
+def worst(comparison: Comparison, matches: Matches) -> Measure:
+    """By how much the first one is ahead, in the worst match."""
+
+    def measure(evidence: Evidence) -> Measurement:
+        found = [
+            measured(comparison, evidence.results, match, evidence.served)
+            for match in matches(evidence.experiment)
+        ]
+        missing = sum(not each.known for each in found)
+        if missing or not found:
+            return Measurement(kind=comparison.kind, missing=missing)
+        return min(found, key=lambda each: each.value)
+
+    return measure
 
 
-def _compared(
-    comparison: Comparison, results: Results, one: Contestant, other: Contestant, served: Served
-) -> list[Compared]:
-    each = (comparison.of(pair, served) for pair in same_seed(results, one, other))
+def held(comparison: Comparison, matches: Matches) -> Measure:
+    """In how many comparisons, over matches and seeds, the first one is ahead."""
+
+    def measure(evidence: Evidence) -> Measurement:
+        by_match = [
+            _compared(comparison, evidence.results, match, evidence.served)
+            for match in matches(evidence.experiment)
+        ]
+        found = [each for compared in by_match for each in compared]
+        return Measurement(
+            kind="order",
+            values=tuple(float(each.value > NOTHING[comparison.kind]) for each in found),
+            at=span(comparison.at, [each.at for each in found]),
+            missing=sum(not compared for compared in by_match),
+        )
+
+    return measure
+
+
+def _compared(comparison: Comparison, results: Results, match: Match, served: Served) -> list[Compared]:
+    each = (comparison.of(pair, served) for pair in same_seed(results, match))
     return [compared for compared in each if compared is not None]
-
-
-def least(kind: Kind, named: Sequence[tuple[str, Measurement]]) -> Measurement:
-    """The smallest of several measurements, with its name as a note."""
-    missing = sum(not each.known for _, each in named)
-    if missing or not named:
-        return Measurement(kind=kind, missing=missing)
-    name, smallest = min(named, key=lambda each: each[1].value)
-    return replace(smallest, note=name)
-
-
-def time_to(run: RunResult, accuracy: float, served: Served) -> Bounded:
-    """The time to an accuracy; where it was not reached, a lower bound: the whole time of the training."""
-    seconds = run.seconds_to(accuracy, served)
-    return Bounded(run.seconds, exact=False) if seconds is None else Bounded(seconds, exact=True)
 
 
 def surely_less(one: Bounded, other: Bounded) -> bool:
@@ -147,7 +154,7 @@ def _gain(end_of: Callable[[Pair], float]) -> Callable[[Pair, Served], Compared 
     def compare(pair: Pair, served: Served) -> Compared | None:
         end = end_of(pair)
         found = _points_more(pair, end, lambda run: run.accuracy_by(end, served))
-        converged = all(plateau(run.accuracies(served).tolist()) is not None for run in pair)
+        converged = all(run.converged_at(served) is not None for run in pair)
         return None if found is None else found._replace(converged=converged)
 
     return compare

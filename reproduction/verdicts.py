@@ -1,7 +1,7 @@
-"""A claim, what was measured for it, and the one rule that turns numbers into a verdict."""
+"""What is measured for a claim, and the one rule that turns numbers into a verdict."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -78,36 +78,6 @@ class Evidence:
 
 
 Measure = Callable[[Evidence], Measurement]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A claim of the paper, or a question beyond it."""
-
-    name: str
-    words: str
-    paper: str  # the paper's number in words; of a question, what was asked for
-    number: float | None  # the same as a number; None for an order, and where nothing was asked for
-    figure: str  # the name of its experiment
-    because: str  # why our verdict is what it is; written by a person who knows the results
-    measure: Measure
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """What one strategy in the role of HASFL came to, with one way to serve a model, in words."""
-
-    ours: str
-    verdict: Verdict
-    at: str = ""  # the accuracy or the time, and the range of a lead over accuracies
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What we found about a claim."""
-
-    reason: str
-    judged: Mapping[tuple[str, Served], Judged]  # by what stands for HASFL, and what is served
 
 
 def verdict_of(measured: Measurement, number: float | None) -> Verdict:

@@ -1,7 +1,7 @@
 """Plans for several guesses of the constants: in which times they are counted, and what a plan costs by each.
 
 A plan for several guesses has the least mean ratio Σ_k π_k Θ_k/Θ_k*. `weighed` finds the best plan of every
-guess and its time Θ_k*. With these times, the mean ratio is one law of rounds (`theory/measured_rounds.py`).
+guess and its time Θ_k*. With these times, the mean ratio is one law of rounds (`theory/rounds.py`).
 So every planner of this room plans for several guesses as for one. The certificate of the exact planner is
 then about the mean ratio: no plan has a mean ratio that is smaller by more than the gap.
 """

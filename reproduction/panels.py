@@ -1,24 +1,17 @@
-"""What all figures of experiments share: panels with titles and notes, time axes, one legend below."""
+"""What all figures of experiments share: panels in a grid, titles and notes, time axes, one legend below."""
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hasfl.report.canvas import (
-    DARK,
-    GREY,
-    LINE_HEIGHT,
-    NORMAL,
-    PALE,
-    SMALL,
-)
+from hasfl.report.canvas import DARK, GREY, LINE_HEIGHT, NORMAL, PALE, SMALL, new_figure
 from reproduction.experiment import Experiment
-from reproduction.figures.look import THIN, Look, look
-from reproduction.figures.reaching import Trained
+from reproduction.look import THIN, Look, look
 from reproduction.results import Results, percent
+from reproduction.trained import Trained
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -62,6 +55,28 @@ def grid(experiment: Experiment) -> tuple[int, int]:
     """The rows and columns of the panels of a figure."""
     columns = min(COLUMNS, len(experiment.panels))
     return math.ceil(len(experiment.panels) / columns), columns
+
+
+def panel_grid(
+    experiment: Experiment,
+    panels: Iterable[Trained],
+    draw_panel: Callable[["Axes", Trained], None],
+    *,
+    row_heights: Sequence[float],
+    other_height: float,
+) -> "Figure":
+    """A figure with its panels in rows and columns, each with its title and what `draw_panel` draws."""
+    rows, columns = grid(experiment)
+    figure = new_figure(sum(row_heights) + other_height)
+    head(figure, experiment)
+    places = list(figure.subplots(rows, columns, squeeze=False, height_ratios=row_heights).flat)
+    for trained in panels:
+        axes = places.pop(0)
+        title(axes, trained)
+        draw_panel(axes, trained)
+    for axes in places:
+        axes.remove()
+    return figure
 
 
 def head(figure: "Figure", experiment: Experiment) -> None:

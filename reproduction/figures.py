@@ -1,16 +1,14 @@
-"""Draws the figure of an experiment from the results that there are; a file for each kind of figure."""
+"""Draws the figure of an experiment from the results that there are."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reproduction.experiment import Experiment
-from reproduction.experiment_file import Drawing
-from reproduction.figures.against import draw_against
-from reproduction.figures.bars import draw_bars
-from reproduction.figures.batches import draw_batches
-from reproduction.figures.converged import draw_converged
-from reproduction.figures.curves import draw_curves
-from reproduction.figures.cuts import draw_cuts
+from hasfl.report.figures import FORMATS, save_figure
+from reproduction.bars import draw_bars, draw_converged
+from reproduction.curves import draw_against, draw_curves
+from reproduction.experiment import Drawing, Experiment
+from reproduction.fixed_plans import draw_batches, draw_cuts
 from reproduction.results import Results
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ KINDS: dict[Drawing, Callable[[Experiment, Results], "Figure"]] = {
     "bars": draw_bars,
 }
 
-
+FOLDER = "figures"  # in the folder of the results
 DIGITS = 6  # of places, in parts of the figure
 LAYOUTS = 2  # the second layout of matplotlib knows how large the texts became in the first
 
@@ -49,3 +47,13 @@ def _round_positions(figure: "Figure") -> None:
         part.bbox_relative.set_points(part.bbox_relative.get_points().round(DIGITS))
     for axes in figure.axes:
         axes.set_position(Bbox(axes.get_position().get_points().round(DIGITS)))
+
+
+def write_figure(experiment: Experiment, results: Results, out: Path) -> list[Path]:
+    """Draw the figure of an experiment, as PNG and as SVG."""
+    (out / FOLDER).mkdir(parents=True, exist_ok=True)
+    figure, paths = draw(experiment, results), []
+    for ending in FORMATS:
+        paths.append(out / FOLDER / f"{experiment.name}{ending}")
+        save_figure(figure, paths[-1])
+    return paths

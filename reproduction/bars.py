@@ -1,0 +1,227 @@
+"""Time to an accuracy as bars (beyond the paper), and beside bars of the accuracy (Fig. 6)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from hasfl.report.canvas import ABOVE_LINES, DARK, HALF_CELL, TO_PERCENT, label, new_figure
+from reproduction.experiment import Experiment
+from reproduction.look import Look
+from reproduction.panels import (
+    differ_widely,
+    grid,
+    grid_lines,
+    head,
+    legend,
+    looks,
+    not_reached,
+    panel_grid,
+    part_title,
+    reference_marks,
+    say_nothing_here,
+    time_axis,
+    time_label,
+    trained_panels,
+    write_right,
+)
+from reproduction.results import Results
+from reproduction.trained import Reach, Runs, Trained
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+# Numbers are chosen by hand, by the look of the figures; heights are in inches.
+BAR_HEIGHT, LEAST_ROWS, ROW_MARGIN, OTHER_HEIGHT = 0.21, 3, 0.75, 0.65
+BAR_SHARE = 0.7  # of a bar's height that is filled
+MARGIN, LOG_MARGIN = 1.04, 1.3  # an axis reaches so many times beyond the times or accuracies
+TICKS = 3
+SEED_MARK = 5.0  # points
+# Of the figure with accuracies beside times.
+PAIR_LEAST_ROWS, PAIR_ROW_MARGIN, PAIR_OTHER_HEIGHT = 4, 0.85, 0.75
+PAIR_WIDTHS = (0.75, 1.0)  # of the accuracies and of the times
+CONVERGED: dict[str, Any] = {
+    "marker": "d",
+    "linestyle": "",
+    "markerfacecolor": "white",
+    "markersize": 4.5,
+    "zorder": ABOVE_LINES + 1,
+}
+CONVERGED_MEANS = "converged by the paper's rule"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One bar: a strategy at a point. Its factor is to ours at the same point."""
+
+    name: str
+    look: Look
+    reach: Reach
+    ours: Reach | None
+
+
+def draw_bars(experiment: Experiment, results: Results) -> "Figure":
+    """The virtual time of each strategy to an accuracy, a panel each.
+
+    A bar is the mean over seeds; small marks are single seeds. The factor is to the first strategy of the
+    panel. An open bar is a training that ended before. On a logarithmic axis, where a bar has no beginning,
+    there are dots.
+    """
+    panels = trained_panels(experiment, results)
+    rows, columns = grid(experiment)
+    counts = [len(rows_of(trained)) for trained in panels]
+    heights = [
+        max([LEAST_ROWS, *counts[columns * k : columns * (k + 1)]]) * BAR_HEIGHT + ROW_MARGIN
+        for k in range(rows)
+    ]
+    figure = panel_grid(experiment, panels, _draw_bar_panel, row_heights=heights, other_height=OTHER_HEIGHT)
+    legend(figure, reference_marks(marks_of(experiment)))
+    return figure
+
+
+def _draw_bar_panel(axes: "Axes", trained: Trained) -> None:
+    label(axes, x="virtual time")
+    rows = rows_of(trained)
+    if rows and trained.accuracy is not None:
+        draw_times(axes, rows, trained.accuracy)
+        axes.set_yticks(range(len(rows)), labels=[row.name for row in rows])
+
+
+def marks_of(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """What the marks of bars mean."""
+    seeds = {"a single seed": {"marker": "|"}} if len(experiment.all_seeds) > 1 else {}
+    open_mark = {"marker": "s", "markerfacecolor": "white"}
+    return seeds | {f"{not_reached(experiment)}, so it takes longer than shown": open_mark}
+
+
+def rows_of(trained: Trained) -> list[Row]:
+    """The bars of a panel from above: point by point, and at each point the strategies in their order."""
+    accuracy, all_looks = trained.accuracy, looks(trained.experiment)
+    if accuracy is None:
+        return []
+    rows = []
+    for point in trained.panel.points:
+        reaches = {name: Reach.of(runs, accuracy) for name, runs in trained.at(point).items()}
+        ours = reaches.get(trained.panel.strategies[0])
+        for name, reach in reaches.items():
+            words = [all_looks[name].name] if len(trained.panel.strategies) > 1 or not point.label else []
+            rows.append(Row(", ".join([*words, *filter(None, [point.label])]), all_looks[name], reach, ours))
+    return rows
+
+
+def draw_times(
+    axes: "Axes", rows: Sequence[Row], accuracy: float, *, brief: bool = False, also: Sequence[float] = ()
+) -> None:
+    """The times of rows as bars with their texts; as dots if the texts are `brief` or times differ widely.
+
+    The axis has room for the times in `also`, too.
+    """
+    times = [*also, *(second for row in rows for second in row.reach.seconds)]
+    logarithmic = differ_widely(times)
+    limits = (min(times) / LOG_MARGIN, max(times) * LOG_MARGIN) if logarithmic else (0.0, max(times) * MARGIN)
+    for place, row in enumerate(rows):
+        _draw_row(axes, place, row, limits[0], bar=not (brief or logarithmic), brief=brief)
+    unit = time_axis(axes, "x", limits, logarithmic=logarithmic, most=TICKS)
+    axes.set_ylim(len(rows) - HALF_CELL, -HALF_CELL)
+    label(axes, x=time_label(unit, accuracy, time="time" if brief else "virtual time"))
+    axes.tick_params(axis="y", length=0)
+    grid_lines(axes, "x")
+
+
+def _draw_row(axes: "Axes", place: int, row: Row, left: float, *, bar: bool, brief: bool) -> None:
+    reach, colour = row.reach, row.look.colour
+    if bar:
+        face, style = (colour, "-") if reach.everywhere else ("white", (0, (2, 1.5)))
+        axes.barh(
+            place, reach.mean, color=face, edgecolor=colour, linestyle=style, linewidth=0.9, height=BAR_SHARE
+        )
+    else:
+        axes.plot([left, reach.mean], [place, place], color=colour, lw=0.8, alpha=0.5)
+        axes.plot(reach.mean, place, zorder=ABOVE_LINES, **row.look.mark(filled=reach.everywhere))
+    if len(reach.seconds) > 1:
+        colour, size = (DARK, SEED_MARK) if bar else (colour, 2 * SEED_MARK)
+        axes.plot(reach.seconds, [place] * len(reach.seconds), "|", color=colour, ms=size, zorder=ABOVE_LINES)
+    text = reach.briefly(row.ours) if brief else reach.in_words(row.ours)
+    write_right(axes, text, place)
+
+
+# ── accuracies beside times ──────────────────────────────────────────────────────────────────────────────
+
+
+def draw_converged(experiment: Experiment, results: Results) -> "Figure":
+    """For each strategy its best accuracy, and its virtual time to one accuracy that all are compared at.
+
+    A panel has both side by side. Bars and dots are means over seeds. The paper says "converged" where
+    accuracy gained less than 0.02 % over five evaluations (`hasfl.goal.plateau`). A diamond marks the
+    accuracy and the time there, where every seed came so far. It says little of who is faster: a strategy
+    that stops early and low converges early.
+    """
+    panels = trained_panels(experiment, results)
+    rows, columns = grid(experiment)
+    most = max([PAIR_LEAST_ROWS, *(len(trained.at()) for trained in panels)])
+    figure = new_figure((most * BAR_HEIGHT + PAIR_ROW_MARGIN) * rows + PAIR_OTHER_HEIGHT)
+    head(figure, experiment)
+    parts = figure.subfigures(rows, columns, squeeze=False).flat
+    for part, trained in zip(parts, panels, strict=False):
+        _draw_pair(part, trained)
+    times = {"time to the accuracy": {"marker": "o"}}
+    legend(figure, reference_marks(times | marks_of(experiment) | {CONVERGED_MEANS: CONVERGED}))
+    return figure
+
+
+def _draw_pair(part: "SubFigure", trained: Trained) -> None:
+    left, right = part.subplots(1, 2, width_ratios=PAIR_WIDTHS)
+    part_title(part, trained)
+    label(left, x="best accuracy (%)")
+    label(right, x="virtual time", frame=("bottom",))
+    rows, all_looks = rows_of(trained), looks(trained.experiment)
+    runs = trained.at()
+    if not rows or trained.accuracy is None:
+        say_nothing_here(left, "not trained yet")
+        right.set_axis_off()
+        return
+    ends = [end for each in runs.values() if (end := convergence(each))]
+    draw_times(right, rows, trained.accuracy, brief=True, also=[end.seconds for end in ends])
+    right.spines["left"].set_visible(False)
+    right.set_yticks([])
+    for place, (strategy, each) in enumerate(runs.items()):
+        _draw_accuracy(left, place, each, all_looks[strategy])
+        if end := convergence(each):
+            left.plot(TO_PERCENT * end.accuracy, place, color=DARK, **CONVERGED)
+            right.plot(end.seconds, place, color=all_looks[strategy].colour, **CONVERGED)
+    highest = max(run.best() for each in runs.values() for run in each)
+    left.set_xlim(0, TO_PERCENT * highest * MARGIN)
+    left.set_ylim(len(rows) - HALF_CELL, -HALF_CELL)
+    left.set_yticks(range(len(rows)), labels=[row.look.name for row in rows])
+    left.tick_params(axis="y", length=0)
+    grid_lines(left, "x")
+
+
+def _draw_accuracy(axes: "Axes", place: int, runs: Runs, look: Look) -> None:
+    best = [run.best() for run in runs]
+    axes.barh(place, TO_PERCENT * fmean(best), color=look.colour, height=BAR_SHARE)
+    if len(best) > 1:
+        values = [TO_PERCENT * each for each in best]
+        axes.plot(values, [place] * len(best), "|", color=DARK, ms=6, zorder=ABOVE_LINES)
+    write_right(axes, f"{TO_PERCENT * fmean(best):.1f} %", place)
+
+
+class Convergence(NamedTuple):
+    """Where a strategy converged by the paper's rule: means over seeds."""
+
+    seconds: float
+    accuracy: float
+
+
+def convergence(runs: Runs) -> Convergence | None:
+    """Where a strategy converged; None if a seed did not."""
+    known = [(run, end) for run in runs if (end := run.converged_at()) is not None]
+    if len(known) < len(runs):
+        return None
+    return Convergence(
+        fmean(float(run.clock[end]) for run, end in known),
+        fmean(float(np.max(run.accuracy[: end + 1])) for run, end in known),
+    )
