@@ -10,6 +10,7 @@ from hasfl.errors import ModelError, OneValueError
 from hasfl.learning.cuda_graphs import RoundGraphs
 from hasfl.learning.engine import Job, LocalEngine
 from hasfl.learning.layer_trial import SIZES, try_layers
+from hasfl.learning.local_term import with_local_term
 from hasfl.learning.many_devices import SharedNorm, Way, run_layer
 from hasfl.learning.randomness import EVERYBODY, drawn_for, layer_seed
 from hasfl.learning.reference_engine import train_device_by_device
@@ -103,7 +104,10 @@ class SimulatedEngine(LocalEngine):
         replicas, devices, updates = self.state.private, len(layout.places), self.job.updates
         for state, by_place, gradient in zip(replicas, private, gradients, strict=False):
             _order_by_replica(state, by_place, gradient, inputs, layout)
-        own = gradients[: len(private)]
+        own = [
+            with_local_term(self.job.local_term, gradient, state, anchor)
+            for gradient, state, anchor in zip(gradients, replicas, self.state.shared, strict=False)
+        ]
         means = [
             {name: tensor / devices for name, tensor in gradient.items()}
             for gradient in gradients[len(private) :]

@@ -21,7 +21,9 @@ from hasfl.data.partition import partition, unlikeness
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.guesses import guesses
+from hasfl.learning.aggregation import aggregation
 from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.local_term import local_term
 from hasfl.learning.optimizers import Updates, optimizer, slots_per_weight
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.served_model import CALIBRATION_SAMPLES
@@ -392,6 +394,8 @@ def _job(model: LayeredModel, data: Dataset, shares: Sequence[IntN], settings: S
         ),
         loss=loss,
         metric=metric,
+        aggregation=aggregation(settings.aggregation),
+        local_term=local_term(settings.local_term),
         half=settings.machine.precision == "bfloat16",
         serving=settings.serving,
     )
