@@ -63,6 +63,18 @@ def call(function: Callable[[], Result], name: str, what: str, folder: Path | No
         raise InputError(f"calling {what} {name!r} failed: {type(error).__name__}: {error}") from error
 
 
+@contextmanager
+def in_one_sentence(what: str) -> Iterator[None]:
+    """An exception of a user's code becomes one sentence that begins with `what` and says that it failed."""
+    try:
+        yield
+    except HasflError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"{what} failed: {reason}") from error
+
+
 def own_function(given: Any, what: str, takes: str, folder: Path | None = None) -> Callable[..., Any]:
     """A user's function: itself, a class that makes one without arguments, or the name of either.
 

@@ -183,7 +183,7 @@ def test_rules_that_cannot_be_used_are_refused() -> None:
         "aggregation must be a function of replicas, samples and before, a class": 3,
         r"the shape of the weight, \(2, 3\), got shape \(1, 2, 3\)": lambda own, samples, before: own[:1],
         "of the shape of the weight.*got float": lambda own, samples, before: 0.5,
-        r"failed with replicas of shape \(1, 2, 3\): ZeroDivisionError": lambda own, samples, before: (
+        r"with replicas of shape \(1, 2, 3\) failed: ZeroDivisionError": lambda own, samples, before: (
             1 // (len(own) - 1)
         ),
         "must give finite weights, but a trial with 1 device did not": lambda own, samples, before: (

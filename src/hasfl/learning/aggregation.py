@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasfl.callables import own_function
-from hasfl.errors import HasflError, InputError
+from hasfl.callables import in_one_sentence, own_function
+from hasfl.errors import InputError
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]  # (replicas, samples, before) → the common weight
 
@@ -83,15 +83,8 @@ class OwnRule:
 
     def __call__(self, replicas: Tensor, samples: Tensor, before: Tensor) -> Tensor:
         """The common weight, checked. The rule may change its arguments: they are copies."""
-        try:
+        with in_one_sentence(f"aggregation {self.name} with replicas of shape {tuple(replicas.shape)}"):
             common = self.own(replicas.clone(), samples.clone(), before.clone())
-        except HasflError:
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise InputError(
-                f"aggregation {self.name} failed with replicas of shape {tuple(replicas.shape)}: {reason}"
-            ) from error
         if not isinstance(common, Tensor) or common.shape != before.shape:
             got = f"shape {tuple(common.shape)}" if isinstance(common, Tensor) else type(common).__name__
             raise InputError(

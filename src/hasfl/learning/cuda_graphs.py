@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 # Graphs that are kept; the least recently used one is dropped first. Chosen by hand: every layout
-# (`rows.py`) needs a graph for each number of private layers, and both are few.
+# (`batch_layout.py`) needs a graph for each number of private layers, and both are few.
 MOST_GRAPHS = 32
 Inputs = TypeVar("Inputs")  # a dataclass whose fields are tensors
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from hasfl.errors import OneValueError
+from hasfl.learning.batch_layout import Rows
 from hasfl.learning.many_devices import Way, parts_of_devices, run_layer
+from hasfl.learning.per_device_functions import NotAtOnce
 from hasfl.learning.randomness import drawn_apart, generators_kept
-from hasfl.learning.row_functions import NotRowwise
-from hasfl.learning.rows import Rows
 from hasfl.learning.state import LayerState, applied
 from hasfl.models.layered_model import LayeredModel
 
@@ -97,7 +97,7 @@ class _Candidate:
                 warnings.filterwarnings("error", message=SLOW_MAP)
                 seeds = SEEDS if self.draws else ()
                 together = _trial(way, self.layer, self.stacked, self.x, Rows(SIZES), seeds)
-        except NotRowwise as error:
+        except NotAtOnce as error:
             return f"{error}, which cannot be done in one batch"
         except Exception as error:  # a user's own layer may raise anything when its weights are stacked
             return f"two devices at once end in {type(error).__name__}: {_first_sentence(error)}"

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasfl.callables import own_function
-from hasfl.errors import HasflError, InputError
+from hasfl.callables import in_one_sentence, own_function
+from hasfl.errors import InputError
 from hasfl.learning.state import LayerState, Tensors
 
 Term = Callable[[Tensor, Tensor], Tensor]  # (weight, anchor) → one number
@@ -66,7 +66,7 @@ def _try(term: Term, name: str) -> None:
     draw = torch.Generator().manual_seed(0)
     shape = (TRIED_DEVICES + 1, *TRIED_SHAPE)
     anchor, *weights = torch.randn(shape, generator=draw, dtype=torch.float64)
-    try:
+    with in_one_sentence(f"local_term {name}"):
         value = term(weights[0].clone(), anchor.clone())
         if not isinstance(value, Tensor) or value.shape != ():
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
@@ -74,11 +74,6 @@ def _try(term: Term, name: str) -> None:
         alone = torch.stack([_gradient(term, weight, anchor) for weight in weights])
         at_anchor = _gradient(term, anchor, anchor)
         together = _gradient(term, torch.stack(weights), anchor)
-    except HasflError:
-        raise
-    except Exception as error:  # a user's function may fail in any way
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise InputError(f"local_term {name} failed: {reason}") from error
     if not (alone.isfinite().all() and at_anchor.isfinite().all()):
         raise InputError(
             f"the gradient of local_term {name} must be finite, also where weight and anchor are equal"

@@ -14,7 +14,7 @@ from hasfl.learning.engine import Job, LocalEngine
 from hasfl.learning.local_term import with_local_term
 from hasfl.learning.optimizers import scaled, squared_norm
 from hasfl.learning.randomness import EVERYBODY, forward_in_round
-from hasfl.learning.state import LayerState, SplitState, Tensors, cloned, trainable
+from hasfl.learning.state import LayerState, SplitState, Tensors, cloned, gradient_of, trainable
 from hasfl.plan import Order
 
 
@@ -96,12 +96,12 @@ def _step(
     rate = torch.full((), job.updates.rates.at(round), dtype=job.dtype, device=job.data.x.device)
     own = [
         [
-            with_local_term(job.local_term, _gradient(layer, devices=1), layer, anchor)
+            with_local_term(job.local_term, gradient_of(layer), layer, anchor)
             for layer, anchor in zip(replica, state.shared, strict=False)
         ]
         for replica in replicas
     ]
-    mean = [_gradient(layer, devices=len(replicas)) for layer in common]
+    mean = [gradient_of(layer, devices=len(replicas)) for layer in common]
     if job.updates.clip is not None:
         own, mean = _clipped(job, own, mean)
     for layers, gradients in zip([*replicas, common], [*own, mean], strict=True):
@@ -121,11 +121,3 @@ def _clipped(
         for gradients, factor in zip(own, own_factors, strict=True)
     ]
     return clipped, [scaled(layer, mean_factor) for layer in mean]
-
-
-def _gradient(layer: LayerState, *, devices: int) -> Tensors:
-    """The gradient of a layer's weights, divided by `devices`; 0 for a weight that no sample used."""
-    return {
-        name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
-        for name, weight in layer.weights.items()
-    }

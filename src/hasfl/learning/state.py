@@ -172,6 +172,14 @@ def trainable(state: LayerState) -> LayerState:
     return LayerState(weights, state.buffers, state.slots)
 
 
+def gradient_of(state: LayerState, *, devices: int = 1) -> Tensors:
+    """The gradient of a layer's weights, divided by `devices`; 0 for a weight that no sample used."""
+    return {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
+        for name, weight in state.weights.items()
+    }
+
+
 def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
     """The outputs of a layer that uses `tensors` instead of its own weights and buffers."""
     try:
