@@ -126,7 +126,9 @@ class LocalEngine(ABC):
         keeps_best = self.job.serving.keeps_best
         with tensor_cores(self.job.data.x.device):
             states, samples = self.served(), self.job.data.held_out_samples() if held_out else None
-            test, last = self._scores(states, self.job.test), self._last_accuracy()
+            test, last = self._scores(states, self.job.test), None
+            if self.job.serving.score_last:  # as `serve = "last"` would serve it: not calibrated
+                last = self._scores(self.state.mean(), self.job.test).accuracy
             if samples is None:
                 return Evaluation(
                     accuracy=test.accuracy, test_loss=test.loss, last_accuracy=last, kept=not keeps_best
@@ -143,12 +145,6 @@ class LocalEngine(ABC):
             last_accuracy=last,
             kept=not keeps_best or self.best.take(states, judged.accuracy, judged.loss),
         )
-
-    def _last_accuracy(self) -> float | None:
-        """The test accuracy of the last model, not calibrated, as it would be served by `serve = "last"`."""
-        if not self.job.serving.score_last:
-            return None
-        return self._scores(self.state.mean(), self.job.test).accuracy
 
     def _scores(self, states: list[LayerState], samples: tuple[Tensor, Tensor]) -> Scores:
         return evaluate(self.job.model, states, samples, self.job.loss, self.job.metric)

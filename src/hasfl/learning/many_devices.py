@@ -48,22 +48,19 @@ def run_layer(
     `seeds` has the seed of each device for the random numbers that the layer draws. A layer that draws none
     needs no seeds, except if it is looped.
     """
-    return _RUNS[way](layer, stacked, x, rows, seeds)
-
-
-def _looped(layer: nn.Module, stacked: LayerState, x: Tensor, rows: Rows, seeds: Sequence[int]) -> Tensor:
-    outputs = []
-    for i, (own_rows, seed) in enumerate(zip(rows.split(x), seeds, strict=True)):
-        with drawn_after(seed):
-            outputs.append(applied_by(layer, stacked, i, own_rows))
-    return torch.cat(outputs)
-
-
-def _ragged(layer: nn.Module, stacked: LayerState, x: Tensor, rows: Rows, seeds: Sequence[int]) -> Tensor:
-    own_parts = partial(parts_of_devices, rows)
+    if way is Way.LOOPED:
+        outputs = []
+        for i, (own_rows, seed) in enumerate(zip(rows.split(x), seeds, strict=True)):
+            with drawn_after(seed):
+                outputs.append(applied_by(layer, stacked, i, own_rows))
+        return torch.cat(outputs)
     tensors = stacked.weights | stacked.buffers
-    with drawn_apart(seeds, own_parts) if seeds else nullcontext(), Ragged(tensors.values(), rows):
-        return applied(layer, tensors, x)
+    parts = partial(parts_of_devices if way is Way.RAGGED else _mapped_parts, rows)
+    with drawn_apart(seeds, parts) if seeds else nullcontext():
+        if way is Way.MAPPED:
+            return mapped(layer, tensors, x, rows)
+        with Ragged(tensors.values(), rows):
+            return applied(layer, tensors, x)
 
 
 def parts_of_devices(rows: Rows, batch: Tensor) -> Sequence[Tensor]:
@@ -72,16 +69,13 @@ def parts_of_devices(rows: Rows, batch: Tensor) -> Sequence[Tensor]:
     return torch.split(batch, [place * times for place in rows.places])
 
 
-def _mapped(layer: nn.Module, stacked: LayerState, x: Tensor, rows: Rows, seeds: Sequence[int]) -> Tensor:
-    def own_parts(batch: Tensor) -> Sequence[Tensor]:
-        _times(batch, 0, len(rows))
-        if rows.equal:
-            return batch.unbind(0)
-        times = _times(batch, 1, max(rows.places))
-        return [own[: place * times] for own, place in zip(batch, rows.places, strict=True)]
-
-    with drawn_apart(seeds, own_parts) if seeds else nullcontext():
-        return mapped(layer, stacked.weights | stacked.buffers, x, rows)
+def _mapped_parts(rows: Rows, batch: Tensor) -> Sequence[Tensor]:
+    """The part of each device in a tensor whose first axis is over devices, and second over their rows."""
+    _times(batch, 0, len(rows))
+    if rows.equal:
+        return batch.unbind(0)
+    times = _times(batch, 1, max(rows.places))
+    return [own[: place * times] for own, place in zip(batch, rows.places, strict=True)]
 
 
 def _times(batch: Tensor, axis: int, rows: int) -> int:
@@ -90,13 +84,6 @@ def _times(batch: Tensor, axis: int, rows: int) -> int:
     if rest or not times:
         raise NotAtOnce(f"it draws random numbers of shape {tuple(batch.shape)}, whose rows are not known")
     return times
-
-
-_RUNS: dict[Way, Callable[[nn.Module, LayerState, Tensor, Rows, Sequence[int]], Tensor]] = {
-    Way.RAGGED: _ragged,
-    Way.MAPPED: _mapped,
-    Way.LOOPED: _looped,
-}
 
 
 # ── one batch ────────────────────────────────────────────────────────────────────────────────────────────

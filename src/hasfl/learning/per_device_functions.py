@@ -4,7 +4,7 @@
 axis is over devices. The table `PER_DEVICE` has the counterpart of each torch function.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -52,13 +52,10 @@ def _on_streams(rows: Rows) -> Iterator[Callable[[int], Any]]:
         main.wait_stream(stream)
 
 
-def _of_each_device(stacked: Tensor | None, rows: Rows) -> Sequence[Tensor | None]:
-    return [None] * len(rows) if stacked is None else stacked.unbind(0)
-
-
 def _one_by_one(function: Callable[..., Tensor], rows: Rows, x: Tensor, *stacked: Tensor | None) -> Tensor:
     """Call a function once for each device, with its rows of `x` and its part of each stacked tensor."""
-    devices = zip(rows.split(x), *(_of_each_device(tensor, rows) for tensor in stacked), strict=True)
+    of_devices = ([None] * len(rows) if tensor is None else tensor.unbind(0) for tensor in stacked)
+    devices = zip(rows.split(x), *of_devices, strict=True)
     with _on_streams(rows) as stream_of:
         outputs = []
         for k, (own_rows, *own_tensors) in enumerate(devices):
