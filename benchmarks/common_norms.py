@@ -23,9 +23,9 @@ from torch import Tensor
 
 from benchmarks.hindsight.settings import Task
 from benchmarks.hindsight.training import simulation_of
+from hasfl.learning.batch_layout import Rows
 from hasfl.learning.many_devices import NormApart
 from hasfl.learning.reference_engine import ReferenceEngine
-from hasfl.learning.rows import Rows
 from hasfl.learning.served_model import evaluate
 from hasfl.plan import Order
 

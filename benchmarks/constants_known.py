@@ -57,7 +57,7 @@ def least_squares(dimension: int) -> Probe:
     updates = Updates(Sgd(), RateSchedule(RATE))
     return Probe(
         layers=list(model.layers.values()),
-        state=SplitState.of(model, updates.slots),
+        state=SplitState.of(model, updates.slots, data.sizes),
         data=data,
         updates=updates,
         loss=half_square,

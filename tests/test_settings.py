@@ -80,6 +80,8 @@ VALUES: dict[str, Any] = {
     "participation": 0.5,
     "loss": "own:loss",
     "metric": "own:metric",
+    "aggregation": "own:rule",
+    "local_term": "own:term",
     "schedule": "cosine",
     "warm_up": 3,
     "schedule_rounds": 40,

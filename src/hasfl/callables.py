@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TypeVar
+from textwrap import shorten
+from typing import Any, TypeVar
 
 from hasfl.errors import HasflError, InputError, naming
 
 Result = TypeVar("Result")
+LONGEST = 200  # characters of a value that a message shows; chosen by hand
 
 
 @contextmanager
@@ -59,6 +61,35 @@ def call(function: Callable[[], Result], name: str, what: str, folder: Path | No
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"calling {what} {name!r} failed: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def in_one_sentence(what: str) -> Iterator[None]:
+    """An exception of a user's code becomes one sentence that begins with `what` and says that it failed."""
+    try:
+        yield
+    except HasflError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"{what} failed: {reason}") from error
+
+
+def own_function(given: Any, what: str, takes: str, folder: Path | None = None) -> Callable[..., Any]:
+    """A user's function: itself, a class that makes one without arguments, or the name of either.
+
+    `what` names the setting and `takes` the arguments, for messages.
+    """
+    own: Any = find(given, what, folder) if isinstance(given, str) and ":" in given else given
+    if isinstance(own, type):
+        own = call(own, own.__name__, what, folder)
+    if not callable(own):
+        raise InputError(
+            f"{what} must be a function of {takes}, a class that makes one, or its name as "
+            f"package.module:callable, got {shorten(repr(given), LONGEST)} of type {type(own).__name__}"
+        )
+    function: Callable[..., Any] = own
+    return function
 
 
 def _of_a_path(module: str, attribute: str) -> str | None:

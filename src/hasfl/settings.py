@@ -54,6 +54,8 @@ class Recipe:
     participation: float = 1.0  # share of the present devices that takes part in an interval
     loss: Any = None  # (outputs, labels) → a loss for each sample; None: what suits the labels
     metric: Any = None  # (outputs, labels) → a score from 0 to 1 for each; None: share of right answers
+    aggregation: Any = "mean"  # or (replicas, samples, before) → common weight (hasfl.learning.aggregation)
+    local_term: Any = None  # (weight, anchor) → a term of each device's loss (hasfl.learning.local_term)
     max_batch: int = MAX_BATCH  # the largest batch size that a plan may have
     evaluate_every: int | None = None  # rounds; None: the interval
 

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -89,19 +89,27 @@ def weighted_sgd(job: Job, orders: Sequence[Order]) -> Weights:
     return model.layers.state_dict()
 
 
-def fed_avg(job: Job, orders: Sequence[Order], interval: int) -> Weights:
+def fed_avg(
+    job: Job,
+    orders: Sequence[Order],
+    interval: int,
+    *,
+    rule: Callable[[Tensor, Tensor], Tensor] = lambda own, before: own.mean(0),
+    pull: float = 0.0,
+) -> Weights:
     """Every device trains a copy on its own samples; every `interval` rounds the copies are averaged.
 
-    So is what the optimiser keeps.
+    So is what the optimiser keeps. `rule` makes a common weight from those of the devices and the one before.
+    A device pulls its weights toward those with which it began, with the strength `pull`.
     """
     shared, kept = copy.deepcopy(job.model), None
     rates = torch_rates(job.updates, len(orders))
     for start in range(0, len(orders), interval):
         trained = [
-            _trained(job, shared, kept, i, orders[start : start + interval], rates[start:])
+            _trained(job, shared, kept, i, orders[start : start + interval], rates[start:], pull)
             for i in range(len(orders[start].devices))
         ]
-        shared.layers.load_state_dict(_mean([weights for weights, _ in trained]))
+        shared.layers.load_state_dict(_mean([weights for weights, _ in trained], shared, rule))
         kept = _mean_slots([slots for _, slots in trained])
     return shared.layers.state_dict()
 
@@ -110,7 +118,13 @@ Slots = dict[int, dict[str, Tensor]]  # what torch's optimiser keeps, by the num
 
 
 def _trained(
-    job: Job, shared: LayeredModel, kept: Slots | None, i: int, orders: Sequence[Order], rates: list[float]
+    job: Job,
+    shared: LayeredModel,
+    kept: Slots | None,
+    i: int,
+    orders: Sequence[Order],
+    rates: list[float],
+    pull: float,
 ) -> tuple[Weights, Slots]:
     own = copy.deepcopy(shared)
     optimizer = torch_optimizer(job.updates, own.parameters())
@@ -121,14 +135,26 @@ def _trained(
         x, y = (part.split(order.batch_sizes.tolist())[i] for part in job.data.batch(order))
         optimizer.zero_grad()
         F.cross_entropy(own(x), y).backward()
+        for weight, begun in zip(own.parameters(), shared.parameters(), strict=True):
+            assert weight.grad is not None
+            weight.grad += pull * (weight - begun).detach()
         take_step(optimizer, job.updates, rate)
     return own.layers.state_dict(), optimizer.state_dict()["state"]
 
 
-def _mean(each: Sequence[Weights]) -> Weights:
-    """Of whole numbers, masks and the like all devices have the same."""
+def _mean(
+    each: Sequence[Weights],
+    shared: LayeredModel | None = None,
+    rule: Callable[[Tensor, Tensor], Tensor] = lambda own, before: own.mean(0),
+) -> Weights:
+    """Of whole numbers, masks and the like all devices have the same. The rule is for weights alone."""
+    weights = {} if shared is None else dict(shared.layers.named_parameters())
     return {
-        name: torch.stack([one[name] for one in each]).mean(0) if tensor.is_floating_point() else tensor
+        name: tensor
+        if not tensor.is_floating_point()
+        else rule(torch.stack([one[name] for one in each]), weights[name].detach())
+        if name in weights
+        else torch.stack([one[name] for one in each]).mean(0)
         for name, tensor in each[0].items()
     }
 

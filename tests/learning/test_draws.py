@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from hasfl.learning.batch_layout import Rows
 from hasfl.learning.many_devices import Way, run_layer
-from hasfl.learning.row_functions import NotRowwise
-from hasfl.learning.rows import Rows
+from hasfl.learning.per_device_functions import NotAtOnce
 from tests.learning.test_mapped import TEXT, TOLERANCE, WIDTH, WithParameter
 from tests.learning.test_probing import Applied, RandomDepth
 from tests.learning.test_ragged import at_random, gradients_of, replicas
@@ -121,7 +121,7 @@ def test_equal_seeds_draw_equal_numbers_and_others_do_not(way: Way) -> None:
 
 @pytest.mark.parametrize("way", AT_ONCE)
 def test_numbers_that_are_drawn_for_no_tensor_are_refused(way: Way) -> None:
-    with pytest.raises(NotRowwise, match=r"random numbers by aten.rand"):
+    with pytest.raises(NotAtOnce, match=r"random numbers by aten.rand"):
         outcome(way, RandomDepth(), (2, 3), (5, 6))
 
 
@@ -129,5 +129,5 @@ def test_numbers_that_are_drawn_for_no_tensor_are_refused(way: Way) -> None:
 def test_numbers_whose_rows_are_not_known_are_refused(way: Way) -> None:
     """Tokens come first, so that samples are not the first axis."""
     swapped = Applied(lambda x: F.dropout(x.transpose(0, 1).contiguous(), 0.5).transpose(0, 1))
-    with pytest.raises(NotRowwise, match="whose rows are not known"):
+    with pytest.raises(NotAtOnce, match="whose rows are not known"):
         outcome(way, swapped, (3, 4), (5, 6))

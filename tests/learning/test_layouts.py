@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hasfl.errors import OneValueError
+from hasfl.learning.batch_layout import Layouts
 from hasfl.learning.engine import LocalEngine
 from hasfl.learning.many_devices import Way
 from hasfl.learning.reference_engine import ReferenceEngine
-from hasfl.learning.rows import Layouts
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Plan

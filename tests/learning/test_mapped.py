@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hasfl.learning.batch_layout import Rows
 from hasfl.learning.many_devices import Way, run_layer
-from hasfl.learning.rows import Rows
 from hasfl.learning.state import LayerState
 from tests.learning.models import Attention, Causal, Positions
 from tests.learning.test_ragged import at_random, gradients_of, replicas

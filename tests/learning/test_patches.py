@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hasfl.learning.patches import Pair, convolve_patches
+from hasfl.learning.per_device_functions import Pair, convolve_patches
 
 CASES: list[tuple[Pair, Pair, Pair, Pair]] = [  # image, kernel, stride, padding
     ((8, 8), (3, 3), (1, 1), (1, 1)),

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hasfl.learning import row_functions
+from hasfl.learning import per_device_functions
+from hasfl.learning.batch_layout import Rows
 from hasfl.learning.many_devices import Ragged, SharedNorm
-from hasfl.learning.row_functions import ROWWISE, NotRowwise
-from hasfl.learning.rows import Rows
+from hasfl.learning.per_device_functions import PER_DEVICE, NotAtOnce
 from hasfl.learning.state import LayerState
 
 SIZES = [(3, 3, 3), (2, 4, 3), (1, 5, 1), (1, 1), (4,)]
@@ -111,8 +111,8 @@ def test_forward_gradients_and_buffers(name: str, sizes: Sequence[int]) -> None:
 def test_on_both_sides_of_what_is_small(
     monkeypatch: pytest.MonkeyPatch, name: str, sizes: Sequence[int], limit: float
 ) -> None:
-    monkeypatch.setattr(row_functions, "SMALL_CONVOLUTION", limit)
-    monkeypatch.setattr(row_functions, "SMALL_NORM", limit)
+    monkeypatch.setattr(per_device_functions, "SMALL_CONVOLUTION", limit)
+    monkeypatch.setattr(per_device_functions, "SMALL_NORM", limit)
     assert_alike(name, sizes)
 
 
@@ -123,7 +123,7 @@ def test_batch_norm_with_statistics_of_before(name: str) -> None:
 
 @pytest.mark.parametrize(("limit", "calls"), [(0.0, 3), (float("inf"), 1)])
 def test_small_convolutions_share_one_call(monkeypatch: pytest.MonkeyPatch, limit: float, calls: int) -> None:
-    monkeypatch.setattr(row_functions, "SMALL_CONVOLUTION", limit)
+    monkeypatch.setattr(per_device_functions, "SMALL_CONVOLUTION", limit)
     seen = []
 
     def convolution(*given: Any) -> Tensor:
@@ -131,7 +131,7 @@ def test_small_convolutions_share_one_call(monkeypatch: pytest.MonkeyPatch, limi
         return F.conv2d(*given)
 
     rows, x = Rows((2, 1, 4)), at_random((7, 2, 5, 5), 0)
-    row_functions._convolve(convolution)(rows, x, at_random((3, 4, 2, 3, 3), 1))
+    per_device_functions._convolve(convolution)(rows, x, at_random((3, 4, 2, 3, 3), 1))
     assert len(seen) == calls
 
 
@@ -197,7 +197,7 @@ def test_a_norm_that_all_share_leaves_out_what_does_not_count() -> None:
 def test_convolution_by_patches(sizes: Sequence[int], stride: Any, padding: Any) -> None:
     rows, x = Rows(sizes), at_random((sum(sizes), 2, 6, 5), 0)
     weight, bias = at_random((len(sizes), 3, 2, 3, 2), 1), at_random((len(sizes), 3), 2)
-    found = row_functions._convolve_patches(rows, x, weight, bias, stride, padding)
+    found = per_device_functions._convolve_patches(rows, x, weight, bias, stride, padding)
     each = zip(x.split(list(sizes)), weight, bias, strict=True)
     expected = torch.cat([F.conv2d(own, w, b, stride, padding) for own, w, b in each])
     torch.testing.assert_close(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
@@ -205,14 +205,14 @@ def test_convolution_by_patches(sizes: Sequence[int], stride: Any, padding: Any)
 
 def test_every_rule_is_tried_above() -> None:
     tried = {F.conv1d, F.conv2d, F.conv3d, F.linear, F.batch_norm, F.group_norm, F.layer_norm}
-    assert set(ROWWISE) - {Tensor.add_} == tried
+    assert set(PER_DEVICE) - {Tensor.add_} == tried
 
 
 def test_what_is_not_known_is_said_and_not_guessed() -> None:
     stacked = at_random((2, 3), 0)
     x = at_random((5, 3), 1)
     for function in (torch.add, torch.mul, torch.matmul, F.prelu):
-        with pytest.raises(NotRowwise), Ragged([stacked], Rows((2, 3))):
+        with pytest.raises(NotAtOnce), Ragged([stacked], Rows((2, 3))):
             function(x, stacked)
     with Ragged([stacked], Rows((2, 3))):  # without weights a function works on the batch as it is
         assert torch.equal(torch.relu(x), x.clamp(min=0))

@@ -82,13 +82,14 @@ def job(
     loss: Score = cross_entropy,
     seed: int = 5,
     serving: Serving = MEAN,
+    **own: Any,
 ) -> Job:
     """A model, random samples for it, and so many of them on each device."""
     x, y = samples(model, sum(shares))
     held = np.split(np.random.default_rng(seed).permutation(sum(shares)), np.cumsum(shares)[:-1])
     data = TrainingData.of(x, y, held, Seeds(seed))
     test = samples(model, 12, seed=2)
-    return Job(model=model, data=data, test=test, updates=updates, loss=loss, serving=serving)
+    return Job(model=model, data=data, test=test, updates=updates, loss=loss, serving=serving, **own)
 
 
 @dataclass(frozen=True, slots=True)

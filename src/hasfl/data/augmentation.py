@@ -38,7 +38,11 @@ def crop_and_flip(x: Tensor, rows: Tensor, columns: Tensor, flips: Tensor, paddi
     `x` has the shape (batch, channels, height, width). `rows` and `columns` are the offsets, from 0 to
     2 · padding. The offset `padding` leaves the image in its place.
     """
-    _check_shapes(x, rows, columns, flips)
+    if x.ndim != IMAGE_AXES:
+        raise InputError(
+            f"crops need images of shape (batch, channels, height, width), got {tuple(x.shape)}: "
+            "turn augmentation off for other data"
+        )
     batch, channels, height, width = x.shape
     padded = pad(x, (padding, padding, padding, padding))
     down, along = torch.arange(height, device=x.device), torch.arange(width, device=x.device)
@@ -48,14 +52,3 @@ def crop_and_flip(x: Tensor, rows: Tensor, columns: Tensor, flips: Tensor, paddi
     pixel = row[:, :, None] * padded.shape[3] + column[:, None, :]
     pixel = pixel.view(batch, 1, height * width).expand(-1, channels, -1)
     return padded.flatten(2).gather(2, pixel).view(x.shape)
-
-
-def _check_shapes(x: Tensor, rows: Tensor, columns: Tensor, flips: Tensor) -> None:
-    if x.ndim != IMAGE_AXES:
-        raise InputError(
-            f"crops need images of shape (batch, channels, height, width), got {tuple(x.shape)}: "
-            "turn augmentation off for other data"
-        )
-    for field, values in (("rows", rows), ("columns", columns), ("flips", flips)):
-        if values.shape != (len(x),):
-            raise InputError(f"{field} must have shape ({len(x)},), one per image, got {tuple(values.shape)}")

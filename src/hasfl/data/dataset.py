@@ -21,6 +21,7 @@ from hasfl.errors import HasflError, InputError
 Given = Tensor | NDArray[Any] | Sequence[Any]  # samples or labels from a caller
 
 SAMPLE_TYPES = (torch.float32, torch.int64)
+PIXEL_BITS, TOKEN_BITS = 8.0, 16.0  # of one number of a raw sample, before it became a float or an integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,6 +132,11 @@ class Dataset:
     def sample_shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
         return tuple(self.x_train.shape[1:])
+
+
+def raw_bits(shape: Sequence[int], dtype: torch.dtype) -> float:
+    """The bits of one raw sample of this shape, as a device that collects data would send it."""
+    return (PIXEL_BITS if dtype.is_floating_point else TOKEN_BITS) * math.prod(shape)
 
 
 def _check_samples(field: str, x: Tensor) -> None:

@@ -42,7 +42,7 @@ def read_saved_dataset(name: str, folder: Path, columns: Sequence[str] | None) -
     x_train, y_train, x_test, y_test = (
         _array(saved[split], split, column) for split in SPLITS for column in (inputs, labels)
     )
-    names = _class_names(saved["train"].features[labels])
+    names = getattr(_innermost(saved["train"].features[labels]), "names", None) or ()
     with naming(str(folder)):
         return Dataset.of_arrays(name, x_train, y_train, x_test, y_test, names)
 
@@ -72,11 +72,6 @@ def _array(split: Any, name: str, column: str) -> NDArray[Any]:
         )
     kind = getattr(_innermost(split.features[column]), "dtype", None)
     return array.astype(np.uint8) if kind == "uint8" else array  # datasets has widened bytes to int64
-
-
-def _class_names(feature: Any) -> Sequence[str]:
-    """The names of the classes, where the column of labels has them."""
-    return tuple(getattr(_innermost(feature), "names", None) or ())
 
 
 def _innermost(feature: Any) -> Any:

@@ -52,7 +52,7 @@ def partition(
         )
     match kind:
         case "iid":
-            parts = _dealt(len(labels), devices, seeds)
+            parts = np.array_split(seeds.stream("partition.iid").permutation(len(labels)), devices)
         case "shards":
             parts = _sharded(labels, devices, count("shards_per_device", shards_per_device), seeds)
         case "dirichlet":
@@ -118,10 +118,6 @@ def _overlapping(total: int, devices: int, samples: int, seeds: Seeds) -> tuple[
         )
     streams = (seeds.stream("partition.overlapping", i) for i in range(devices))
     return tuple(np.sort(stream.permutation(total)[:samples]) for stream in streams)
-
-
-def _dealt(total: int, devices: int, seeds: Seeds) -> list[IntN]:
-    return np.array_split(seeds.stream("partition.iid").permutation(total), devices)
 
 
 def _sharded(labels: IntN, devices: int, shards_per_device: int, seeds: Seeds) -> list[IntN]:

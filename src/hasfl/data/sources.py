@@ -50,7 +50,10 @@ def load_dataset(
     source = PUBLISHED[name]
     if missing := source.missing(data_folder):
         if folder is not None:
-            raise InputError(_lacking(source, missing, folder))
+            raise InputError(
+                f"the data folder {folder} lacks {len(missing)} of the {len(source.files)} files of {name}: "
+                f"{source.how_to_get(folder)}, or leave the folder out to download"
+            )
         source.fetch(data_folder)
     return source.read(data_folder)
 
@@ -96,13 +99,6 @@ def _read(name: str, path: Path, columns: Sequence[str] | None) -> Dataset:
 def _columns_without_use(name: str) -> InputError:
     return InputError(
         f"columns belong to a folder that Hugging Face's datasets saved, which {name} is not: leave them out"
-    )
-
-
-def _lacking(source: Published, missing: list[str], folder: Path) -> str:
-    return (
-        f"the data folder {folder} lacks {len(missing)} of the {len(source.files)} files of {source.name}: "
-        f"{source.how_to_get(folder)}, or leave the folder out to download"
     )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 # Graphs that are kept; the least recently used one is dropped first. Chosen by hand: every layout
-# (`rows.py`) needs a graph for each number of private layers, and both are few.
+# (`batch_layout.py`) needs a graph for each number of private layers, and both are few.
 MOST_GRAPHS = 32
 Inputs = TypeVar("Inputs")  # a dataclass whose fields are tensors
 
@@ -46,20 +46,17 @@ class RoundGraphs:
         one records the graph, and every round from then on replays it.
         """
         with torch.cuda.device(self.device):  # streams and graphs belong to the GPU that is current
-            return self._run(key, inputs, work)
-
-    def _run(self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], Tensor]) -> Tensor:
-        if key not in self.seen:
-            self.seen.add(key)
-            return self._on_side_stream(lambda: work(inputs))
-        if key not in self.captured:
-            self._capture(key, inputs, work)
-        self.captured.move_to_end(key)
-        captured = self.captured[key]
-        for entry in fields(inputs):  # type: ignore[arg-type]
-            getattr(captured.inputs, entry.name).copy_(getattr(inputs, entry.name), non_blocking=True)
-        captured.graph.replay()
-        return captured.loss.clone()
+            if key not in self.seen:
+                self.seen.add(key)
+                return self._on_side_stream(lambda: work(inputs))
+            if key not in self.captured:
+                self._capture(key, inputs, work)
+            self.captured.move_to_end(key)
+            captured = self.captured[key]
+            for entry in fields(inputs):  # type: ignore[arg-type]
+                getattr(captured.inputs, entry.name).copy_(getattr(inputs, entry.name), non_blocking=True)
+            captured.graph.replay()
+            return captured.loss.clone()
 
     def _on_side_stream(self, work: Callable[[], Tensor]) -> Tensor:
         """Do the work on a stream of its own, as torch requires of the run that precedes a capture.

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,8 @@ from torch import Tensor
 from hasfl.arrays import IntN
 from hasfl.data.scoring import Score, cross_entropy, right_answers
 from hasfl.errors import InputError, ModelError
+from hasfl.learning.aggregation import Rule, equal_mean
+from hasfl.learning.local_term import Term
 from hasfl.learning.optimizers import Updates
 from hasfl.learning.served_model import BestModel, Calibration, RunningMean, Scores, evaluate, without_slots
 from hasfl.learning.state import LayerState, SplitState, Weights, cloned, whole_model
@@ -36,6 +38,8 @@ class Job:
     updates: Updates  # how the optimiser steps
     loss: Score = cross_entropy  # one number for each sample
     metric: Score = right_answers  # a score from 0 to 1 for each sample; accuracy is its mean
+    aggregation: Rule = equal_mean  # makes common weights from those of the devices
+    local_term: Term | None = None  # added to the loss of each device, for its private layers
     half: bool = False  # whether layers compute in bfloat16 where torch's autocast allows it
     serving: Serving = field(default_factory=Serving)
 
@@ -43,6 +47,11 @@ class Job:
     def dtype(self) -> torch.dtype:
         """The dtype of the model's weights."""
         return next((weight.dtype for weight in self.model.parameters()), torch.float32)
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether a step or an aggregation uses the weights with which the interval began."""
+        return self.local_term is not None or self.aggregation is not equal_mean
 
     def autocast(self) -> AbstractContextManager[object]:
         """A context in which layers compute in bfloat16, if `half` is set. Weights keep their dtype."""
@@ -52,9 +61,10 @@ class Job:
 # ── the engine ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-# The prefixes of the names of the running mean's and the best model's tensors in a checkpoint. They begin
-# with a dot, so they cannot clash with a name that begins with a layer's name, which is never empty.
-MEAN, BEST = ".mean.", ".best."
+# The prefixes of the names of tensors in a checkpoint: of the running mean, of the best model, and of private
+# layers as they were when the interval began. They begin with a dot, so they cannot clash with a name that
+# begins with a layer's name, which is never empty.
+MEAN, BEST, ANCHOR = ".mean.", ".best.", ".anchor."
 
 
 class LocalEngine(ABC):
@@ -64,7 +74,7 @@ class LocalEngine(ABC):
         self.job = job
         self.layers = list(job.model.layers.values())
         _require_weights_of_their_own(job.model)
-        self.state = SplitState.of(job.model, job.updates.slots)
+        self.state = SplitState.of(job.model, job.updates.slots, job.data.sizes, job.aggregation)
         job.model.train()
         self.running, self.best = RunningMean(), BestModel()
         self.calibration = Calibration(job.model, job.data) if job.serving.calibrates else None
@@ -116,7 +126,9 @@ class LocalEngine(ABC):
         keeps_best = self.job.serving.keeps_best
         with tensor_cores(self.job.data.x.device):
             states, samples = self.served(), self.job.data.held_out_samples() if held_out else None
-            test, last = self._scores(states, self.job.test), self._last_accuracy()
+            test, last = self._scores(states, self.job.test), None
+            if self.job.serving.score_last:  # as `serve = "last"` would serve it: not calibrated
+                last = self._scores(self.state.mean(), self.job.test).accuracy
             if samples is None:
                 return Evaluation(
                     accuracy=test.accuracy, test_loss=test.loss, last_accuracy=last, kept=not keeps_best
@@ -134,12 +146,6 @@ class LocalEngine(ABC):
             kept=not keeps_best or self.best.take(states, judged.accuracy, judged.loss),
         )
 
-    def _last_accuracy(self) -> float | None:
-        """The test accuracy of the last model, not calibrated, as it would be served by `serve = "last"`."""
-        if not self.job.serving.score_last:
-            return None
-        return self._scores(self.state.mean(), self.job.test).accuracy
-
     def _scores(self, states: list[LayerState], samples: tuple[Tensor, Tensor]) -> Scores:
         return evaluate(self.job.model, states, samples, self.job.loss, self.job.metric)
 
@@ -155,7 +161,8 @@ class LocalEngine(ABC):
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """The state for `restore`: all tensors as arrays, and plain values."""
         tensors = dict(self.state.saved())
-        for prefix, states in ((MEAN, self.running.states), (BEST, self.best.states)):
+        anchor = self._anchor(self.state.depth)
+        for prefix, states in ((MEAN, self.running.states), (BEST, self.best.states), (ANCHOR, anchor)):
             for layer, state in zip(self.state.names, states, strict=False):
                 tensors |= {prefix + name: tensor for name, tensor in state.named(layer)}
         arrays = {name: tensor.clone().cpu().numpy() for name, tensor in tensors.items()}
@@ -174,16 +181,28 @@ class LocalEngine(ABC):
             _require_same_serving(self.job.serving, setting, values)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
         self.state.restore(tensors, int(values["depth"]), np.array(values["devices"], dtype=np.int64))
+        _fill(self._anchor(self.state.depth), ANCHOR, self.state.names, tensors)
         count, best = int(values["averaged"]), values["best"]
         self.running = RunningMean(count, self._states(MEAN, tensors) if count else [])
         self.best = BestModel(best[0], best[1], self._states(BEST, tensors)) if best else BestModel()
 
+    def _anchor(self, depth: int) -> list[LayerState]:
+        """Private layers when the interval began, without slots; none where nothing uses them."""
+        return [without_slots(state) for state in self.state.shared[:depth]] if self.job.looks_back else []
+
     def _states(self, prefix: str, tensors: Mapping[str, Tensor]) -> list[LayerState]:
         """A whole model without slots, with its tensors from a checkpoint."""
         states = [without_slots(state).map(Tensor.clone) for state in self.state.shared]
-        for layer, state in zip(self.state.names, states, strict=True):
-            state.take(state.filled(prefix + layer, tensors))
+        _fill(states, prefix, self.state.names, tensors)
         return states
+
+
+def _fill(
+    states: Sequence[LayerState], prefix: str, names: Sequence[str], tensors: Mapping[str, Tensor]
+) -> None:
+    """Overwrite the first layers of a model with their tensors from a checkpoint."""
+    for layer, state in zip(names, states, strict=False):
+        state.take(state.filled(prefix + layer, tensors))
 
 
 def _require_same_serving(serving: Serving, setting: str, values: Mapping[str, Any]) -> None:

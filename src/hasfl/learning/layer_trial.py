@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from hasfl.errors import OneValueError
+from hasfl.learning.batch_layout import Rows
 from hasfl.learning.many_devices import Way, parts_of_devices, run_layer
+from hasfl.learning.per_device_functions import NotAtOnce
 from hasfl.learning.randomness import drawn_apart, generators_kept
-from hasfl.learning.row_functions import NotRowwise
-from hasfl.learning.rows import Rows
 from hasfl.learning.state import LayerState, applied
 from hasfl.models.layered_model import LayeredModel
 
@@ -60,7 +60,7 @@ def try_layers(model: LayeredModel, samples: Tensor) -> list[TriedLayer]:
     tried = []
     for layer in model.layers.values():
         x = x.detach()
-        takes_one, draws = _takes_one(layer, x[:1]), _draws(layer, x[: SIZES[0]])
+        takes_one, draws = _takes_one(layer, x[:1]), _run_alone(layer, x[: SIZES[0]])
         with FlopCounterMode(display=False) as counter:
             candidate = _Candidate(layer, x, draws)
         way, reason = candidate.best_way(on_gpu)
@@ -97,10 +97,11 @@ class _Candidate:
                 warnings.filterwarnings("error", message=SLOW_MAP)
                 seeds = SEEDS if self.draws else ()
                 together = _trial(way, self.layer, self.stacked, self.x, Rows(SIZES), seeds)
-        except NotRowwise as error:
+        except NotAtOnce as error:
             return f"{error}, which cannot be done in one batch"
         except Exception as error:  # a user's own layer may raise anything when its weights are stacked
-            return f"two devices at once end in {type(error).__name__}: {_first_sentence(error)}"
+            first_sentence = str(error).strip().split("\n")[0].split(". ")[0].rstrip(".")  # of up to a page
+            return f"two devices at once end in {type(error).__name__}: {first_sentence}"
         same = all(_alike(one, other) for one, other in zip(self.looped, together, strict=True))
         return "" if same else "two devices at once give other numbers than each alone"
 
@@ -134,8 +135,8 @@ def _alone(layer: nn.Module) -> LayerState:
     return LayerState.of(layer, lambda weight: {}).map(Tensor.cpu)
 
 
-def _draws(layer: nn.Module, x: Tensor) -> bool:
-    """Whether a layer draws random numbers from torch's global generator."""
+def _run_alone(layer: nn.Module, x: Tensor) -> bool:
+    """Run a layer on copies; returns whether it draws random numbers from torch's global generator."""
     state = _alone(layer)
     with generators_kept(), torch.no_grad():
         before = torch.get_rng_state()
@@ -145,18 +146,11 @@ def _draws(layer: nn.Module, x: Tensor) -> bool:
 
 def _takes_one(layer: nn.Module, x: Tensor) -> bool:
     """Whether a layer works on a single sample. A batch norm may not."""
-    state = _alone(layer)
     try:
-        with generators_kept(), torch.no_grad():
-            applied(layer, state.weights | state.buffers, x.clone())
+        _run_alone(layer, x)
     except OneValueError:
         return False
     return True
-
-
-def _first_sentence(error: Exception) -> str:
-    """The beginning of an error's message, because torch's messages can be a page long."""
-    return str(error).strip().split("\n")[0].split(". ")[0].rstrip(".")
 
 
 def _trial(

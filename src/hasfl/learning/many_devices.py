@@ -1,11 +1,11 @@
 """A private layer for many devices at once, each device with its own weights and its own batch size.
 
 There are three ways. The samples of all devices lie one after the other in one batch, and a call of a torch
-function that takes weights is replaced by its counterpart in `row_functions.py`, which uses each device's own
-weights. Or torch's `vmap` runs the layer, written for one device, for all. Or one device follows the other.
+function that takes weights is replaced by its counterpart in `per_device_functions.py`, which uses each
+device's own weights. Or torch's `vmap` runs the layer, written for one device, for all. Or one device follows
+the other.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from enum import Enum
@@ -20,9 +20,15 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from hasfl.learning.batch_layout import Rows
+from hasfl.learning.per_device_functions import (
+    PER_DEVICE,
+    NormTensors,
+    NotAtOnce,
+    batch_norm,
+    batch_norm_by_rows,
+)
 from hasfl.learning.randomness import drawn_after, drawn_apart
-from hasfl.learning.row_functions import ROWWISE, NormTensors, NotRowwise, batch_norm, batch_norm_by_rows
-from hasfl.learning.rows import Rows
 from hasfl.learning.state import LayerState, applied, applied_by
 
 
@@ -42,22 +48,19 @@ def run_layer(
     `seeds` has the seed of each device for the random numbers that the layer draws. A layer that draws none
     needs no seeds, except if it is looped.
     """
-    return _RUNS[way](layer, stacked, x, rows, seeds)
-
-
-def _looped(layer: nn.Module, stacked: LayerState, x: Tensor, rows: Rows, seeds: Sequence[int]) -> Tensor:
-    outputs = []
-    for i, (own_rows, seed) in enumerate(zip(rows.split(x), seeds, strict=True)):
-        with drawn_after(seed):
-            outputs.append(applied_by(layer, stacked, i, own_rows))
-    return torch.cat(outputs)
-
-
-def _ragged(layer: nn.Module, stacked: LayerState, x: Tensor, rows: Rows, seeds: Sequence[int]) -> Tensor:
-    own_parts = partial(parts_of_devices, rows)
+    if way is Way.LOOPED:
+        outputs = []
+        for i, (own_rows, seed) in enumerate(zip(rows.split(x), seeds, strict=True)):
+            with drawn_after(seed):
+                outputs.append(applied_by(layer, stacked, i, own_rows))
+        return torch.cat(outputs)
     tensors = stacked.weights | stacked.buffers
-    with drawn_apart(seeds, own_parts) if seeds else nullcontext(), Ragged(tensors.values(), rows):
-        return applied(layer, tensors, x)
+    parts = partial(parts_of_devices if way is Way.RAGGED else _mapped_parts, rows)
+    with drawn_apart(seeds, parts) if seeds else nullcontext():
+        if way is Way.MAPPED:
+            return mapped(layer, tensors, x, rows)
+        with Ragged(tensors.values(), rows):
+            return applied(layer, tensors, x)
 
 
 def parts_of_devices(rows: Rows, batch: Tensor) -> Sequence[Tensor]:
@@ -66,31 +69,21 @@ def parts_of_devices(rows: Rows, batch: Tensor) -> Sequence[Tensor]:
     return torch.split(batch, [place * times for place in rows.places])
 
 
-def _mapped(layer: nn.Module, stacked: LayerState, x: Tensor, rows: Rows, seeds: Sequence[int]) -> Tensor:
-    def own_parts(batch: Tensor) -> Sequence[Tensor]:
-        _times(batch, 0, len(rows))
-        if rows.equal:
-            return batch.unbind(0)
-        times = _times(batch, 1, max(rows.places))
-        return [own[: place * times] for own, place in zip(batch, rows.places, strict=True)]
-
-    with drawn_apart(seeds, own_parts) if seeds else nullcontext():
-        return mapped(layer, stacked.weights | stacked.buffers, x, rows)
+def _mapped_parts(rows: Rows, batch: Tensor) -> Sequence[Tensor]:
+    """The part of each device in a tensor whose first axis is over devices, and second over their rows."""
+    _times(batch, 0, len(rows))
+    if rows.equal:
+        return batch.unbind(0)
+    times = _times(batch, 1, max(rows.places))
+    return [own[: place * times] for own, place in zip(batch, rows.places, strict=True)]
 
 
 def _times(batch: Tensor, axis: int, rows: int) -> int:
     """How many entries of an axis belong to one row: a layer may have merged further axes into it."""
     times, rest = divmod(batch.shape[axis] if batch.dim() > axis else 0, rows)
     if rest or not times:
-        raise NotRowwise(f"it draws random numbers of shape {tuple(batch.shape)}, whose rows are not known")
+        raise NotAtOnce(f"it draws random numbers of shape {tuple(batch.shape)}, whose rows are not known")
     return times
-
-
-_RUNS: dict[Way, Callable[[nn.Module, LayerState, Tensor, Rows, Sequence[int]], Tensor]] = {
-    Way.RAGGED: _ragged,
-    Way.MAPPED: _mapped,
-    Way.LOOPED: _looped,
-}
 
 
 # ── one batch ────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,7 +96,7 @@ NO_MOMENTUM = 0.0  # for a batch norm without running statistics, which does not
 class Ragged(TorchFunctionMode):
     """While active, a torch function with stacked weights uses each device's weights for its own samples.
 
-    Any use of stacked weights that is not in the table `ROWWISE` raises `NotRowwise`.
+    Any use of stacked weights that is not in the table `PER_DEVICE` raises `NotAtOnce`.
     """
 
     def __init__(self, stacked: Iterable[Tensor], rows: Rows) -> None:
@@ -114,13 +107,13 @@ class Ragged(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function itself, or its counterpart in `ROWWISE` if an argument is stacked."""
+        """Call the function itself, or its counterpart in `PER_DEVICE` if an argument is stacked."""
         named = kwargs or {}
         if not any(id(argument) in self.stacked for argument in (*args, *named.values())):
             return func(*args, **named)
-        if func not in ROWWISE or not self._holds_all_samples(args):
-            raise NotRowwise(_use_of_weights(func))
-        return ROWWISE[func](self.rows, *args, **named)
+        if func not in PER_DEVICE or not self._holds_all_samples(args):
+            raise NotAtOnce(_use_of_weights(func))
+        return PER_DEVICE[func](self.rows, *args, **named)
 
     def _holds_all_samples(self, args: Sequence[Any]) -> bool:
         """Whether the first argument is the whole batch, or a stacked tensor (a batch norm's counter)."""
@@ -135,47 +128,47 @@ def _use_of_weights(func: Any) -> str:
     return f"it gives its weights to {name}"
 
 
-class _NormByRows(TorchFunctionMode, ABC):
-    """While active: a batch norm calls `normalised`, and every other function is unchanged."""
+class Replacing(TorchFunctionMode):
+    """While active, the torch functions in `table` are replaced, and every other one is unchanged."""
 
-    def __init__(self, rows: Rows) -> None:
-        super().__init__()
-        self.rows = rows
+    table: Mapping[Any, Callable[..., Any]]
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function itself, or `normalised` instead of a batch norm."""
-        named = kwargs or {}
-        return self.normalised(*args, **named) if func is F.batch_norm else func(*args, **named)
-
-    @abstractmethod
-    def normalised(self, *args: Any, **named: Any) -> Tensor:
-        """The result of a batch norm. The arguments are those of F.batch_norm."""
+        """Call the function itself or what replaces it."""
+        return self.table.get(func, func)(*args, **(kwargs or {}))
 
 
-class SharedNorm(_NormByRows):
+class SharedNorm(Replacing):
     """While active: the batch norm of a common layer ignores spare rows.
 
     `rows` has one place, which holds the samples of all devices.
     """
 
-    def normalised(self, *args: Any, **named: Any) -> Tensor:
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self.rows, self.table = rows, {F.batch_norm: self.normalised}
+
+    def normalised(self, x: Tensor, *others: Any, **named: Any) -> Tensor:
         """Batch norm with the statistics of all rows that count."""
-        x, *others = args
         stacked = {name: _as_stacked(value) for name, value in named.items()}
         return batch_norm(self.rows, x, *map(_as_stacked, others), **stacked)
 
 
-class NormApart(_NormByRows):
+class NormApart(Replacing):
     """While active: a batch norm normalises each device's samples with their own mean and variance.
 
     Its weight and bias are the same for all devices, and its running statistics do not change. If a device
     has only one value per channel, which has no variance, torch's own batch norm treats all samples together.
     """
 
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self.rows, self.table = rows, {F.batch_norm: self.normalised}
+
     def normalised(self, *args: Any, **named: Any) -> Tensor:
-        """Batch norm with the statistics of each device."""
+        """Batch norm with the statistics of each device; the arguments are those of F.batch_norm."""
         call = NORM_CALL.bind(*args, **named)
         call.apply_defaults()
         norm = call.arguments
@@ -207,23 +200,21 @@ def mapped(layer: nn.Module, stacked: Mapping[str, Tensor], x: Tensor, rows: Row
         return applied(layer, tensors, own)
 
     # Of torch's ways to compute attention, `vmap` has rules for all steps of this one on every processor.
-    with sdpa_kernel(SDPBackend.MATH), _Replaced():
+    with sdpa_kernel(SDPBackend.MATH), _ForVmap():
         outputs = torch.vmap(of_one_device, randomness="different")(dict(stacked), rows.filled(x))
     return rows.unpadded(outputs)
 
 
-class _Replaced(TorchFunctionMode):
+class _ForVmap(Replacing):
     """While active, the functions in `REPLACED` are replaced, also within multi-head attention."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call the function itself or what replaces it."""
-        named = kwargs or {}
-        if func is F.multi_head_attention_forward:
-            with self:
-                return _MULTI_HEAD_ATTENTION(*args, **named)
-        return REPLACED.get(func, func)(*args, **named)
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = {**REPLACED, F.multi_head_attention_forward: self._attention}
+
+    def _attention(self, *args: Any, **named: Any) -> Any:
+        with self:
+            return _MULTI_HEAD_ATTENTION(*args, **named)
 
 
 def _without_handing_over(function: Any) -> Callable[..., Any]:

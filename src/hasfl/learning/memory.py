@@ -38,7 +38,7 @@ class MemoryNeed:
 
 def predict_memory(job: Job, *, depth: int, devices: int, samples: int) -> MemoryNeed:
     """The memory of a round with `samples` samples in all and `depth` private layers on each device."""
-    state = SplitState.of(job.model, job.updates.slots)
+    state = SplitState.of(job.model, job.updates.slots, job.data.sizes)
     layer_bytes = [sum(_bytes(tensor) for tensor in layer.tensors()) for layer in state.shared]
     weight_bytes = [sum(_bytes(tensor) for tensor in layer.weights.values()) for layer in state.shared]
     whole_model = sum(map(_bytes, [*job.model.parameters(), *job.model.buffers()]))

@@ -19,8 +19,7 @@ g_i is multiplied by min(1, clip/n_i), and ḡ by min(1, clip/n). With one devic
 without common layers, this is torch.nn.utils.clip_grad_norm_.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,8 +27,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hasfl.callables import call, find
-from hasfl.errors import HasflError, InputError
+from hasfl.callables import call, find, in_one_sentence
+from hasfl.errors import InputError
 from hasfl.learning.state import LayerState, Tensors
 from hasfl.schedule import RateSchedule
 
@@ -185,7 +184,7 @@ class OwnOptimizer:
         """The user's slots, checked; none where there is no such method."""
         if not hasattr(self.own, "slots"):
             return {}
-        with self._in_one_sentence("slots"):
+        with in_one_sentence(f"slots of optimizer {self.name}"):
             slots = self.own.slots(weight)
         if not isinstance(slots, dict) or not all(isinstance(slot, Tensor) for slot in slots.values()):
             raise InputError(f"slots of optimizer {self.name} must return tensors by name, got {slots!r:.60}")
@@ -210,18 +209,8 @@ class OwnOptimizer:
 
     def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
         """The user's step."""
-        with self._in_one_sentence("step"):
+        with in_one_sentence(f"step of optimizer {self.name}"):
             self.own.step(weight, gradient, slots, rate)
-
-    @contextmanager
-    def _in_one_sentence(self, method: str) -> Iterator[None]:
-        try:
-            yield
-        except HasflError:
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise InputError(f"{method} of optimizer {self.name} failed: {reason}") from error
 
 
 @torch.no_grad()

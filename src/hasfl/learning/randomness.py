@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hasfl.learning.row_functions import NotRowwise
+from hasfl.learning.per_device_functions import NotAtOnce
 from hasfl.learning.state import LayerState, applied
 from hasfl.seeds import Seeds
 
@@ -148,7 +148,7 @@ def _without_drawing(func: Any, args: Sequence[Any], named: Any, tensors: Sequen
         result = func(*args, **named)
         if torch.equal(before, generator.get_state()):
             return result
-    raise NotRowwise(f"it draws random numbers by {func}")
+    raise NotAtOnce(f"it draws random numbers by {func}")
 
 
 def _generator(device: torch.device) -> torch.Generator:

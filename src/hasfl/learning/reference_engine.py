@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.local_term import with_local_term
 from hasfl.learning.optimizers import scaled, squared_norm
 from hasfl.learning.randomness import EVERYBODY, forward_in_round
-from hasfl.learning.state import LayerState, SplitState, Tensors, cloned, trainable
+from hasfl.learning.state import LayerState, SplitState, Tensors, cloned, gradient_of, trainable
 from hasfl.plan import Order
 
 
@@ -39,7 +40,7 @@ def train_device_by_device(job: Job, state: SplitState, order: Order) -> Tensor:
         if activations.requires_grad:
             activations.backward(received.grad)  # a4, a5: Eq. (6)
 
-    _step(job, replicas, common, order.round)
+    _step(job, state, replicas, common, order.round)
     for i, replica in enumerate(replicas):
         _keep_buffers(state, i, replica)
     return torch.stack(losses).mean().detach()
@@ -88,11 +89,19 @@ def _keep_buffers(state: SplitState, i: int, replica: list[LayerState]) -> None:
             layer.buffers[name][i] = buffer
 
 
-def _step(job: Job, replicas: Sequence[list[LayerState]], common: list[LayerState], round: int) -> None:
+def _step(
+    job: Job, state: SplitState, replicas: Sequence[list[LayerState]], common: list[LayerState], round: int
+) -> None:
     """Step each device's layers on its own gradient, and the common layers on the mean gradient."""
     rate = torch.full((), job.updates.rates.at(round), dtype=job.dtype, device=job.data.x.device)
-    own = [[_gradient(layer, devices=1) for layer in replica] for replica in replicas]
-    mean = [_gradient(layer, devices=len(replicas)) for layer in common]
+    own = [
+        [
+            with_local_term(job.local_term, gradient_of(layer), layer, anchor)
+            for layer, anchor in zip(replica, state.shared, strict=False)
+        ]
+        for replica in replicas
+    ]
+    mean = [gradient_of(layer, devices=len(replicas)) for layer in common]
     if job.updates.clip is not None:
         own, mean = _clipped(job, own, mean)
     for layers, gradients in zip([*replicas, common], [*own, mean], strict=True):
@@ -112,11 +121,3 @@ def _clipped(
         for gradients, factor in zip(own, own_factors, strict=True)
     ]
     return clipped, [scaled(layer, mean_factor) for layer in mean]
-
-
-def _gradient(layer: LayerState, *, devices: int) -> Tensors:
-    """The gradient of a layer's weights, divided by `devices`; 0 for a weight that no sample used."""
-    return {
-        name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
-        for name, weight in layer.weights.items()
-    }

@@ -18,7 +18,7 @@ from hasfl.arrays import FloatN, IntN
 from hasfl.data.scoring import Score
 from hasfl.errors import InputError
 from hasfl.learning.randomness import generators_kept
-from hasfl.learning.state import LayerState, Tensors, cloned, forward
+from hasfl.learning.state import LayerState, cloned, forward
 from hasfl.learning.training_data import TrainingData
 from hasfl.models.layered_model import LayeredModel
 
@@ -176,6 +176,9 @@ class Calibration:
     def __init__(self, model: LayeredModel, data: TrainingData) -> None:
         self.model, self.data = model, data
         self.norms = [norms_of(layer) for layer in model.layers.values()]
+        self.statistics = [
+            [p + buffer for p in norms for buffer in RUNNING_STATISTICS] for norms in self.norms
+        ]
         self.drawn = data.some_of_every_device(CALIBRATION_SAMPLES) if any(self.norms) else None
 
     @torch.no_grad()
@@ -183,7 +186,10 @@ class Calibration:
         """The same model with measured running statistics. `states` is not changed."""
         if self.drawn is None:
             return list(states)
-        trial = [_with_zero_statistics(*pair) for pair in zip(states, self.norms, strict=True)]
+        trial = [LayerState(state.weights, cloned(state.buffers), {}) for state in states]
+        for state, names in zip(trial, self.statistics, strict=True):
+            for name in names:
+                state.buffers[name].zero_()  # momentum 1 would not remove a NaN: 0 · NaN is NaN
         chunks = self.drawn.tensor_split(-(-len(self.drawn) // SAMPLES_AT_ONCE))  # sizes differ by at most 1
         with self._measuring() as norms:
             for number, chunk in enumerate(chunks, start=1):
@@ -192,7 +198,10 @@ class Calibration:
                     # chunk, the result is the mean over chunks.
                     norm.momentum = 1 / number
                 forward(self.model.layers.values(), trial, self.data.x[chunk])
-        return [_with_statistics_of(*three) for three in zip(states, trial, self.norms, strict=True)]
+        return [
+            LayerState(state.weights, state.buffers | {name: found.buffers[name] for name in names}, {})
+            for state, found, names in zip(states, trial, self.statistics, strict=True)
+        ]
 
     @contextmanager
     def _measuring(self) -> Iterator[list[_BatchNorm]]:
@@ -219,21 +228,3 @@ def norms_of(layer: nn.Module) -> dict[str, _BatchNorm]:
         for name, module in layer.named_modules()
         if isinstance(module, _BatchNorm) and module.training and module.running_mean is not None
     }
-
-
-def _with_zero_statistics(state: LayerState, norms: dict[str, _BatchNorm]) -> LayerState:
-    """A state with copied buffers, in which the running statistics are 0."""
-    buffers = cloned(state.buffers)
-    for name in _statistics_names(norms):
-        buffers[name].zero_()  # momentum 1 in the first chunk would not remove a NaN: 0 · NaN is NaN
-    return LayerState(state.weights, buffers, {})
-
-
-def _with_statistics_of(state: LayerState, trial: LayerState, norms: dict[str, _BatchNorm]) -> LayerState:
-    """`state` with the running statistics of `trial`."""
-    statistics: Tensors = {name: trial.buffers[name] for name in _statistics_names(norms)}
-    return LayerState(state.weights, state.buffers | statistics, {})
-
-
-def _statistics_names(norms: dict[str, _BatchNorm]) -> list[str]:
-    return [prefix + buffer for prefix in norms for buffer in RUNNING_STATISTICS]

@@ -7,14 +7,15 @@ import torch
 from torch import Tensor
 
 from hasfl.errors import ModelError, OneValueError
+from hasfl.learning.batch_layout import Layout, Layouts, RoundInputs, Rows
 from hasfl.learning.cuda_graphs import RoundGraphs
 from hasfl.learning.engine import Job, LocalEngine
 from hasfl.learning.layer_trial import SIZES, try_layers
+from hasfl.learning.local_term import with_local_term
 from hasfl.learning.many_devices import SharedNorm, Way, run_layer
+from hasfl.learning.per_device_functions import NotAtOnce
 from hasfl.learning.randomness import EVERYBODY, drawn_for, layer_seed
 from hasfl.learning.reference_engine import train_device_by_device
-from hasfl.learning.row_functions import NotRowwise
-from hasfl.learning.rows import Layout, Layouts, RoundInputs, Rows
 from hasfl.learning.state import IMAGE_AXES, LayerState, applied, cloned, trainable
 from hasfl.plan import Order
 
@@ -103,7 +104,10 @@ class SimulatedEngine(LocalEngine):
         replicas, devices, updates = self.state.private, len(layout.places), self.job.updates
         for state, by_place, gradient in zip(replicas, private, gradients, strict=False):
             _order_by_replica(state, by_place, gradient, inputs, layout)
-        own = gradients[: len(private)]
+        own = [
+            with_local_term(self.job.local_term, gradient, state, anchor)
+            for gradient, state, anchor in zip(gradients, replicas, self.state.shared, strict=False)
+        ]
         means = [
             {name: tensor / devices for name, tensor in gradient.items()}
             for gradient in gradients[len(private) :]
@@ -132,7 +136,7 @@ class SimulatedEngine(LocalEngine):
         before = cloned(state.buffers)
         try:
             return run_layer(self.ways[j], self.layers[j], state, x, rows, self._layer_seeds(j, order))
-        except NotRowwise as error:  # with these samples the layer does other things than in its trial
+        except NotAtOnce as error:  # with these samples the layer does other things than in its trial
             if self.graphs is not None:
                 raise ModelError(
                     f"layer {self.state.names[j]!r} treats some samples in a way that a CUDA graph "

@@ -22,6 +22,7 @@ from torch.func import functional_call
 
 from hasfl.arrays import IntN
 from hasfl.errors import InputError, OneValueError
+from hasfl.learning.aggregation import Rule, equal_mean, mean_of
 from hasfl.models.layered_model import LayeredModel
 
 # ── one layer ────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,8 +104,23 @@ class LayerState:
         return self.map(lambda tensor: tensor[keep.to(tensor.device)])
 
     def mean(self) -> Self:
-        """The mean over the replicas of a stacked state, Eq. (7). Every aggregation uses this function."""
-        return self.map(_mean)
+        """The mean over the replicas of a stacked state."""
+        return self.map(mean_of)
+
+    def aggregated(self, rule: Rule, samples: IntN, before: Self) -> Self:
+        """The common layer that replaces the replicas of a stacked state: step b2. All aggregations call it.
+
+        The rule gives the weights. Buffers, such as the running statistics of batch norms, and the
+        optimiser's slots are averaged, because many rules would make a variance negative. `samples` has the
+        number of training samples of each replica's device; `before` is the layer after the last aggregation.
+        """
+        counts = torch.from_numpy(samples)
+        weights = {
+            name: rule(replicas, counts.to(replicas), before.weights[name])
+            for name, replicas in self.weights.items()
+        }
+        others = type(self)({}, self.buffers, self.slots).mean()
+        return type(self)(weights, others.buffers, others.slots)
 
     def named(self, layer: str) -> Iterator[tuple[str, Tensor]]:
         """Every tensor with a unique name. Weights and buffers have their names in the model's state_dict."""
@@ -135,20 +151,6 @@ def _checked(name: str, tensors: Mapping[str, Tensor], expected: Tensor) -> Tens
     return tensor.to(expected.device)
 
 
-def _mean(replicas: Tensor) -> Tensor:
-    """The mean over the first axis. The mean of equal replicas is that replica, to the last bit.
-
-    Integers and booleans (counters and flags) have no values in between: their mean is rounded down.
-    """
-    if replicas.is_floating_point() or replicas.is_complex():
-        # Mean = first + mean of (replica − first). Where a replica equals the first, the difference is set to
-        # 0: then nothing is rounded, and inf − inf does not become NaN.
-        first = replicas[0]
-        deviations = torch.where(replicas == first, 0, replicas - first)
-        return first + deviations.mean(dim=0)
-    return (replicas.long().sum(dim=0) // len(replicas)).to(replicas.dtype)
-
-
 def _channels_last(weight: Tensor) -> Tensor:
     """A weight in the memory format that computes fastest.
 
@@ -168,6 +170,14 @@ def trainable(state: LayerState) -> LayerState:
     """A state with the same memory, whose weights are leaves that require gradients."""
     weights = {name: weight.detach().requires_grad_() for name, weight in state.weights.items()}
     return LayerState(weights, state.buffers, state.slots)
+
+
+def gradient_of(state: LayerState, *, devices: int = 1) -> Tensors:
+    """The gradient of a layer's weights, divided by `devices`; 0 for a weight that no sample used."""
+    return {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
+        for name, weight in state.weights.items()
+    }
 
 
 def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
@@ -216,6 +226,8 @@ class SplitState:
 
     names: tuple[str, ...]  # of the layers
     shared: list[LayerState]  # one copy of every layer; for private layers, that of the last aggregation
+    samples: IntN  # |D_i|, the training samples of each device of the fleet
+    rule: Rule = equal_mean  # of aggregations
     depth: int = 0  # number of private layers
     devices: IntN = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # devices that have replicas
     moved: int = 0  # allocations of memory for replicas so far
@@ -223,9 +235,12 @@ class SplitState:
     _capacity: int = 0  # replicas that each state in `_replicas` can hold; the last ones may be unused
 
     @classmethod
-    def of(cls, model: LayeredModel, slots: Callable[[Tensor], Weights]) -> "SplitState":
+    def of(
+        cls, model: LayeredModel, slots: Callable[[Tensor], Weights], samples: IntN, rule: Rule = equal_mean
+    ) -> "SplitState":
         """The state before the first round: the model's weights, and no private layers."""
-        return cls(model.names, [LayerState.of(layer, slots) for layer in model.layers.values()])
+        shared = [LayerState.of(layer, slots) for layer in model.layers.values()]
+        return cls(model.names, shared, samples, rule)
 
     @property
     def private(self) -> list[LayerState]:
@@ -265,14 +280,16 @@ class SplitState:
             replicas.take(state)
 
     def aggregate(self) -> None:
-        """Replace the replicas of each private layer by their mean, Eq. (7). Then all layers are common."""
-        for state, replicas in zip(self.shared, self.private, strict=False):
-            state.take(replicas.mean())
+        """Replace the replicas of each private layer by a common layer. Then all layers are common."""
+        for state, common in zip(self.shared[: self.depth], self.mean(), strict=False):
+            state.take(common)
         self.depth = 0
 
     def mean(self) -> list[LayerState]:
         """The model that an aggregation would make at this moment; nothing is changed."""
-        return [state.mean() for state in self.private] + self.common
+        samples = self.samples[self.devices]
+        pairs = zip(self.private, self.shared, strict=False)
+        return [own.aggregated(self.rule, samples, before) for own, before in pairs] + self.common
 
     def model_of(self, device: int) -> list[LayerState]:
         """The whole model of one device: its replicas, then the common layers."""

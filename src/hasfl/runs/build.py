@@ -20,7 +20,9 @@ from hasfl.errors import InputError
 from hasfl.fleet import Fleet
 from hasfl.goal import Goal
 from hasfl.guesses import guesses
+from hasfl.learning.aggregation import aggregation
 from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.local_term import local_term
 from hasfl.learning.optimizers import Updates, optimizer, slots_per_weight
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.served_model import CALIBRATION_SAMPLES
@@ -327,8 +329,8 @@ def simulate(
     out at random. `rounds` is short for
     `goal=Goal(rounds=…)`. All other keywords are the fields of `hasfl.Settings`: `strategy`, `learning_rate`,
     `interval`, `optimizer`, `participation`, `max_batch`, `evaluate_every`, `goal`, `seed`, `held_out`,
-    `augment`, `known_constants`, `rounds_known`, `loss`, `metric`, and the groups `descent`, `planning`,
-    `serving` and `machine`.
+    `augment`, `known_constants`, `rounds_known`, `loss`, `metric`, `aggregation`, `local_term`, and the
+    groups `descent`, `planning`, `serving` and `machine`.
     """
     if rounds is not None:
         settings["goal"] = _with_rounds(settings.get("goal"), rounds)
@@ -394,6 +396,8 @@ def _job(task: Task) -> Job:
         ),
         loss=loss,
         metric=metric,
+        aggregation=aggregation(settings.aggregation),
+        local_term=local_term(settings.local_term),
         half=settings.machine.precision == "bfloat16",
         serving=settings.serving,
     )

@@ -199,6 +199,8 @@ class TrainingSection(Machine, Serving, Planning, Descent, Recipe):
     optimizer: str = Recipe.optimizer
     loss: str | None = Recipe.loss
     metric: str | None = Recipe.metric
+    aggregation: str = Recipe.aggregation
+    local_term: str | None = Recipe.local_term
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0  # of wall time between two checkpoints, at least
 
     __pydantic_config__ = Document.model_config

@@ -18,6 +18,8 @@ from hasfl.data.partition import partition
 from hasfl.data.sources import load_dataset
 from hasfl.errors import InputError, naming
 from hasfl.fleet import Fleet
+from hasfl.learning.aggregation import aggregation
+from hasfl.learning.local_term import local_term
 from hasfl.learning.optimizers import optimizer
 from hasfl.models.cutting import layered
 from hasfl.models.layered_model import LayeredModel
@@ -204,6 +206,10 @@ def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
         loss = objective(named.loss, "loss", folder)
     with naming("training.metric"):
         metric = objective(named.metric, "metric", folder)
+    with naming("training.aggregation"):
+        rule = aggregation(named.aggregation, folder)
+    with naming("training.local_term"):
+        term = local_term(named.local_term, folder)
     return scenario.settings(
         strategy=chosen,
         known_constants=known_constants(scenario, folder=folder),
@@ -211,6 +217,8 @@ def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
         optimizer=steps,
         loss=loss,
         metric=metric,
+        aggregation=rule,
+        local_term=term,
     )
 
 

@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from hasfl.arrays import FloatL, IntN
 from hasfl.constants import BoundConstants
 from hasfl.errors import Diverged
+from hasfl.learning.batch_layout import Rows
 from hasfl.learning.engine import tensor_cores
 from hasfl.learning.many_devices import NormApart
 from hasfl.learning.optimizers import Updates
 from hasfl.learning.randomness import drawn_for
-from hasfl.learning.rows import Rows
 from hasfl.learning.state import LayerState, SplitState, Tensors, cloned, forward, trainable
 from hasfl.learning.training_data import TrainingData
 from hasfl.plan import Order

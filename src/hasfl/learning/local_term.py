@@ -1,0 +1,85 @@
+"""A term of a user's own in the loss of each device, such as the one of FedProx (Li et al. 2020).
+
+    def proximal(weight, anchor):
+        return 0.01 / 2 * (weight - anchor).square().sum()
+
+A term is called for each weight of each private layer of a device. `anchor` is the same weight when the
+interval began. The term's gradient is added to the gradient of the loss, before clipping. Losses are
+reported without the term.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hasfl.callables import in_one_sentence, own_function
+from hasfl.errors import InputError
+from hasfl.learning.state import LayerState, Tensors
+
+Term = Callable[[Tensor, Tensor], Tensor]  # (weight, anchor) → one number
+
+TRIED_DEVICES, TRIED_SHAPE = 3, (2, 3)  # on which a term is tried
+TOLERANCE = 1e-9  # of float64 numbers around 1
+
+
+def local_term(given: Any, folder: Path | None = None) -> Term | None:
+    """The term that a setting asks for, tried and checked; None: no term.
+
+    It is a function, or a class that makes one when it is called without arguments.
+    `package.module:callable` names one; `folder` is where the module is searched first.
+    """
+    if given is None:
+        return None
+    term: Term = own_function(given, "local_term", "a weight and its anchor", folder)
+    _try(term, given if isinstance(given, str) else getattr(given, "__name__", type(term).__name__))
+    return term
+
+
+def with_local_term(
+    term: Term | None, gradients: Mapping[str, Tensor], state: LayerState, anchor: LayerState
+) -> Tensors:
+    """The gradients of a device's layer, plus those of the term. Without a term they stay as they are.
+
+    The gradients and `state` may be stacked over devices; `anchor` is not.
+    """
+    if term is None:
+        return dict(gradients)
+    return {
+        name: gradient + _gradient(term, state.weights[name].detach(), anchor.weights[name])
+        for name, gradient in gradients.items()
+    }
+
+
+def _gradient(term: Term, weight: Tensor, anchor: Tensor) -> Tensor:
+    """The gradient of a term at a weight, or at the weights of all devices at once."""
+    own: Callable[..., Tensor] = torch.func.grad(term)
+    if weight.dim() > anchor.dim():
+        own = torch.vmap(own, in_dims=(0, None))
+    return own(weight, anchor)
+
+
+def _try(term: Term, name: str) -> None:
+    """Refuse a term without a finite gradient, or with another one where devices are stacked."""
+    draw = torch.Generator().manual_seed(0)
+    shape = (TRIED_DEVICES + 1, *TRIED_SHAPE)
+    anchor, *weights = torch.randn(shape, generator=draw, dtype=torch.float64)
+    with in_one_sentence(f"local_term {name}"):
+        value = term(weights[0].clone(), anchor.clone())
+        if not isinstance(value, Tensor) or value.shape != ():
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise InputError(f"local_term {name} must return a tensor of one number, got {got}")
+        alone = torch.stack([_gradient(term, weight, anchor) for weight in weights])
+        at_anchor = _gradient(term, anchor, anchor)
+        together = _gradient(term, torch.stack(weights), anchor)
+    if not (alone.isfinite().all() and at_anchor.isfinite().all()):
+        raise InputError(
+            f"the gradient of local_term {name} must be finite, also where weight and anchor are equal"
+        )
+    if not torch.allclose(alone, together, rtol=TOLERANCE, atol=TOLERANCE):
+        raise InputError(
+            f"local_term {name} must give each device the same gradient alone and among others: leave out "
+            "random numbers, and remember nothing"
+        )
