@@ -39,6 +39,14 @@ EVALUATED = (
     "mean_device_accuracy",
     "worst_device_accuracy",
 )
+# The steps of a round, as records name them: a1 to a5, b1 and b3 of Sec. III.
+UP = ("device_forward", "activation_upload")  # a1, a2: each device
+SERVER = ("server_forward", "server_backward")  # a3: the edge server
+DOWN = ("gradient_download", "device_backward")  # a4, a5: each device
+SPLIT_STEPS = (*UP, *SERVER, *DOWN)
+UPLOAD, DOWNLOAD = "submodel_upload", "submodel_download"  # b1, b3: devices and the edge server
+# What is done beside training. The phases of an estimate and of an evaluation begin with these words.
+COLLECTION, ESTIMATE, EVALUATION = "data_upload", "reading", "evaluation"
 EDGE = -1  # the edge server among parties; a device has its index in the fleet
 SecondsByParty = Mapping[str, Mapping[int, float]]  # by step, then by party
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import ComparedRun, Comparison, Spread, ranked
 from hasfl.report.page import answers
-from hasfl.report.page.thinning import evenly, slider_positions
+from hasfl.report.page.columns import evenly, slider_positions
 from tests.cli.conftest import Hasfl
 from tests.report.runs import evaluated
 from tests.report.trained_runs import data_of, train

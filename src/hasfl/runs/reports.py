@@ -6,14 +6,11 @@ strategy and seed are one training, which must not count as two seeds.
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, Self
 
-import numpy as np
-
-from hasfl.arrays import FloatN, IntN
 from hasfl.constants import BoundConstants
 from hasfl.data.partition import label_counts, sample_counts
 from hasfl.data.sources import PUBLISHED, default_folder
@@ -24,23 +21,20 @@ from hasfl.planning.advice.why import GAP, TIME_LIMIT, Upgrades, pace_setters, u
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.planning.verify import faults
 from hasfl.problem import Problem
-from hasfl.record import EDGE, MeasuredRound, RoundRecord, SecondsByParty
+from hasfl.record import RoundRecord
 from hasfl.report.analysis import ComparedRun, ranked
-from hasfl.report.page.course import beside_training, changes
-from hasfl.report.page.report import Labels, PlanQuality, Report, RunReport, ShownRound, device_names
-from hasfl.report.page.rounds import RoundTimes, plan_columns
-from hasfl.report.page.thinning import slider_positions, slider_rounds
-from hasfl.runs.model_costs import costs_of
+from hasfl.report.page.columns import plan_columns, slider_positions, slider_rounds
+from hasfl.report.page.course import changes
+from hasfl.report.page.report import Labels, PlanQuality, Report, RunReport, ShownRound
+from hasfl.report.timeline import seconds_on_machines
 from hasfl.runs.overview import find_run, is_run, runs_in, scenario_folder, stored_scenario, stored_settings
 from hasfl.runs.questions import Origin, Question, read_question, solve
+from hasfl.runs.round_seconds import SimulatedRounds
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.store import SCENARIO, RunFolder
 from hasfl.runs.task import shared_data, world_of
-from hasfl.theory.latency import AggregationLatency, SplitTrainingLatency
 from hasfl.theory.objective import evaluate
 from hasfl.theory.paradigms import SPLIT, Paradigm
-from hasfl.theory.traffic import Arrangement
-from hasfl.training.clock import ModelledClock
 from hasfl.world import World
 
 # ── who holds which labels ───────────────────────────────────────────────────────────────────────────────
@@ -174,110 +168,6 @@ def _progress(run: OpenRun) -> tuple[bool, int]:
     return run.state == "finished", len(run.records)
 
 
-# ── how long each party took in each step of a round ─────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SimulatedRounds:
-    """What the steps of a simulated run rest on; its records, its world and its clock give the times back."""
-
-    records: Sequence[RoundRecord]
-    world: World
-    clock: ModelledClock
-
-    def shown(self, most: int) -> Iterator[ShownRound]:
-        """The rounds of the slider, at most so many."""
-        for k in slider_positions(len(self.records), changes(self.records), most):
-            yield ShownRound(round=self.records[k].round, times=self.times(int(k)))
-
-    def times(self, k: int) -> RoundTimes:
-        """The times of record k; those of an aggregation follow the plan of the next record (Algorithm 1).
-
-        The last record has no next one. Its sub-models come down as its own plan cuts them. A device that
-        joins only receives.
-        """
-        record, depth = self.records[k], self._depth(k)
-        now = self._arrangement(record, record.round, depth)
-        steps, devices = dict(self.clock.by_party(now, record.devices)), record.devices
-        if record.aggregated:
-            then = self.records[min(k + 1, len(self.records) - 1)]
-            after = self._arrangement(then, record.round + 1, self.clock.depth(then.plan))
-            steps |= self.clock.upload_by_party(now, after, record.devices)
-            steps |= self.clock.download_by_party(after, depth, then.devices)
-            devices = np.union1d(devices, then.devices)
-        return RoundTimes(
-            names=[self.world.fleet.names[i] for i in devices],
-            **_seconds(steps, devices),
-            beside=beside_training(record),
-            estimated_first=record.round == 1,
-        )
-
-    def _arrangement(self, record: RoundRecord, round: int, depth: int) -> Arrangement:
-        return Arrangement(record.plan, self.world.fleet_at(round).only(record.devices), depth)
-
-    def _depth(self, k: int) -> int:
-        """The private layers of an interval: those of the plan that it began with."""
-        begin = max(0, k - (self.records[k].round - 1) % self.world.interval)
-        return self.clock.depth(self.records[begin].plan)
-
-
-def measured_rounds(records: Sequence[RoundRecord], most: int) -> Iterator[ShownRound]:
-    """The rounds of the slider of a run on machines: as they were predicted, and as they were measured."""
-    for k in slider_positions(len(records), changes(records), most):
-        record = records[k]
-        if record.measured is not None:
-            predicted, measured = _both(record, record.measured)
-            yield ShownRound(round=record.round, times=predicted, measured=measured)
-
-
-def _both(record: RoundRecord, seen: MeasuredRound) -> tuple[RoundTimes, RoundTimes]:
-    names = device_names(int(record.devices.max()) + 1)
-
-    def of(steps: SecondsByParty, beside: Mapping[str, float]) -> RoundTimes:
-        return RoundTimes(
-            names=[names[i] for i in record.devices],
-            **_seconds(steps, record.devices),
-            beside=beside,
-            download_first=True,
-        )
-
-    beside = {name: seen.spans[name] for name in ("evaluation",) if name in seen.spans}
-    return of(seen.predicted, beside_training(record)), of(seen.measured, beside)
-
-
-class _Seconds(TypedDict):
-    split: SplitTrainingLatency
-    aggregation: AggregationLatency | None
-
-
-def _seconds(steps: SecondsByParty, devices: IntN) -> _Seconds:
-    """Seconds by step and party as arrays over devices; a step that is not there took no time."""
-
-    def each(step: str) -> FloatN:
-        return np.array([steps.get(step, {}).get(int(i), 0.0) for i in devices])
-
-    def edge(step: str) -> float:
-        return steps.get(step, {}).get(EDGE, 0.0)
-
-    split = SplitTrainingLatency(
-        device_forward=each("device_forward"),
-        activation_upload=each("activation_upload"),
-        server_forward=edge("server_forward"),
-        server_backward=edge("server_backward"),
-        gradient_download=each("gradient_download"),
-        device_backward=each("device_backward"),
-    )
-    if "submodel_upload" not in steps and "submodel_download" not in steps:
-        return {"split": split, "aggregation": None}
-    aggregation = AggregationLatency(
-        submodel_upload=each("submodel_upload"),
-        server_submodel_upload=edge("submodel_upload"),
-        submodel_download=each("submodel_download"),
-        server_submodel_download=edge("submodel_download"),
-    )
-    return {"split": split, "aggregation": aggregation}
-
-
 # ── how good the last plan of a run is ───────────────────────────────────────────────────────────────────
 
 
@@ -403,56 +293,37 @@ def report_of(written: Sequence[Path], tell: Callable[[str], None] = lambda step
 
 
 def _report(run: OpenRun, contestant: str, quality: PlanQuality | str, slider: int) -> RunReport:
-    drawn = _drawn(run, slider)
+    """What the report says about a run; its slider has at most so many rounds."""
+    records, fleet, last_plan, shown = run.records, None, None, list[ShownRound]()
+    positions = slider_positions(len(records), changes(records), slider)
+    if run.on_machines:
+        devices = 1 + max(int(record.devices.max()) for record in records)
+        for record in (records[k] for k in positions):
+            if record.measured is not None:
+                predicted, measured = seconds_on_machines(record, record.measured)
+                shown.append(ShownRound(round=record.round, predicted=predicted, measured=measured))
+    else:
+        rounds = SimulatedRounds.of(run.scenario, run.folder, records)
+        fleet, devices = rounds.world.fleet, len(rounds.world.fleet)
+        shown = [ShownRound(round=records[k].round, predicted=rounds.seconds(int(k))) for k in positions]
+        if records:
+            last, profile = records[-1], rounds.clock.profile
+            fleet = rounds.world.fleet_at(last.round)
+            there = fleet.only(last.devices)
+            split = run.paradigm.split_latency(last.plan, there, profile)
+            last_plan = plan_columns(last.plan, there, profile, split)
     return RunReport(
         name=run.path.name,
         **run.compared(contestant),
-        about=_about(run, drawn.devices),
-        shown=drawn.shown,
-        fleet=drawn.fleet,
-        devices=drawn.devices,
-        last_plan=drawn.last_plan,
+        about=_about(run, devices),
+        shown=shown,
+        fleet=fleet,
+        devices=devices,
+        last_plan=last_plan,
         quality=quality,
         scenario=run.text,
         environment=run.environment,
         command=run.command,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Drawn:
-    """What the charts of a run need beyond its records."""
-
-    shown: Sequence[ShownRound]
-    fleet: Fleet | None  # in the last round
-    devices: int
-    last_plan: Mapping[str, Any] | None = None
-
-
-def _drawn(run: OpenRun, slider: int) -> Drawn:
-    """The charts of a run, whose slider has at most so many rounds."""
-    if run.on_machines:
-        devices = 1 + max(int(record.devices.max()) for record in run.records)
-        return Drawn(shown=list(measured_rounds(run.records, slider)), fleet=None, devices=devices)
-    world = _world(run)
-    if not run.records:
-        return Drawn(shown=[], fleet=world.fleet, devices=len(world.fleet))
-    clock = ModelledClock(
-        profile=costs_of(run.scenario, world.fleet, folder=run.folder).profile,
-        paradigm=run.paradigm,
-        sample_bits=0.0,  # the seconds for collecting samples are in the records
-        keeps_mean=run.scenario.settings().serving.averages,
-    )
-    rounds = SimulatedRounds(records=run.records, world=world, clock=clock)
-    last = run.records[-1]
-    fleet = world.fleet_at(last.round)
-    there = fleet.only(last.devices)
-    split = run.paradigm.split_latency(last.plan, there, clock.profile)
-    return Drawn(
-        shown=list(rounds.shown(slider)),
-        fleet=fleet,
-        devices=len(fleet),
-        last_plan=plan_columns(last.plan, there, clock.profile, split),
     )
 
 

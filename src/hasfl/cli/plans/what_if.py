@@ -15,8 +15,8 @@ from hasfl.plan import PlanReport
 from hasfl.planning.advice.sensitivity import time_range
 from hasfl.planning.intervals import Ask, try_intervals
 from hasfl.problem import Problem
+from hasfl.report.page.columns import evenly
 from hasfl.report.page.plan_page import Found, ShownPlan, Slider
-from hasfl.report.page.thinning import evenly
 from hasfl.runs.questions import Question
 
 # The stops of the sliders. All are chosen by hand, so that a file has about thirty plans.

@@ -8,6 +8,7 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.report.analysis import HELD_OUT, Arrival, ComparedRun, Comparison, Level
 from hasfl.report.page import course
+from hasfl.report.timeline import STEPS, seconds_by_step
 from hasfl.units import format_seconds, format_share, format_size
 
 if TYPE_CHECKING:
@@ -16,19 +17,6 @@ if TYPE_CHECKING:
 NAMED = 2  # steps that a sentence names
 WHOLE_FROM = 100  # factors from here on are written without decimals
 WORTH_SAYING = 5e-4  # share of the time: less is written as 0.0 %
-STEPS = {
-    "device_forward": "forward passes on devices (a1)",
-    "activation_upload": "activations to the edge server (a2)",
-    "server_forward": "forward passes on the edge server (a3)",
-    "server_backward": "backward passes on the edge server (a3)",
-    "gradient_download": "gradients to devices (a4)",
-    "device_backward": "backward passes on devices (a5)",
-    "submodel_upload": "sub-models to the fed server (b1)",
-    "submodel_download": "sub-models from the fed server (b3)",
-    "data_upload": "samples to the edge server",
-    "reading": "estimates of the constants",
-    "evaluation": "judging the model",
-}
 
 
 def convergence(runs: Sequence[ComparedRun], comparison: Comparison) -> str:
@@ -117,7 +105,7 @@ def time(runs: Sequence["RunReport"]) -> str:
     if not runs[0].records:
         return "There are no rounds yet."
     first, *others = runs
-    total = course.seconds_by_step(first.records)
+    total = seconds_by_step(first.records)
     whole = format_seconds(sum(total.values()))
     largest = " and ".join(f"{share} on {words}" for share, words in _largest(total, NAMED))
     sentence = f"{first.strategy} spent {largest}, of {whole} of virtual time."
@@ -125,7 +113,7 @@ def time(runs: Sequence["RunReport"]) -> str:
         f"{run.strategy}, {share} on {words}"
         for run in others
         if run.records
-        for share, words in _largest(course.seconds_by_step(run.records), 1)
+        for share, words in _largest(seconds_by_step(run.records), 1)
     ]
     return sentence + (f" The largest part of the others: {'; '.join(rest)}." if rest else "")
 
@@ -134,7 +122,9 @@ def _largest(total: Mapping[str, float], count: int) -> list[tuple[str, str]]:
     whole = sum(total.values()) or 1.0
     ordered = sorted(total.items(), key=lambda item: -item[1])[:count]
     return [
-        (format_share(seconds / whole), STEPS.get(step, step)) for step, seconds in ordered if seconds > 0
+        (format_share(seconds / whole), (STEPS[step][2] if step in STEPS else step))
+        for step, seconds in ordered
+        if seconds > 0
     ]
 
 

@@ -9,11 +9,9 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
-from hasfl.report.page.rounds import column, rounded
-from hasfl.report.page.thinning import MOST_LINES, MOST_PLANS, MOST_POINTS, evenly
+from hasfl.report.page.columns import MOST_LINES, MOST_PLANS, MOST_POINTS, column, evenly, rounded
 
 Records = Sequence[RoundRecord]
-BESIDE = {"data": "data_upload", "reading": "reading", "evaluation": "evaluation"}  # first word of a step
 MEASURES: Mapping[str, Callable[[RoundRecord], float | None]] = {
     "test": lambda record: record.accuracy,
     "held_out": lambda record: record.held_out_accuracy,
@@ -44,21 +42,6 @@ def _wall_clock(records: Records) -> dict[str, Any]:
     measured = [record.measured for record in records]
     clocks = [each.clock for each in measured if each is not None]
     return {"wall": column(clocks)} if len(clocks) == len(records) else {}
-
-
-def seconds_by_step(records: Records) -> dict[str, float]:
-    """The virtual seconds of a run by step; what was done beside training counts as one step each."""
-    total: dict[str, float] = {}
-    for record in records:
-        for step, seconds in record.phases.items():
-            name = BESIDE.get(step.partition("_")[0], step)
-            total[name] = total.get(name, 0.0) + seconds
-    return total
-
-
-def beside_training(record: RoundRecord) -> dict[str, float]:
-    """The seconds of a round that are no step of training."""
-    return {name: total for name, total in seconds_by_step([record]).items() if name in BESIDE.values()}
 
 
 def bits_by_arrow(records: Records) -> dict[str, float]:

@@ -7,8 +7,9 @@ from typing import Any
 from hasfl.constants import Guesses
 from hasfl.plan import PlanReport
 from hasfl.problem import Problem
+from hasfl.report.page.columns import plan_columns, round_columns, rounded
 from hasfl.report.page.page import Section, page
-from hasfl.report.page.rounds import RoundTimes, plan_columns, rounded
+from hasfl.report.timeline import STEPS, planned_seconds
 from hasfl.theory.latency import aggregation_latency, split_training_latency
 from hasfl.units import format_seconds, format_share
 
@@ -46,7 +47,7 @@ class ShownPlan:
         split = split_training_latency(plan, fleet, profile)
         aggregation = aggregation_latency(plan, fleet, profile)
         return {
-            "round": RoundTimes(names=fleet.names, split=split, aggregation=aggregation).as_json(),
+            "round": round_columns(planned_seconds(split, aggregation), fleet.names),
             "plan": plan_columns(plan, fleet, profile, split),
             "interval": self.problem.interval,
             "round_seconds": rounded(self.report.round_seconds),
@@ -173,6 +174,7 @@ class PlanPage:
                 }
             )
         return {
+            "steps": STEPS,
             "served": self.served,
             "rounds_known": self.rounds_known,
             "remarks": list(self.remarks),

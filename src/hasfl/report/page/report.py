@@ -8,9 +8,9 @@ from hasfl.arrays import IntN
 from hasfl.fleet import Fleet
 from hasfl.report.analysis import ComparedRun, Comparison
 from hasfl.report.page import answers, course
+from hasfl.report.page.columns import column, evenly, round_columns
 from hasfl.report.page.page import PLOTLY, Section, page
-from hasfl.report.page.rounds import RoundTimes, column
-from hasfl.report.page.thinning import evenly
+from hasfl.report.timeline import STEPS, RoundSeconds, seconds_by_step
 
 MOST_DEVICES = 60  # whose plans are shown over time; of more, evenly spaced ones. Chosen by hand
 MOST_NAMES = 4  # of strategies in a title
@@ -22,8 +22,8 @@ class ShownRound:
     """A round that the slider shows: as it was predicted, and as machines measured it."""
 
     round: int
-    times: RoundTimes
-    measured: RoundTimes | None = None
+    predicted: RoundSeconds
+    measured: RoundSeconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,7 +101,7 @@ class RunReport(ComparedRun):
             "rounds": len(self.records),
             "seconds": self.records[-1].clock if self.records else 0.0,
             "curves": course.curves(self.records),
-            "steps": course.seconds_by_step(self.records),
+            "steps": seconds_by_step(self.records),
             "bits": course.bits_by_arrow(self.records),
             **self._slider(),
             "plans": self._plans(),
@@ -120,10 +120,10 @@ class RunReport(ComparedRun):
         parties: dict[str, int] = {}  # of a name in `parties`
         times: list[dict[str, Any]] = []
 
-        def place(found: RoundTimes | None) -> int | None:
+        def place(found: RoundSeconds | None) -> int | None:
             if found is None:
                 return None
-            entry = found.as_json()
+            entry = round_columns(found, self.names)
             entry["names"] = [parties.setdefault(name, len(parties)) for name in entry["names"]]
             key = repr(entry)
             if key not in places:
@@ -131,7 +131,7 @@ class RunReport(ComparedRun):
                 times.append(entry)
             return places[key]
 
-        at = [place(each.times) for each in self.shown]
+        at = [place(each.predicted) for each in self.shown]
         measured = [place(each.measured) for each in self.shown]
         return {
             "shown": [each.round for each in self.shown],
@@ -222,6 +222,7 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """Everything that the page draws."""
         return {
+            "steps": STEPS,
             "strategies": list(dict.fromkeys(run.strategy for run in self.runs)),
             "verdict": asdict(Comparison.of(self.runs)),
             "runs": [run.as_json() for run in self.runs],

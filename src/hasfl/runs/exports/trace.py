@@ -12,21 +12,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from hasfl.errors import InputError
-from hasfl.record import EDGE, RoundRecord
+from hasfl.record import DOWNLOAD, EDGE, UPLOAD, RoundRecord
 from hasfl.replacing import replace_file
+from hasfl.report.timeline import AVERAGING, FED, FLEET, Step, measured_steps, virtual_steps
 from hasfl.runs.exports.following import refuse_files_of_runs
-from hasfl.runs.exports.timeline import (
-    AVERAGING,
-    FED,
-    FLEET,
-    LETTERS,
-    Step,
-    measured_steps,
-    party_seconds,
-    virtual_steps,
-)
 from hasfl.runs.exports.values import values_of
-from hasfl.runs.overview import stored_scenario
+from hasfl.runs.overview import scenario_folder, stored_scenario
+from hasfl.runs.round_seconds import predicted_seconds
 from hasfl.runs.store import RunFolder
 
 FILE = "trace.json"  # in the run's folder
@@ -118,12 +110,12 @@ def _events(
     measured = Side(1 + len(PROCESSES), " (measured)")
     for side in (predicted, measured) if on_machines else (predicted,):
         yield from _headings(side, names)
-    for record, parties in zip(records, party_seconds(run, records), strict=True):
+    seconds = predicted_seconds(stored_scenario(run), scenario_folder(run), records)
+    for k, record in enumerate(records):
         if record.round not in wanted:
             continue
-        yield from (
-            _event(predicted, step, record) for step in virtual_steps(record, parties) if _shows(step)
-        )
+        steps = virtual_steps(record, seconds(k))
+        yield from (_event(predicted, step, record) for step in steps if _shows(step))
         if record.measured is not None:
             yield from (_event(measured, step, record) for step in measured_steps(record) if _shows(step))
 
@@ -154,7 +146,7 @@ def _event(side: Side, step: Step, record: RoundRecord) -> Mapping[str, Any]:
     start, end = round(NANOSECONDS * step.start), round(NANOSECONDS * step.end)
     event = {
         "name": step.title,
-        "cat": "aggregation" if LETTERS.get(step.name, "").startswith("b") else "round",
+        "cat": "aggregation" if step.name in (UPLOAD, AVERAGING, DOWNLOAD) else "round",
         "pid": side.process(step.party),
         "tid": side.thread(step),
         "ts": start / IN_A_MICROSECOND,

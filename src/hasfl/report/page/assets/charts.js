@@ -2,72 +2,32 @@
 /* Charts of a round and of a plan, for every page: charts.gantt and charts.planTable. */
 const charts = (() => {
   const {el, svg, seconds, quantity, share, count} = page;
-  const STEPS = {
-    device_forward: ["a1", "a1", "forward pass on the device"],
-    activation_upload: ["a2", "a2", "activations to the edge server"],
-    server_forward: ["a3f", "a3", "forward pass on the edge server"],
-    server_backward: ["a3b", "a3", "backward pass on the edge server"],
-    gradient_download: ["a4", "a4", "gradients to the device"],
-    device_backward: ["a5", "a5", "backward pass on the device"],
-    submodel_upload: ["b1", "b1", "sub-model to the fed server"],
-    submodel_download: ["b3", "b3", "aggregated sub-model back (b2, the mean, takes no time)"],
-    data_upload: ["beside", "", "samples to the edge server"],
-    reading: ["beside", "", "estimate of the constants"],
-    evaluation: ["beside", "", "judging of the model"],
-  };
-  const FEW_ROWS = 26, SERVER = "edge server", TIE = 1e-4; // relative: numbers of pages have five digits
-  const LEGEND = Object.keys(STEPS).filter((step) => STEPS[step][1]);
+  const STEPS = page.data.steps; // by name: the paper's letter, what one party does, what all do together
+  const kind = (step) => (step.startsWith("server_") ? (step.endsWith("forward") ? "a3f" : "a3b") : STEPS[step][0] || "beside"); // a class
+  const FEW_ROWS = 26, SERVER = "edge server";
+  const LEGEND = Object.keys(STEPS).filter((step) => STEPS[step][0]);
 
-  /* When each party does what in a round, from the seconds of each step (RoundTimes.as_json in rounds.py).
+  /* The bars of each party, from the stages of a round and the seconds of its steps (round_columns in columns.py).
 
-     Everybody begins a stage together, and the next stage begins when the slowest party is done (Eqs. 38, 39). */
+     Everybody begins a stage together, and the stage ends with its slowest parties. */
   function timeline(times) {
-    const rows = [{name: SERVER, bars: []}, ...times.names.map((name) => ({name, bars: []}))];
-    const barriers = [], setters = {};
-    let now = 0, waited = 0, worked = 0;
-    function stage(name, deviceSteps, serverSteps, serverKey = (step) => step) {
-      const begin = now, ends = rows.map((row, k) => {
-        let at = begin;
-        for (const step of k ? deviceSteps : serverSteps) {
-          const length = k ? (times[step]?.[k - 1] ?? 0) : (times[serverKey(step)] ?? 0);
-          if (length > 0) row.bars.push({step, start: at, end: at + length, stage: name});
-          at += length;
-        }
-        return at;
-      });
-      now = Math.max(...ends);
-      if (now <= begin) return;
-      const last = ends.flatMap((end, k) => (end >= now - (now - begin) * TIE ? [k] : []));
+    const rows = [{name: SERVER, bars: []}, ...times.names.map((name) => ({name, bars: []}))], {stages} = times;
+    const length = (step, k) => (k ? times[step]?.[k - 1] : typeof times[step] === "number" ? times[step] : times[`server_${step}`]) ?? 0;
+    for (const {name, steps, start, end, slowest} of stages) {
       rows.forEach((row, k) => {
-        if (!last.includes(k)) row.bars.push({wait: true, start: ends[k], end: now, stage: name});
-        if (k) { waited += now - ends[k]; worked += ends[k] - begin; }
+        if (!slowest.length) { row.bars.push({step: name, start, end}); return; } // all parties together
+        let at = start;
+        for (const step of steps) {
+          const taken = length(step, k);
+          if (taken > 0) row.bars.push({step, start: at, end: at + taken, setter: name in STAGES && slowest.includes(k)});
+          at += taken;
+        }
+        if (!slowest.includes(k)) row.bars.push({wait: true, start: at, end});
       });
-      if (deviceSteps.length) {
-        setters[name] = {rows: last, name: rows[last[0]].name, alike: last.length - 1, seconds: now - begin};
-        for (const k of last) rows[k].bars.filter((bar) => bar.stage === name && !bar.wait).forEach((bar) => { bar.setter = true; });
-      }
-      barriers.push(now);
     }
-    function beside(step) {
-      const length = times.beside?.[step] ?? 0;
-      if (!length) return;
-      rows.forEach((row) => row.bars.push({step, start: now, end: now + length}));
-      now += length;
-      barriers.push(now);
-    }
-    const down = () => stage("submodels down", ["submodel_download"], ["submodel_download"], (step) => `server_${step}`);
-    beside("data_upload");
-    if (times.estimated_first) beside("reading");
-    if (times.download_first) down();
-    stage("up", ["device_forward", "activation_upload"], []);
-    stage("server", [], ["server_forward", "server_backward"]);
-    stage("down", ["gradient_download", "device_backward"], []);
-    if (!times.estimated_first) beside("reading");
-    stage("submodels up", ["submodel_upload"], ["submodel_upload"], (step) => `server_${step}`);
-    if (!times.download_first) down();
-    const trained = now;
-    beside("evaluation");
-    return {rows, barriers: barriers.slice(0, -1), setters, end: now, trained, waiting: waited + worked > 0 ? waited / (waited + worked) : 0};
+    const end = stages.at(-1)?.end ?? 0, sum = (field) => stages.reduce((all, stage) => all + stage[field], 0);
+    return {rows, end, barriers: stages.slice(0, -1).map((stage) => stage.end), paced: stages.filter(({name}) => name in STAGES),
+      trained: stages.find(({name}) => name === "evaluation")?.start ?? end, waiting: sum("waited") / (sum("waited") + sum("worked")) || 0};
   }
 
   /* The round in one sentence. */
@@ -80,8 +40,8 @@ const charts = (() => {
   const called = (name) => (/^\d+$/.test(name) ? `device ${name}` : name);
   function inWords(times, line) {
     const hidden = times.devices - times.names.length;
-    const parts = Object.entries(line.setters).map(([stage, {name, alike, seconds: length}]) =>
-      `${called(name)}${alike ? ` and ${alike} more set` : " sets"} the pace ${STAGES[stage]} (${seconds(length)})`);
+    const parts = line.paced.map(({name, slowest: [first, ...alike], start, end}) =>
+      `${called(line.rows[first].name)}${alike.length ? ` and ${alike.length} more set` : " sets"} the pace ${STAGES[name]} (${seconds(end - start)})`);
     const some = hidden > 0 ? ` Shown are the ${times.names.length} slowest of ${count(times.devices)} devices.` : "";
     const waiting = times.names.length > 1 ? ` Its devices wait ${share(line.waiting)} of that time.` : "";
     return `The round takes ${seconds(line.end)}.${waiting}${parts.length ? ` ${parts.join("; ")}.` : ""}${some}`;
@@ -95,7 +55,7 @@ const charts = (() => {
   const barTitle = (row, bar) => {
     const when = `${seconds(bar.end - bar.start)}, from ${seconds(bar.start)} on`;
     if (bar.wait) return `${row.name} waits\n${when}`;
-    const [, mark, words] = STEPS[bar.step];
+    const [mark, words] = STEPS[bar.step];
     return `${row.name}${bar.setter ? ", which sets the pace" : ""}\n${mark ? `${mark} ` : ""}${words}\n${when}`;
   };
 
@@ -122,13 +82,13 @@ const charts = (() => {
     }
     const letters = Math.max(3, Math.floor((labels - 10) / 7));
     names.forEach((name, k) => {
-      const y = top + k * height, pace = Object.values(lines[0].setters).some(({rows}) => rows.includes(k));
+      const y = top + k * height, pace = lines[0].paced.some(({slowest}) => slowest.includes(k));
       picture.append(svg("text", {x: 0, y: y + height / 2 + 4, class: pace ? "pace" : "name"}, shortened(name, letters), svg("title", {}, name)));
       lines.forEach((line, lane) => {
         const tall = (height - 5) / lanes, at = y + 2 + lane * (tall + 1);
         for (const bar of line.rows[k].bars) {
-          const kind = bar.wait ? "wait" : `bar ${STEPS[bar.step][0]}${bar.setter ? " setter" : ""}`;
-          picture.append(svg("rect", {x: x(bar.start), y: at, width: Math.max(0, x(bar.end) - x(bar.start)), height: tall - (lanes > 1 ? 1 : 0), rx: 2, class: kind}));
+          const look = bar.wait ? "wait" : `bar ${kind(bar.step)}${bar.setter ? " setter" : ""}`;
+          picture.append(svg("rect", {x: x(bar.start), y: at, width: Math.max(0, x(bar.end) - x(bar.start)), height: tall - (lanes > 1 ? 1 : 0), rx: 2, class: look}));
         }
       });
     });
@@ -147,11 +107,11 @@ const charts = (() => {
 
   function legend(rounds) {
     const used = LEGEND.filter((step) => rounds.flatMap((times) => [times[step], times[`server_${step}`]].flat()).some((value) => value > 0));
-    const item = (kind, text) => el("li", {}, el("span", {class: `swatch ${kind}`}), text);
+    const item = (look, text) => el("li", {}, el("span", {class: `swatch ${look}`}), text);
     const extra = new Set(rounds.flatMap((times) => Object.keys(times.beside ?? {})));
     return el("ul", {class: "legend"},
-      used.map((step) => item(STEPS[step][0], `${STEPS[step][1]} ${STEPS[step][2]}`)),
-      [...extra].map((step) => item("beside", STEPS[step][2])), item("waiting", "waits"), item("setter", "sets the pace"));
+      used.map((step) => item(kind(step), `${STEPS[step][0]} ${STEPS[step][1]}`)),
+      [...extra].map((step) => item("beside", STEPS[step][1])), item("waiting", "waits"), item("setter", "sets the pace"));
   }
 
   /* The seconds of every step as a table, for those who cannot see or hover. */
@@ -160,7 +120,7 @@ const charts = (() => {
     const cell = (value) => (value > 0 ? seconds(value) : "–");
     const server = steps.map((step) => cell(typeof times[step] === "number" ? times[step] : times[`server_${step}`] ?? 0));
     const rows = times.names.map((name, i) => [name, ...steps.map((step) => cell(Array.isArray(times[step]) ? times[step][i] : 0))]);
-    return page.table([{name: "party"}, ...steps.map((step) => ({name: `${STEPS[step][1]} ${step.replaceAll("_", " ")}`}))], [[SERVER, ...server], ...rows]);
+    return page.table([{name: "party"}, ...steps.map((step) => ({name: `${STEPS[step][0]} ${step.replaceAll("_", " ")}`}))], [[SERVER, ...server], ...rows]);
   }
 
   /* A figure of one round. `figure.update(times, measured)` shows another round; `measured` may be left out. */
@@ -220,5 +180,5 @@ const charts = (() => {
       el("p", {class: "note"}, `${some}◂ sets the pace before or after the edge server. A cut is the number of layers that the device holds.`));
   }
 
-  return {timeline, gantt, planTable, called, STEPS};
+  return {timeline, gantt, planTable, called, STEPS, kind};
 })();

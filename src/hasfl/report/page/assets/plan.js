@@ -8,7 +8,8 @@
 
   /* What is drawn anew for every plan. */
   const facts = el("dl", {class: "facts"}), doubts = el("div", {}), state = el("p", {class: "note", role: "status"});
-  const plain = ({submodel_upload: up, submodel_download: down, server_submodel_upload: edgeUp, server_submodel_download: edgeDown, ...rest}) => rest;
+  const plain = ({submodel_upload: up, submodel_download: down, server_submodel_upload: edgeUp, server_submodel_download: edgeDown, stages, ...rest}) =>
+    ({...rest, stages: stages.filter(({name}) => !name.startsWith("submodels"))});
   let shown = own, aggregated = false;
   const times = () => (aggregated ? shown.round : plain(shown.round));
   const gantt = charts.gantt(times()), table = el("div", {});

@@ -29,12 +29,12 @@ const report = (() => {
 (() => {
   const {el, data} = page, host = page.body("time");
   const steps = Object.keys(charts.STEPS).filter((step) => data.runs.some((run) => run.steps[step] > 0));
-  const words = (step) => `${charts.STEPS[step][1]} ${charts.STEPS[step][2].split(" (")[0]}`.trim();
+  const words = (step) => `${charts.STEPS[step][0]} ${charts.STEPS[step][1].split(" (")[0]}`.trim();
   if (!steps.length) return;
-  const kinds = new Map(steps.map((step) => [charts.STEPS[step][0], charts.STEPS[step][0] === "beside" ? "estimates and judging" : words(step)]));
+  const kinds = new Map(steps.map((step) => [charts.kind(step), charts.kind(step) === "beside" ? "estimates and judging" : words(step)]));
   host.append(el("h3", {}, "The whole run, by step of its slowest devices"),
     curves.stack(data.runs.map((run) => ({name: `${run.strategy}, seed ${run.seed}`,
-      parts: steps.map((step) => ({kind: charts.STEPS[step][0], name: words(step), value: run.steps[step] ?? 0}))})),
+      parts: steps.map((step) => ({kind: charts.kind(step), name: words(step), value: run.steps[step] ?? 0}))})),
     {shares: true, say: page.seconds, label: "Seconds of every run by step", names: [...kinds]}));
 
   /* The round to begin with: one that has all steps and nothing beside training, if there is one. */
