@@ -17,11 +17,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hasfl.deployment.fleet.samples import export_samples
-from hasfl.deployment.hosting.orders import RunOrder
-from hasfl.deployment.local import LocalDevice, LocalFleet
+from hasfl.deployment.hosts import LocalDevice, LocalFleet
+from hasfl.deployment.orders import RunOrder
+from hasfl.deployment.samples import export_samples
 from hasfl.record import RoundRecord
 from hasfl.runs.from_scenario import shared_data
+from hasfl.runs.request import RunRequest
 from hasfl.runs.scenario import read_scenario
 from hasfl.runs.store import RunFolder
 
@@ -82,14 +83,10 @@ def rehearse(folder: Path, arguments: argparse.Namespace) -> None:
 def _order(
     scenario: Path, path: Path, strategy: str, arguments: argparse.Namespace, devices: int
 ) -> RunOrder:
-    return RunOrder(
-        scenario=str(scenario),
-        path=str(path),
-        strategy=strategy,
-        seed=arguments.seed,
-        devices=devices,
-        patience=PATIENCE,
+    request = RunRequest.of(
+        scenario, path.parent, strategy_name=strategy, seed=arguments.seed, name=path.name
     )
+    return RunOrder(request=request, devices=devices, patience=PATIENCE)
 
 
 def _wait_for(running: LocalFleet, order: RunOrder) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasfl.deployment.local import LocalDevice
+from hasfl.deployment.hosts import LocalDevice
 from hasfl.errors import InputError, naming
 from hasfl.fleet import Fleet
 from hasfl.runs.scenario import Scenario
@@ -92,7 +92,7 @@ def prepare_devices(
 
 def export_scenario(scenario: Scenario, place: Path, folder: Path, count: int) -> list[Path]:
     """The files with the samples of so many devices, and with the test set; older files are replaced."""
-    from hasfl.deployment.fleet.samples import export_samples  # brings torch
+    from hasfl.deployment.samples import export_samples  # brings torch
     from hasfl.runs.from_scenario import shared_data
 
     own = scenario.draw().names

@@ -11,7 +11,7 @@ from hasfl.cli.records.completion import strategy_names
 from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, say_nothing_to_resume
 
 if TYPE_CHECKING:
-    from hasfl.deployment.flower.submission import Control
+    from hasfl.deployment.flower.control import Control
     from hasfl.runs.request import RunRequest
     from hasfl.runs.scenario import Scenario
 
@@ -68,8 +68,8 @@ def submit(
 
     Example: hasfl submit scenario.toml --strategy hasfl --devices 4
     """
-    from hasfl.deployment.ordering.fed_server import devices_of_run, devices_to_wait_for, fed_server
-    from hasfl.deployment.ordering.requests import check_request
+    from hasfl.deployment.orders import check_request
+    from hasfl.deployment.submitting import devices_of_run, devices_to_wait_for, fed_server
 
     request, asked = requested(scenario, strategy, seed, run, out)
     check_request(request, resume=resume)
@@ -110,23 +110,15 @@ def train_on_fleet(
     as_json: bool,
 ) -> None:
     """Order a run, show how it goes on, and print what came of it."""
-    from hasfl.cli.deployment.fleet_view import FleetView, show_times
-    from hasfl.cli.training_view import TrainingView, show_outcome
-    from hasfl.deployment.hosting.orders import RunOrder
-    from hasfl.deployment.ordering.campaign import Campaign
+    from hasfl.cli.fleet_view import FleetView, show_times
+    from hasfl.cli.training_view import show_outcome
+    from hasfl.deployment.orders import RunOrder
+    from hasfl.deployment.submitting import SubmittedRun
     from hasfl.runs.store import RunFolder
 
-    order = RunOrder(
-        scenario=str(request.scenario_file.resolve()),
-        path=str(request.path.resolve()),
-        strategy=request.strategy,
-        seed=request.seed,
-        resume=resume,
-        devices=devices,
-    )
-    goal = asked.stop.goal()
-    with TrainingView() as view:
-        reached = Campaign(control, state, order, FleetView(view, request, goal, devices)).carry_out()
+    order, goal = RunOrder(request=request, resume=resume, devices=devices), asked.stop.goal()
+    with FleetView(request, goal, devices) as view:
+        reached = SubmittedRun(control, state, order, view).follow()
     folder = RunFolder.open(request.path)
     if as_json:
         typer.echo(json.dumps({"run": str(request.path), **folder.result()}))
@@ -145,8 +137,8 @@ def status(
 
     Example: hasfl status --state .hasfl/fed
     """
-    from hasfl.deployment.hosting.places import LOGS_FOLDER
-    from hasfl.deployment.ordering.fed_server import fed_server, known_run, sorted_nodes
+    from hasfl.deployment.addresses import LOGS_FOLDER
+    from hasfl.deployment.submitting import fed_server, known_run, sorted_nodes
 
     with fed_server(state, superlink, keys) as control:
         nodes = sorted_nodes(control.nodes())
@@ -157,6 +149,6 @@ def status(
         found = {"superlink": address, "nodes": [asdict(node) for node in nodes]}
         typer.echo(json.dumps({**found, "runs": [asdict(run) for run in runs], "logs": str(logs)}))
     else:
-        from hasfl.cli.deployment.fleet_view import show_fleet
+        from hasfl.cli.fleet_view import show_fleet
 
         show_fleet(address, nodes, runs, logs)
