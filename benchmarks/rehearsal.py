@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hasfl.deployment.hosts import LocalDevice, LocalFleet
+from hasfl.deployment.hosts import LocalFleet, WorkerSettings
 from hasfl.deployment.orders import RunOrder
 from hasfl.deployment.samples import export_samples
 from hasfl.record import RoundRecord
@@ -66,7 +66,7 @@ def rehearse(folder: Path, arguments: argparse.Namespace) -> None:
     data, shares = shared_data(scenario, fleet.names, folder=folder)
     *own, test = export_samples(data, shares, fleet.names, folder / "data")
     devices = [
-        LocalDevice(data=str(file), slow_to=slow_to, link=link)
+        WorkerSettings(data=str(file), slow_to=slow_to, link=link)
         for file, (slow_to, link) in zip(own, boxes, strict=True)
     ]
     with LocalFleet(folder / "fleet", devices, test=str(test)) as running:

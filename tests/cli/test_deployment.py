@@ -62,7 +62,7 @@ def fed(tmp_path: Path) -> Path:
     """The state folder of a fed server that does not run."""
     make_keys(tmp_path / "keys", devices=["device-0"], fed=["127.0.0.1"], edge=["127.0.0.1"])
     state, address = tmp_path / "state", f"127.0.0.1:{free_port()}"
-    FedHost(keys=str(tmp_path / "keys/fed"), listen=address, announce=address, superlink=address).write(state)
+    FedHost(keys=tmp_path / "keys/fed", listen=address, superlink=address).write(state)
     return state
 
 

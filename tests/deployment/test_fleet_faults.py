@@ -14,7 +14,7 @@ import pytest
 
 from hasfl.deployment.addresses import free_port, log_file
 from hasfl.deployment.flower.processes import node_programs
-from hasfl.deployment.hosts import LocalDevice, LocalFleet
+from hasfl.deployment.hosts import LocalFleet, WorkerSettings
 from hasfl.deployment.keys import add_devices
 from hasfl.deployment.supervision import Supervisor
 from tests.deployment.field import INTERVAL, STRATEGY, Run, takes_part, until, write_scenario
@@ -36,7 +36,7 @@ class Fleet:
         self.folder = folder
         _, files = write_scenario(folder, DEVICES, ENDLESS)
         self.local = LocalFleet(
-            folder / "fleet", [LocalDevice(data=str(file), link="2 Mbps") for file in files[:DEVICES]]
+            folder / "fleet", [WorkerSettings(data=str(file), link="2 Mbps") for file in files[:DEVICES]]
         )
         self.run = Run(folder / "run")
         self.number = 0

@@ -56,7 +56,7 @@ def test_orders_come_back_as_they_were_written(tmp_path: Path) -> None:
     written = OrderFolder.write(tmp_path, order)
     assert OrderFolder.named(tmp_path, written.name) == written
     assert written.order() == order
-    host = FedHost(keys="keys/fed", listen="0.0.0.0:9201", announce="fed.lan:9201")
+    host = FedHost(keys=(tmp_path / "keys/fed").resolve(), listen="0.0.0.0:9201", announce="fed.lan:9201")
     host.write(tmp_path)
     assert FedHost.read(tmp_path) == host
     assert (written.path / ORDER_FILE).stat().st_mode & 0o077 == 0

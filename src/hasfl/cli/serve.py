@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hasfl.cli.submit import Resume, RunName, Seed, StrategyName, requested, train_on_fleet
-from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, say_nothing_to_resume, wait_politely
+from hasfl.cli.submit import Resume, RunName, Seed, StrategyName, requested, train_and_show
+from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, wait_politely
 from hasfl.deployment.addresses import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDRESS
 from hasfl.errors import InputError, Interrupted, naming
 from hasfl.units import Dimension, parse_quantity
@@ -66,27 +66,27 @@ def fed(
 
     Example: hasfl serve fed --keys keys/fed --superlink 10.0.0.1:8000 --listen 10.0.0.1:9201
     """
-    from hasfl.deployment.hosts import FedSettings, fed_host, node_keys
+    from hasfl.deployment.hosts import fed_host, node_keys
+    from hasfl.deployment.orders import FedHost
 
     options = Options(
         "fed", config, keys=keys, state=state, superlink=superlink, listen=listen, announce=announce
     )
-    settings = FedSettings(
+    host = FedHost(
         keys=options.folder("keys"),
-        state=options.folder("state", ".hasfl/fed"),
         superlink=options.text("superlink", SUPERLINK_ADDRESS),
         listen=options.text("listen", FED_ADDRESS),
         announce=options.text("announce"),
     )
-    with until_told_to_end(), fed_host(settings, typer.echo) as (control, _):
-        admitted = node_keys(settings.keys)
+    folder = options.folder("state", ".hasfl/fed")
+    with until_told_to_end(), fed_host(host, folder, typer.echo) as (control, _):
+        admitted = node_keys(host.keys)
         typer.echo(
-            f"the fed server admits {len(admitted)} nodes at {settings.superlink}, and serves at "
-            f"{settings.listen}"
+            f"the fed server admits {len(admitted)} nodes at {host.superlink}, and serves at {host.listen}"
         )
         while True:
             time.sleep(LOOK_SECONDS)
-            if (found := node_keys(settings.keys)) != admitted:
+            if (found := node_keys(host.keys)) != admitted:
                 control.admit(found)
                 admitted = found
                 typer.echo(f"the fed server admits {len(admitted)} nodes now")
@@ -131,7 +131,7 @@ def edge(
         keys=str(options.folder("keys")),
         state=str(options.folder("state", ".hasfl/edge")),
         listen=listens,
-        announce=options.text("announce", listens),
+        announce=options.text("announce"),
         test=options.file("test"),
         threads=options.count("threads"),
         trust=options.names("trust"),
@@ -242,25 +242,18 @@ def local(
     Example: hasfl serve local scenario.toml --devices 4 --slow-to "50 GFLOPS,20 GFLOPS,20 GFLOPS,5 GFLOPS"
     """
     wait_politely()
-    from hasfl.deployment.orders import check_request
     from hasfl.deployment.rehearsal import Slowness, prepare_devices
 
-    request, asked = requested(scenario, strategy, seed, run, out)
-    check_request(request, resume=resume)
-    if resume and not request.path.exists():
-        say_nothing_to_resume(request, named=run is not None)
+    request = requested(scenario, strategy, seed, run, out, resume=resume)
     with until_told_to_end(), _fleet_folder(keep, request.path) as folder:
         with naming(str(scenario)):
             slowness = Slowness(slow_to, link, rehearse)
-            own = request.scenario()
-            fleet, test = prepare_devices(own, scenario.parent, folder, devices, slowness)
+            fleet, test = prepare_devices(request.scenario(), scenario.parent, folder, devices, slowness)
         from hasfl.deployment.hosts import LocalFleet
 
         typer.echo(f"starting the servers and {len(fleet)} devices; logs are in {folder}", err=True)
         with LocalFleet(folder, fleet, test=str(test), tell=lambda line: typer.echo(line, err=True)) as here:
-            train_on_fleet(
-                here.control, here.fed_state, request, asked, len(fleet), resume=resume, as_json=as_json
-            )
+            train_and_show(here.control, here.fed_state, request, len(fleet), resume=resume, as_json=as_json)
 
 
 @contextmanager

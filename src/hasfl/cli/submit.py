@@ -13,7 +13,6 @@ from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, say_nothing_to_
 if TYPE_CHECKING:
     from hasfl.deployment.flower.control import Control
     from hasfl.runs.request import RunRequest
-    from hasfl.runs.scenario import Scenario
 
 FED_STATE = Path(".hasfl/fed")
 
@@ -68,23 +67,20 @@ def submit(
 
     Example: hasfl submit scenario.toml --strategy hasfl --devices 4
     """
-    from hasfl.deployment.orders import check_request
     from hasfl.deployment.submitting import devices_of_run, devices_to_wait_for, fed_server
 
-    request, asked = requested(scenario, strategy, seed, run, out)
-    check_request(request, resume=resume)
-    if resume and not request.path.exists():
-        say_nothing_to_resume(request, named=run is not None)
+    request = requested(scenario, strategy, seed, run, out, resume=resume)
     with fed_server(state, superlink, keys) as control:
         wanted = devices_of_run(state, request.path) if resume and devices is None else devices
         count = devices_to_wait_for(control, wanted)
-        train_on_fleet(control, state, request, asked, count, resume=resume, as_json=as_json)
+        train_and_show(control, state, request, count, resume=resume, as_json=as_json)
 
 
 def requested(
-    scenario: Path, strategy: str | None, seed: int | None, run: str | None, out: Path
-) -> "tuple[RunRequest, Scenario]":
-    """What a command asks for, with absolute paths, since another process carries it out."""
+    scenario: Path, strategy: str | None, seed: int | None, run: str | None, out: Path, *, resume: bool
+) -> "RunRequest":
+    """What a command asks for, if the fed server would not refuse it later."""
+    from hasfl.deployment.orders import check_request
     from hasfl.runs.request import RunRequest
     from hasfl.runs.scenario import read_scenario
 
@@ -96,14 +92,16 @@ def requested(
         seed=asked.seed if seed is None else seed,
         name=run,
     )
-    return request, asked
+    check_request(request, resume=resume)
+    if resume and not request.path.exists():
+        say_nothing_to_resume(request, named=run is not None)
+    return request
 
 
-def train_on_fleet(
+def train_and_show(
     control: "Control",
     state: Path,
     request: "RunRequest",
-    asked: "Scenario",
     devices: int,
     *,
     resume: bool,
@@ -116,7 +114,8 @@ def train_on_fleet(
     from hasfl.deployment.submitting import SubmittedRun
     from hasfl.runs.store import RunFolder
 
-    order, goal = RunOrder(request=request, resume=resume, devices=devices), asked.stop.goal()
+    order = RunOrder(request=request, resume=resume, devices=devices)
+    goal = request.scenario().stop.goal()
     with FleetView(request, goal, devices) as view:
         reached = SubmittedRun(control, state, order, view).follow()
     folder = RunFolder.open(request.path)

@@ -13,13 +13,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hasfl.deployment.addresses import (
-    FED_ADDRESS,
-    SUPERLINK_ADDRESS,
     free_port,
     log_file,
     make_state_folder,
     require_free,
-    require_private,
     split_address,
 )
 from hasfl.deployment.channels import EDGE as EDGE_NAME
@@ -44,38 +41,20 @@ Tell = Callable[[str], None]
 # ── the fed server's host ───────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FedSettings:
-    """How the fed server's host serves."""
-
-    keys: Path
-    state: Path
-    superlink: str = SUPERLINK_ADDRESS  # of Flower; loopback or private
-    listen: str = FED_ADDRESS  # where the edge server and devices connect during a run
-    announce: str = ""  # what they are told to connect to, if it is not the same
-
-
 @contextmanager
-def fed_host(settings: FedSettings, tell: Tell) -> Iterator[tuple["Control", Supervisor]]:
+def fed_host(host: FedHost, state: Path, tell: Tell) -> Iterator[tuple["Control", Supervisor]]:
     """Run SuperLink and SuperExec, and admit the nodes whose public keys are in the fed server's folder."""
-    announce = settings.announce or settings.listen
-    split_address(announce)
-    programs = fed_programs(settings.keys, settings.state, require_private(settings.superlink))
-    require_free(settings.superlink, "the SuperLink")
-    require_free(settings.listen, "the fed server")
-    host = FedHost(
-        keys=str(settings.keys.resolve()),
-        listen=settings.listen,
-        announce=announce,
-        superlink=settings.superlink,
-    )
-    host.write(settings.state)
-    keys = node_keys(settings.keys)
+    split_address(host.told)
+    programs = fed_programs(host.keys, state, host.superlink)
+    require_free(host.superlink, "the SuperLink")
+    require_free(host.listen, "the fed server")
+    host.write(state)
+    keys = node_keys(host.keys)
     with Supervisor(programs, tell) as running:
         from hasfl.deployment.flower.control import Control  # flwr is imported while the programs start
 
-        with Control(settings.superlink, settings.keys) as control:
-            _wait_until_ready(control, settings.state)
+        with Control(host.superlink, host.keys) as control:
+            _wait_until_ready(control, state)
             control.admit(keys)
             yield control, running
 
@@ -109,8 +88,8 @@ def _wait_until_ready(control: "Control", state: Path) -> None:
 class WorkerSettings:
     """What a worker needs to know. Quantities are as people write them; an empty text says: not given."""
 
-    keys: str  # the folder of this party, made by hasfl keys; its certificate says who this is
-    state: str
+    keys: str = ""  # the folder of this party, made by hasfl keys; its certificate says who this is
+    state: str = ""
     listen: str = ""  # the edge server: host:port where devices connect
     announce: str = ""  # the edge server: host:port that devices are told
     data: str = ""  # a device: the file with its samples
@@ -167,35 +146,23 @@ def _require_own(worker: WorkerSettings) -> None:
 # ── all hosts on this machine ───────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalDevice:
-    """A device of a local fleet; quantities are as people write them."""
-
-    data: str = ""
-    memory: str = ""
-    slow_to: str = ""
-    link: str = ""
-
-
 class LocalFleet:
     """Starts and ends everything: `with LocalFleet(folder, devices) as fleet: fleet.submit(order)`.
 
-    The folder keeps the keys, and the state and logs of each party.
+    The folder keeps the keys, and the state and logs of each party; devices are settings without these.
     """
 
     def __init__(
         self,
         folder: Path,
-        devices: Sequence[LocalDevice],
+        devices: Sequence[WorkerSettings],
         *,
         test: str = "",
-        make: str | None = None,
         tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.folder = folder
         self.devices = tuple(devices)
         self._test = test
-        self._make = make
         self._tell = tell
         self._open = ExitStack()
         self._supervisors: list[Supervisor] = []
@@ -231,10 +198,8 @@ class LocalFleet:
         superlink = f"{HERE}:{free_port()}"
         workers = self._workers(keys)
         self._supervise(parts, {party: [worker_program(own)] for party, own in workers.items()})
-        fed = FedSettings(
-            keys=keys / FED_NAME, state=self.fed_state, superlink=superlink, listen=f"{HERE}:{free_port()}"
-        )
-        self.control, running = parts.enter_context(fed_host(fed, self._tell))
+        fed = FedHost(keys=keys / FED_NAME, superlink=superlink, listen=f"{HERE}:{free_port()}")
+        self.control, running = parts.enter_context(fed_host(fed, self.fed_state, self._tell))
         self._supervisors.append(running)
         nodes = {
             party: node_programs(Path(own.keys), Path(own.state), superlink, free_port())
@@ -260,26 +225,17 @@ class LocalFleet:
 
     def _workers(self, keys: Path) -> dict[str, WorkerSettings]:
         """The settings of all workers, by party."""
-        address = f"{HERE}:{free_port()}"
         edge = WorkerSettings(
             keys=str(keys / EDGE_NAME),
             state=str(self.folder / EDGE_NAME),
-            listen=address,
-            announce=address,
+            listen=f"{HERE}:{free_port()}",
             test=self._test,
         )
         workers = {EDGE_NAME: edge}
         for index, device in enumerate(self.devices):
             name = device_name(index)
-            workers[name] = WorkerSettings(
-                keys=str(keys / DEVICES_FOLDER / name),
-                state=str(self.folder / name),
-                data=device.data,
-                memory=device.memory,
-                sharers=len(self.devices),
-                slow_to=device.slow_to,
-                link=device.link,
+            own = str(keys / DEVICES_FOLDER / name)
+            workers[name] = replace(
+                device, keys=own, state=str(self.folder / name), sharers=len(self.devices)
             )
-        if self._make is None:
-            return workers
-        return {name: replace(own, make=self._make) for name, own in workers.items()}
+        return workers

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hasfl.deployment.addresses import SUPERLINK_ADDRESS, log_file
+from hasfl.deployment.addresses import FED_ADDRESS, SUPERLINK_ADDRESS, log_file
 from hasfl.errors import EXIT_FAILURE, HasflError, InputError, Interrupted, StorageError
 from hasfl.replacing import replace_file, write_text
 from hasfl.runs.request import RunRequest
@@ -31,21 +31,26 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedHost:
-    """How the fed server serves its sessions."""
+    """How the fed server's host serves."""
 
-    keys: str  # the folder of the fed server's keys
-    listen: str  # host:port where devices and the edge server connect
-    announce: str  # host:port that they are told
-    superlink: str = SUPERLINK_ADDRESS  # host:port of Flower
+    keys: Path  # the folder of the fed server's keys
+    superlink: str = SUPERLINK_ADDRESS  # host:port of Flower; loopback or private
+    listen: str = FED_ADDRESS  # host:port where the edge server and devices connect during a run
+    announce: str = ""  # host:port that they are told, if it is not the same
 
     @classmethod
     def read(cls, state: Path) -> "FedHost":
         """How the fed server with this state folder serves."""
-        return _read(state / HOST_FILE, lambda found: cls(**found))
+        return _read(state / HOST_FILE, lambda found: cls(**{**found, "keys": Path(found["keys"])}))
 
     def write(self, state: Path) -> None:
         """Keep how the fed server serves."""
-        _write(state / HOST_FILE, asdict(self))
+        _write(state / HOST_FILE, {**asdict(self), "keys": str(self.keys.resolve())})
+
+    @property
+    def told(self) -> str:
+        """The address that the edge server and devices are told."""
+        return self.announce or self.listen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

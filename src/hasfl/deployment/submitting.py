@@ -254,7 +254,7 @@ def fed_server(state: Path, superlink: str | None = None, keys: Path | None = No
             "fed on this machine, or give its folder with --state"
         )
     host = FedHost.read(state)
-    with Control(superlink or host.superlink, keys or Path(host.keys)) as found:
+    with Control(superlink or host.superlink, keys or host.keys) as found:
         if not found.ready():
             raise InputError(
                 f"no SuperLink answers at {found.superlink} with the keys of {keys or host.keys}: start "

@@ -60,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
 def _carry_out(grid: Grid, run: str, host: FedHost, order: RunOrder, stop_asked: StopAsked) -> None:
     train = cast(Training, find(order.training, "the training"))
     with _open_port(host) as links:
-        roster = Roster(grid, links, run=run, announce=host.announce, tell=log.info)
+        roster = Roster(grid, links, run=run, announce=host.told, tell=log.info)
         threading.Thread(target=roster.keep, name="roster", daemon=True).start()
         try:
             _wait_for_fleet(links, roster, order, stop_asked)
@@ -74,7 +74,7 @@ def _open_port(host: FedHost) -> PartyServer:
     deadline = time.monotonic() + PORT_SECONDS
     while True:
         try:
-            return PartyServer(FED_NAME, host.listen, Path(host.keys))
+            return PartyServer(FED_NAME, host.listen, host.keys)
         except InputError as error:
             if time.monotonic() > deadline:
                 raise InputError(f"{error}; if another run has it, wait for that run or stop it") from None
