@@ -53,6 +53,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def listened_at(address: str) -> bool:
+    """Whether somebody takes connections at an address."""
+    try:
+        socket.create_connection(split_address(address), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
 def require_free(address: str, what: str) -> None:
     """Refuse an address that cannot be listened at, before programs fail at it again and again."""
     host, port = split_address(address)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hasfl.deployment import lifetime
+from hasfl.deployment.addresses import listened_at
 from hasfl.errors import HasflError, StorageError
 
 FIRST_PAUSE = 0.5  # seconds before a program starts again; doubled each time …
@@ -29,6 +30,7 @@ class Program:
     command: tuple[str, ...]
     log: Path
     environment: Mapping[str, str] | None = None  # the environment of this process, if not given
+    after: str = ""  # host:port that somebody must listen at before the program starts
     grace: float = 5.0  # seconds that the program has to end by itself when it is told to
 
 
@@ -109,6 +111,9 @@ class _Keeper(threading.Thread):
     def run(self) -> None:
         """Start the program, and start it again whenever it ends, until it is to end."""
         pause = FIRST_PAUSE
+        while self.program.after and not listened_at(self.program.after):
+            if self.ending.wait(POLL):
+                return
         while not self.ending.is_set():
             began = time.monotonic()
             why = self._run_once()
