@@ -17,10 +17,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hasfl.deployment.fleet.samples import export_samples
-from hasfl.deployment.hosting.orders import RunOrder
-from hasfl.deployment.local import LocalDevice, LocalFleet
+from hasfl.deployment.hosts import LocalFleet, WorkerSettings
+from hasfl.deployment.orders import RunOrder
+from hasfl.deployment.samples import export_samples
 from hasfl.record import RoundRecord
+from hasfl.runs.request import RunRequest
 from hasfl.runs.scenario import read_scenario
 from hasfl.runs.store import RunFolder
 from hasfl.runs.task import shared_data
@@ -65,7 +66,7 @@ def rehearse(folder: Path, arguments: argparse.Namespace) -> None:
     data, shares = shared_data(scenario, fleet.names, folder=folder)
     *own, test = export_samples(data, shares, fleet.names, folder / "data")
     devices = [
-        LocalDevice(data=str(file), slow_to=slow_to, link=link)
+        WorkerSettings(data=str(file), slow_to=slow_to, link=link)
         for file, (slow_to, link) in zip(own, boxes, strict=True)
     ]
     with LocalFleet(folder / "fleet", devices, test=str(test)) as running:
@@ -82,14 +83,10 @@ def rehearse(folder: Path, arguments: argparse.Namespace) -> None:
 def _order(
     scenario: Path, path: Path, strategy: str, arguments: argparse.Namespace, devices: int
 ) -> RunOrder:
-    return RunOrder(
-        scenario=str(scenario),
-        path=str(path),
-        strategy=strategy,
-        seed=arguments.seed,
-        devices=devices,
-        patience=PATIENCE,
+    request = RunRequest.of(
+        scenario, path.parent, strategy_name=strategy, seed=arguments.seed, name=path.name
     )
+    return RunOrder(request=request, devices=devices, patience=PATIENCE)
 
 
 def _wait_for(running: LocalFleet, order: RunOrder) -> None:

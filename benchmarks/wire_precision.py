@@ -16,10 +16,10 @@ import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.data.dataset import Dataset
+from hasfl.deployment.agreement import Agreement, build
 from hasfl.deployment.device import Device, own_samples
 from hasfl.deployment.edge_server import Edge, EdgeStore
 from hasfl.deployment.engine import NetworkedEngine
-from hasfl.deployment.fleet.agreement import Agreement, build
 from hasfl.deployment.messages import DirectLinks
 from hasfl.profile import Profile
 from hasfl.record import EDGE, RoundRecord

@@ -5,7 +5,6 @@ there, is handed to the workers' sockets here.
 """
 
 import json
-import os
 import secrets
 import socket
 import statistics
@@ -16,22 +15,20 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hasfl.deployment.channels import EDGE as EDGE_NAME
-from hasfl.deployment.channels import FED, device_name
-from hasfl.deployment.fleet.samples import export_samples
-from hasfl.deployment.hosting import worker
-from hasfl.deployment.hosting.nursery import Nursery
-from hasfl.deployment.hosting.orders import RunOrder
-from hasfl.deployment.hosting.places import free_port
-from hasfl.deployment.hosting.supervision import Program, Supervisor
-from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
+from hasfl.deployment.addresses import free_port
+from hasfl.deployment.channels import EDGE_NAME, FED_NAME, device_name
+from hasfl.deployment.hosts import WorkerSettings, worker_program
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
 from hasfl.deployment.messages import Answer, Message
+from hasfl.deployment.orders import RunOrder
+from hasfl.deployment.samples import export_samples
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.offers import SOCKET_FILE
 from hasfl.deployment.sessions.streams import party_name
+from hasfl.deployment.supervision import Program, Supervisor
 from hasfl.deployment.training import train_on_fleet
 from hasfl.record import EDGE, RoundRecord
+from hasfl.runs.request import RunRequest
 from hasfl.runs.scenario import read_scenario
 from hasfl.runs.store import RunFolder
 from hasfl.runs.task import shared_data
@@ -58,7 +55,7 @@ class TimedServer(PartyServer):
 
     def __init__(self, keys: Path, host: str = HERE) -> None:
         self.waited: dict[tuple[str, str], list[float]] = defaultdict(list)
-        super().__init__(FED, f"{host}:0", keys / FED)
+        super().__init__(FED_NAME, f"{host}:0", keys / FED_NAME)
 
     def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
         began = time.perf_counter()
@@ -106,10 +103,8 @@ class WorkerFleet:
     def running(self) -> Iterator["WorkerFleet"]:
         settings = self._settings()
         programs = [self._program(party, each) for party, each in settings.items()]
-        log = self.folder / "logs" / "workers.log"
         with (
-            Nursery(worker.MODULES, log, dict(os.environ)) as nursery,
-            Supervisor(programs, lambda sentence: None, nursery.start) as self.programs,
+            Supervisor(programs) as self.programs,
             closing(TimedServer(self.keys, self.hosts[0])) as self.server,
         ):
             self._connect(settings)
@@ -118,7 +113,8 @@ class WorkerFleet:
     def train(self, strategy: str, name: str) -> list[RoundRecord]:
         """Train, and read the records."""
         path = self.folder / name
-        order = RunOrder(scenario=str(self.scenario), path=str(path), strategy=strategy, devices=self.devices)
+        request = RunRequest.of(self.scenario, self.folder, strategy_name=strategy, seed=0, name=name)
+        order = RunOrder(request=request, devices=self.devices)
         train_on_fleet(self.server, order)
         with RunFolder.open(path) as run:
             return run.records()
@@ -151,7 +147,7 @@ class WorkerFleet:
         program = replace(worker_program(settings), name=party_name(party))
         if party not in self.prefix:
             return program
-        return replace(program, command=(*self.prefix[party], *program.command), entry="")
+        return replace(program, command=(*self.prefix[party], *program.command))
 
     def _connect(self, settings: Mapping[int, WorkerSettings]) -> None:
         tokens = {party: secrets.token_hex(32) for party in settings}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hasfl.cli.deployment.clock import ClockReport, Compared
+from hasfl.cli.clock import ClockReport, PredictionError
 from hasfl.cli.training_view import TrainingView
 from hasfl.record import EDGE, MeasuredRound, RoundRecord
 from hasfl.runs.request import RunRequest
@@ -159,7 +159,7 @@ def test_a_party_without_a_measurement_does_not_count() -> None:
         ),
     )
     report = ClockReport.of([kept], ["a", "b"])
-    one = Compared(predicted=1.0, measured=2.0, error=0.5, error_90=0.5, rounds=1)
+    one = PredictionError(predicted=1.0, measured=2.0, error=0.5, error_90=0.5, rounds=1)
     assert report.steps == {"device_forward": one}
     assert report.devices == {"a": {"device_forward": one}, "device 7": {}}
     assert report.spans == {}
@@ -179,5 +179,5 @@ def test_evaluations_for_reports_are_left_out_and_named() -> None:
     ]
     report = ClockReport.of(rounds, ["one", "two"])
     assert report.for_reports == pytest.approx(4.0 / 16.0)
-    assert report.spans["evaluation"] == Compared(3.0, 4.0, 0.25, 0.25, 1)
+    assert report.spans["evaluation"] == PredictionError(3.0, 4.0, 0.25, 0.25, 1)
     assert report.spans["whole_round"].measured == pytest.approx((2.0 + 10.0) / 2)

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hasfl.deployment.flower.submission import Run
-from hasfl.deployment.hosting.desks import Desk
-from hasfl.deployment.hosting.orders import ORDERS_FOLDER, FedHost, RunOrder, write_host, write_order
-from hasfl.deployment.hosting.places import free_port
+from hasfl.deployment.addresses import free_port
+from hasfl.deployment.flower.control import Run
 from hasfl.deployment.keys import make_keys
-from hasfl.deployment.ordering.fed_server import devices_of_run, known_run
+from hasfl.deployment.orders import ORDER_FILE, FedHost, OrderFolder
+from hasfl.deployment.submitting import devices_of_run, known_run
 from hasfl.errors import Interrupted
 from hasfl.runs.scenario import read_scenario
 from hasfl.runs.store import Journal
 from hasfl.runs.task import shared_data
 from tests.cli.conftest import Hasfl
 from tests.cli.test_clock import measured, simulated, with_records  # noqa: F401
+from tests.deployment.fleets import ordered
 from tests.runs.scenarios import write
 
 ALONE = ("data", "submit", "status", "keys", "clock")
@@ -62,9 +62,7 @@ def fed(tmp_path: Path) -> Path:
     """The state folder of a fed server that does not run."""
     make_keys(tmp_path / "keys", devices=["device-0"], fed=["127.0.0.1"], edge=["127.0.0.1"])
     state, address = tmp_path / "state", f"127.0.0.1:{free_port()}"
-    write_host(
-        state, FedHost(keys=str(tmp_path / "keys/fed"), listen=address, announce=address, superlink=address)
-    )
+    FedHost(keys=tmp_path / "keys/fed", listen=address, superlink=address).write(state)
     return state
 
 
@@ -72,21 +70,19 @@ def test_a_run_is_resumed_with_as_many_devices_as_it_began_with(tmp_path: Path) 
     run, orders = tmp_path / "run", [(2, False), (3, False), (4, True)]
     assert devices_of_run(tmp_path, run) is None
     for age, (devices, resume) in enumerate(orders, -len(orders)):
-        order = RunOrder(scenario="s", path=str(run.resolve()), devices=devices, resume=resume)
-        written = tmp_path / ORDERS_FOLDER / f"{write_order(tmp_path, order)}.json"
-        os.utime(written, (1e9 + age, 1e9 + age))
+        written = OrderFolder.write(tmp_path, ordered(run, devices=devices, resume=resume))
+        os.utime(written.path / ORDER_FILE, (1e9 + age, 1e9 + age))
     assert devices_of_run(tmp_path, run) == 3
     assert devices_of_run(tmp_path, tmp_path / "other") is None
 
 
 @pytest.mark.parametrize(("stopped", "word"), [(True, "stopped"), (False, "completed")])
 def test_a_run_that_was_stopped_is_not_called_completed(tmp_path: Path, stopped: bool, word: str) -> None:
-    desk = Desk.new(tmp_path)
-    with desk.occupied():
+    folder = OrderFolder.write(tmp_path, ordered(tmp_path / "run"))
+    with folder.working():
         if stopped:
             raise Interrupted("as asked")
-    name = write_order(tmp_path, RunOrder(scenario="s", path="run", desk=str(desk.folder)))
-    assert known_run(tmp_path, Run(1, "finished", "completed", "", name)).state == word
+    assert known_run(tmp_path, Run(1, "finished", "completed", "", folder.name)).state == word
 
 
 @pytest.mark.parametrize("command", ["submit", "status"])

@@ -12,12 +12,12 @@ import torch
 
 from hasfl.deployment import device_worker
 from hasfl.deployment.channels import MOST_FRAME_BYTES, MOST_MESSAGE_BYTES, open_channel
-from hasfl.deployment.hosting.worker import WorkerSettings
+from hasfl.deployment.hosts import WorkerSettings
 from hasfl.deployment.messages import Message
 from hasfl.deployment.sessions import answering
 from hasfl.deployment.sessions.answering import ServerPlace
 from hasfl.deployment.wire import Frame, pack, unpack
-from hasfl.deployment.workers import open_worker
+from hasfl.deployment.worker import open_worker
 
 LATE_SECONDS = 12.0  # more than the deadline of a round
 MISBEHAVIOUR_FILE = "misbehaviour"  # in the state folder; its text names what the worker does wrong

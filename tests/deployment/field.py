@@ -4,27 +4,27 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from hasfl.deployment.fleet.samples import export_samples
-from hasfl.deployment.hosting.nursery import Nursery
-from hasfl.deployment.hosting.orders import RunOrder
-from hasfl.deployment.hosting.places import SOCKET_FILE, free_port
-from hasfl.deployment.hosting.supervision import Program, Started, Supervisor
-from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
+from hasfl.deployment.addresses import SOCKET_FILE, free_port
+from hasfl.deployment.hosts import WorkerSettings, worker_program
 from hasfl.deployment.keys import make_keys
+from hasfl.deployment.samples import export_samples
+from hasfl.deployment.supervision import Program, Supervisor, start_program
 from hasfl.record import EDGE
 from hasfl.runs.scenario import read_scenario
 from hasfl.runs.task import shared_data
+from tests.deployment.fleets import ordered
 
 HERE = "127.0.0.1"
-MODULES = ("hasfl.deployment.workers", "tests.deployment.field_fed", "tests.deployment.fault_workers")
 INTERVAL = 4
 STRATEGY = "b=8+rms"  # cuts move by chance, from the seed alone: plans do not depend on what is measured
 SCENARIO = """seed = 3
@@ -144,7 +144,7 @@ class Field:
             )
             self.settings[i] = replace(plain, **changed)
         self._parts = ExitStack()
-        self.fed: Started | None = None
+        self.fed: subprocess.Popen[bytes] | None = None
         self.old_tokens: dict[str, str] = {}  # of the run before
 
     def change(self, party: int, **changed: Any) -> None:
@@ -153,9 +153,8 @@ class Field:
 
     def __enter__(self) -> Self:
         with ExitStack() as parts:
-            self._nursery = parts.enter_context(Nursery(MODULES, self.folder / "nursery.log"))
             programs = [replace(worker_program(own), name=str(party)) for party, own in self.settings.items()]
-            self.workers = parts.enter_context(Supervisor(programs, start=self._nursery.start))
+            self.workers = parts.enter_context(Supervisor(programs))
             self._parts = parts.pop_all()
         return self
 
@@ -168,9 +167,9 @@ class Field:
         if (tokens := self.folder / "tokens.json").exists():
             self.old_tokens = json.loads(tokens.read_text())
         scenario, _ = write_scenario(self.folder, self.count, rounds)
-        order = RunOrder(
-            scenario=str(scenario),
-            path=str(self.folder / name),
+        order = ordered(
+            self.folder / name,
+            scenario,
             strategy=STRATEGY,
             seed=3,
             devices=self.count,
@@ -179,7 +178,7 @@ class Field:
         )
         (self.folder / "done").unlink(missing_ok=True)
         told = {
-            "order": asdict(order),
+            "order": order.as_json(),
             "keys": str(self.keys / "fed"),
             "listen": self.listen,
             "sockets": {p: str(Path(own.state).resolve() / SOCKET_FILE) for p, own in self.settings.items()},
@@ -190,11 +189,10 @@ class Field:
         path.write_text(json.dumps(told))
         program = Program(
             name="fed",
-            command=("fed", str(path)),
+            command=(sys.executable, "-m", "tests.deployment.field_fed", str(path)),
             log=self.folder / "fed.log",
-            entry="tests.deployment.field_fed:main",
         )
-        self.fed = self._nursery.start(program)
+        self.fed = start_program(program)
         return Run(self.folder / name)
 
     def kill_fed(self) -> None:

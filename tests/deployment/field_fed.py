@@ -10,8 +10,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from hasfl.deployment.channels import FED
-from hasfl.deployment.hosting.orders import RunOrder
+from hasfl.deployment.channels import FED_NAME
+from hasfl.deployment.orders import RunOrder
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.training import train_on_fleet
 
@@ -22,13 +22,13 @@ def main() -> None:
     """Carry out the order that a file holds, and note the end of it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     told = json.loads(Path(sys.argv[-1]).read_text())
-    order, sockets = RunOrder(**told["order"]), {int(party): path for party, path in told["sockets"].items()}
+    order, sockets = RunOrder.from_json(told["order"]), {int(p): path for p, path in told["sockets"].items()}
     tokens = {party: secrets.token_hex(32) for party in sockets}
     Path(told["tokens"]).write_text(json.dumps(tokens))
-    with PartyServer(FED, told["listen"], Path(told["keys"])) as links:
+    with PartyServer(FED_NAME, told["listen"], Path(told["keys"])) as links:
         links.allow(tokens)
         offers = {
-            party: {"fed": told["listen"], "token": token, "run": order.path}
+            party: {"fed": told["listen"], "token": token, "run": str(order.request.path)}
             for party, token in tokens.items()
         }
         threading.Thread(target=keep_offering, args=(links, offers, sockets), daemon=True).start()
@@ -47,3 +47,7 @@ def keep_offering(links: PartyServer, offers: dict[int, dict[str, str]], sockets
                 desk.sendall(json.dumps(offers[party]).encode() + b"\n")
                 desk.recv(1000)
         time.sleep(OFFER_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,20 +11,38 @@ import pytest
 import torch
 
 from hasfl.data.dataset import Dataset
+from hasfl.deployment import agreement
 from hasfl.deployment.device_worker import DeviceWorker
 from hasfl.deployment.edge_worker import EdgeWorker
-from hasfl.deployment.fleet import agreement, seats
-from hasfl.deployment.fleet.samples import Samples
+from hasfl.deployment.fleet import seats
 from hasfl.deployment.fleet.seats import DeviceSeat, EdgeSeat
-from hasfl.deployment.hosting.orders import RunOrder
 from hasfl.deployment.measuring import resources
 from hasfl.deployment.measuring.pacing import Link, SlowTo
+from hasfl.deployment.orders import RunOrder
+from hasfl.deployment.samples import Samples
 from hasfl.deployment.sessions.offers import Offer
 from hasfl.deployment.training import train_on_fleet
 from hasfl.models import costs
 from hasfl.record import EDGE
+from hasfl.runs.request import RunRequest
 from hasfl.runs.scenario import read_scenario
 from tests.deployment.loopback import LONG, Site, folder_of, token
+
+SCENARIO = '[data]\nname = "digits"\n[training]\nlearning_rate = 0.1\n[stop]\nrounds = 3\n'
+
+
+def ordered(
+    path: Path, scenario: Path | None = None, *, strategy: str = "sfl", seed: int = 0, **more: Any
+) -> RunOrder:
+    """An order to train a scenario, or a small one, into a folder."""
+    request = RunRequest(
+        scenario_file=scenario or Path("a.toml"),
+        text=SCENARIO if scenario is None else scenario.read_text(),
+        path=path,
+        strategy=strategy,
+        seed=seed,
+    )
+    return RunOrder(request=request, **more)
 
 
 @dataclass(frozen=True)
@@ -61,9 +79,9 @@ class OfferedSite:
     def train(self, scenario: Path, path: Path, *, resume: bool = False) -> None:
         """Train as a scenario says."""
         asked = read_scenario(scenario)
-        order = RunOrder(
-            scenario=str(scenario),
-            path=str(path),
+        order = ordered(
+            path,
+            scenario,
             strategy=asked.training.strategy,
             seed=asked.seed,
             resume=resume,

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hasfl.deployment.fleet.agreement import Agreement, build
-from hasfl.deployment.fleet.samples import Samples
+from hasfl.deployment.agreement import Agreement, build
 from hasfl.deployment.fleet.seats import DeviceSeat, answer_probe
 from hasfl.deployment.messages import Message, Refused
+from hasfl.deployment.samples import Samples
 from hasfl.errors import InputError
 
 SCENARIO = (

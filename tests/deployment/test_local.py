@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from hasfl.deployment.hosting.desks import DESKS_FOLDER
+from hasfl.deployment.orders import ORDERS_FOLDER
 from hasfl.runs.store import LOCK
-from tests.deployment.test_flower import descendants
-from tests.deployment.test_supervision import lives
+from tests.deployment.test_supervision import descendants, lives
 from tests.runs.scenarios import rounds, write
 
 SECONDS = 180.0  # for everything, on a small machine that others use too
@@ -53,8 +52,8 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def app_of(folder: Path) -> int:
-    """The fed server's app, which holds the lock of its desk."""
-    (lock,) = (folder / "fleet" / "fed" / DESKS_FOLDER).glob(f"*/{LOCK}")
+    """The fed server's app, which holds the lock of its order."""
+    (lock,) = (folder / "fleet" / "fed" / ORDERS_FOLDER).glob(f"*/{LOCK}")
     inode = lock.stat().st_ino
     held: Sequence[list[str]] = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return next(int(words[4]) for words in held if words[5].endswith(f":{inode}"))
@@ -72,43 +71,28 @@ def ended(process: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-@pytest.mark.slow
-def test_a_fleet_trains_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    write(tmp_path, CHANGES | {"stop.rounds": "10"})
-    code, out, err = ended(serve(tmp_path, "--link", "200 Mbps,100 Mbps"), tmp_path)
-    assert code == 0, err
-    result = json.loads(out)
-    assert (result["rounds"], result["measured_on"]) == (10, "the test set")
-    assert all(row["measured"]["seconds"] > 0 for row in rounds(tmp_path / "runs" / "run"))
-    for folder in (tmp_path / "fleet", tmp_path / "fleet" / "keys" / "fed"):
-        assert folder.stat().st_mode & 0o077 == 0
-
-
 @pytest.mark.fleet
-@pytest.mark.parametrize(
-    ("trained", "last_words"),
-    [(0, "hasfl: ended"), (6, "the same command with --resume continues the run")],
-    ids=["while it starts", "while it trains"],
-)
-def test_sigterm_ends_all_processes(tmp_path: Path, trained: int, last_words: str) -> None:
-    write(tmp_path, CHANGES | {"stop.rounds": "1000000"})
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_it_starts_ends_all_processes(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    write(tmp_path, CHANGES)
     with serve(tmp_path) as command:
         try:
-            until(lambda: len(rounds(tmp_path / "runs" / "run")) >= trained, f"round {trained}")
             until(lambda: len(descendants(command.pid)) >= 5, "the start of some processes")
             started = descendants(command.pid)
-            command.terminate()
+            command.send_signal(number)
             err = command.communicate(timeout=SECONDS)[1]
         finally:
             command.kill()
-    assert command.returncode == 143, err
-    assert err.splitlines()[-1].endswith(last_words)
+    assert command.returncode == code, err
+    assert err.splitlines()[-1].endswith("hasfl: ended")
     until(lambda: not any(lives(process) for process in started), "the end of all processes")
 
 
 @pytest.mark.fleet
-def test_nothing_is_lost_by_ctrl_c_a_killed_app_and_a_killed_command(tmp_path: Path) -> None:
-    """The run goes on three times, and ends with every round once."""
+def test_nothing_is_lost_by_a_killed_app_sigterm_and_a_killed_command(tmp_path: Path) -> None:
+    """The run goes on three times, ends with every round once, and leaves no process behind."""
     write(tmp_path, CHANGES | {"stop.rounds": "1000000"})
     run = tmp_path / "runs" / "run"
     first = serve(tmp_path)
@@ -122,9 +106,9 @@ def test_nothing_is_lost_by_ctrl_c_a_killed_app_and_a_killed_command(tmp_path: P
     app, seen = app_of(tmp_path), len(rounds(run))
     os.kill(app, signal.SIGKILL)
     until(lambda: len(rounds(run)) > seen + 10, "a round after the app was killed")
-    first.send_signal(signal.SIGINT)
+    first.terminate()
     code, _, err = ended(first, tmp_path)
-    assert code == 130, err
+    assert code == 143, err
     assert "the fed server's app was killed; the run is ordered again" in err
     assert err.splitlines()[-1].endswith("the same command with --resume continues the run")
     stopped = len(rounds(run))
@@ -137,7 +121,11 @@ def test_nothing_is_lost_by_ctrl_c_a_killed_app_and_a_killed_command(tmp_path: P
     killed = len(rounds(run))
 
     write(tmp_path, CHANGES | {"stop.rounds": str(killed + 5)})
-    code, out, err = ended(serve(tmp_path, "--resume"), tmp_path)
+    code, out, err = ended(serve(tmp_path, "--resume", "--link", "200 Mbps,100 Mbps"), tmp_path)
     assert code == 0, err
-    assert json.loads(out)["rounds"] == killed + 5
+    result = json.loads(out)
+    assert (result["rounds"], result["measured_on"]) == (killed + 5, "the test set")
+    assert all(row["measured"]["seconds"] > 0 for row in rounds(run))
     assert [row["round"] for row in rounds(run)] == list(range(1, killed + 6))
+    for folder in (tmp_path / "fleet", tmp_path / "fleet" / "keys" / "fed"):
+        assert folder.stat().st_mode & 0o077 == 0

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from hasfl.deployment.agreement import build
 from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.fleet import meeting as module
-from hasfl.deployment.fleet.agreement import build
 from hasfl.deployment.fleet.meeting import Meeting
 from hasfl.deployment.messages import Answer, Message
 from hasfl.errors import InputError

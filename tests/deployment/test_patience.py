@@ -1,5 +1,6 @@
 """How long a fed server waits: deadlines from the plan, and how often a lost interval is repeated."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,6 @@ import numpy as np
 import pytest
 
 from hasfl.deployment.fed_server import IntervalLost
-from hasfl.deployment.hosting.orders import RunOrder
 from hasfl.deployment.training import (
     CONNECTING_SECONDS,
     MOST_LOSSES,
@@ -20,6 +20,7 @@ from hasfl.deployment.training import (
 )
 from hasfl.plan import Order, Plan
 from hasfl.record import EDGE
+from tests.deployment.fleets import ordered
 
 
 class Clock:
@@ -74,7 +75,7 @@ def test_a_completed_interval_and_nothing_less_forgives_earlier_losses(aggregate
 @pytest.mark.parametrize("present", [set(), {EDGE}, {0, 1}])
 def test_a_fleet_that_does_not_come_back_is_named(present: set[int]) -> None:
     server = SimpleNamespace(present=lambda: frozenset(present))
-    fleet = FleetAtWork(server, RunOrder(scenario="s.toml", path="run", devices=2))
+    fleet = FleetAtWork(server, ordered(Path("run"), devices=2))
     with pytest.raises(FleetLost, match=r"come back within 0\.1 s"):
         fleet.wait(0.1)
 
@@ -85,5 +86,5 @@ def test_a_fleet_that_is_back_is_not_waited_for() -> None:
         present=lambda: frozenset({EDGE, 1}),
         wait_until_present=lambda parties, seconds: asked.append(set(parties)),
     )
-    FleetAtWork(server, RunOrder(scenario="s.toml", path="run", devices=2)).wait(0.1)
+    FleetAtWork(server, ordered(Path("run"), devices=2)).wait(0.1)
     assert asked == [{EDGE, 0, 1}]  # a little, for the device that is still away

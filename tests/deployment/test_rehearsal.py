@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hasfl.cli.deployment.clock import ClockReport
+from hasfl.cli.clock import ClockReport
 from hasfl.fleet import Device, Fleet
 from hasfl.models.costs import count_layers
 from hasfl.plan import Plan

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hasfl.cli.deployment.serve import device, edge, fed
-from hasfl.deployment.flower.submission import Control
-from hasfl.deployment.hosting.places import free_port
+from hasfl.cli.serve import device, edge, fed
+from hasfl.deployment.addresses import free_port
+from hasfl.deployment.flower.control import Control
 from hasfl.errors import InputError
-from tests.deployment.test_flower import descendants, until
-from tests.deployment.test_supervision import lives
+from tests.deployment.test_supervision import descendants, lives, until
 
 
 @pytest.fixture
@@ -122,10 +121,9 @@ def test_three_hosts_serve_and_end_in_order(
             log = open_files.enter_context((folder / f"{name}.txt").open("w"))
             hosts[name] = subprocess.Popen([str(word) for word in words], stdout=log, stderr=log)
         try:
-            api = Control(superlink, keys / "fed")
-            until(api.ready, 120)
-            until(lambda: {"edge", "device-0"} <= online(api), 120)
-            api.close()
+            with Control(superlink, keys / "fed") as control:
+                until(control.ready, 120)
+                until(lambda: {"edge", "device-0"} <= online(control), 120)
             started = set().union(*(descendants(host.pid) for host in hosts.values()))
             assert len(started) >= 2 + 3 + 3
             hosts["device"].send_signal(signal.SIGINT)
@@ -144,5 +142,5 @@ def test_three_hosts_serve_and_end_in_order(
     assert (folder / "device.txt").read_text().endswith("hasfl: ended\n")
 
 
-def online(api: Control) -> set[str]:
-    return {node.name for node in api.nodes() if node.status == "online"}
+def online(control: Control) -> set[str]:
+    return {node.name for node in control.nodes() if node.status == "online"}

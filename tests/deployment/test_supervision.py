@@ -6,14 +6,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from hasfl.deployment.hosting import supervision
-from hasfl.deployment.hosting.nursery import Nursery
-from hasfl.deployment.hosting.places import require_free, require_private, split_address
-from hasfl.deployment.hosting.supervision import Program, Supervisor
+from hasfl.deployment import supervision
+from hasfl.deployment.addresses import require_free, require_private, split_address
+from hasfl.deployment.supervision import Program, Supervisor
 from hasfl.errors import InputError
 
 SLEEP = ("sleep", "1000")
@@ -34,6 +34,20 @@ def lives(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def descendants(ancestor: int) -> set[int]:
+    """The processes that a process started, those that these started, and so on."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            number, _, rest = stat.read_text().partition(" (")
+            parents[int(number)] = int(rest.rpartition(")")[2].split()[1])
+    found, new = set[int](), {ancestor}
+    while new:
+        new = {number for number, parent in parents.items() if parent in new} - found
+        found |= new
+    return found
 
 
 def program(folder: Path, *command: str, grace: float = 5.0) -> Program:
@@ -107,8 +121,7 @@ def test_a_program_that_does_not_want_to_end_is_killed(tmp_path: Path) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
-from hasfl.deployment.hosting.nursery import Nursery
-from hasfl.deployment.hosting.supervision import Program, Supervisor
+from hasfl.deployment.supervision import Program, Supervisor
 folder = Path(sys.argv[1])
 with Supervisor([Program(name="it", command=("sleep", "1000"), log=folder / "it.log")]) as running:
     while not running.running():
@@ -164,68 +177,3 @@ def test_an_address_in_use_is_refused() -> None:
         with pytest.raises(InputError, match="the SuperLink cannot listen at"):
             require_free(address, "the SuperLink")
     require_free(address, "the SuperLink")
-
-
-def test_a_nursery_forks_programs_with_their_own_log_and_environment(tmp_path: Path) -> None:
-    entry = f"{__name__}:say_where"
-    one, other = (
-        Program(
-            name=name,
-            command=("it", name),
-            log=tmp_path / f"{name}.log",
-            entry=entry,
-            environment={**os.environ, "WHO": name},
-        )
-        for name in ("one", "other")
-    )
-    with (
-        Nursery([__name__], tmp_path / "nursery.log") as nursery,
-        Supervisor([one, other], start=nursery.start) as running,
-    ):
-        until(lambda: all("ready" in text(program.log) for program in (one, other)))
-        processes = dict(running.running())
-        groups = {os.getpgid(process) for process in processes.values()}
-        assert groups == set(processes.values())  # each leads a group of its own
-        os.kill(processes["one"], signal.SIGKILL)
-        until(lambda: running.running().get("one", processes["one"]) != processes["one"])
-        processes["again"] = running.running()["one"]
-    assert text(one.log).splitlines()[0] == "one ['it', 'one'] ready"
-    assert text(other.log).splitlines() == ["other ['it', 'other'] ready"]
-    assert not any(lives(process) for process in processes.values())
-
-
-def test_programs_start_without_a_nursery_that_has_died(tmp_path: Path) -> None:
-    plain = Program(name="it", command=SLEEP, log=tmp_path / "it.log", entry=f"{__name__}:say_where")
-    with Nursery([__name__], tmp_path / "nursery.log") as nursery:
-        first = nursery.start(plain)
-        until(lambda: "ready" in text(plain.log))
-        nursery._process.kill()
-        until(lambda: first.poll() is not None)  # programs end with their nursery
-        with Supervisor([plain], start=nursery.start) as running:
-            until(lambda: running.running())
-            line = Path(f"/proc/{running.running()['it']}/cmdline")
-            until(lambda: b"sleep" in line.read_bytes())  # a new process has no command line yet
-
-
-@pytest.mark.parametrize(
-    ("code", "said"), [("raise SystemExit(3)", ""), ("raise SystemExit('no')", "no"), ("1 / 0", "Zero")]
-)
-def test_a_forked_program_ends_as_it_would_by_itself(tmp_path: Path, code: str, said: str) -> None:
-    (tmp_path / "ending.py").write_text(f"def main():\n    {code}\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    ending = Program(name="it", command=("it",), log=tmp_path / "it.log", entry="ending:main")
-    with Nursery(["ending"], tmp_path / "nursery.log", environment) as nursery:
-        started = nursery.start(ending)
-        until(lambda: started.poll() is not None)
-    assert said in text(ending.log)
-
-
-def say_where() -> None:
-    """A program for nurseries."""
-    sys.stdout.write(f"{os.environ.get('WHO')} {sys.argv} ready\n")
-    sys.stdout.flush()
-    time.sleep(1000)
-
-
-def text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""

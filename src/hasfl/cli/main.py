@@ -15,17 +15,16 @@ import typer
 import typer.core
 
 from hasfl import __version__
-from hasfl.cli.deployment.clock import clock
-from hasfl.cli.deployment.keys import keys
-from hasfl.cli.deployment.local import local
-from hasfl.cli.deployment.serve import serve
-from hasfl.cli.deployment.submit import status, submit
+from hasfl.cli.clock import clock
+from hasfl.cli.keys import keys
 from hasfl.cli.plans.command import plan
 from hasfl.cli.records.doctor import doctor
 from hasfl.cli.records.export import export
 from hasfl.cli.records.report import report
 from hasfl.cli.records.runs import runs, show
 from hasfl.cli.reproduce import reproduce
+from hasfl.cli.serve import serve
+from hasfl.cli.submit import status, submit
 from hasfl.cli.training import AsJson, compare, data, train
 from hasfl.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_WRONG_USAGE, HasflError, InputError
 
@@ -205,5 +204,4 @@ for verb in (
     status,
 ):
     app.command()(verb)
-serve.command()(local)
 app.add_typer(serve, name="serve")

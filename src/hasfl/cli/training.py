@@ -274,7 +274,7 @@ def data(
 
 
 def _export(dataset: "Dataset", shares: "Sequence[IntN]", names: Sequence[str], folder: Path) -> list[Path]:
-    from hasfl.deployment.fleet.samples import export_samples
+    from hasfl.deployment.samples import export_samples
 
     return export_samples(dataset, shares, names, folder)
 

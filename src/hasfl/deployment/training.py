@@ -8,26 +8,22 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from hasfl.deployment.agreement import Agreement, Built, build
 from hasfl.deployment.engine import NetworkedEngine
 from hasfl.deployment.fed_server import IntervalLost
-from hasfl.deployment.fleet.agreement import Agreement, Built, build
 from hasfl.deployment.fleet.meeting import Meeting
-from hasfl.deployment.hosting.desks import Desk
-from hasfl.deployment.hosting.orders import RunOrder
-from hasfl.deployment.ordering.requests import require_splitting
+from hasfl.deployment.orders import RunOrder, require_splitting
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.streams import party_name
-from hasfl.errors import HasflError
+from hasfl.errors import HasflError, Interrupted
 from hasfl.learning.served_model import norms_of
 from hasfl.learning.state import Weights
 from hasfl.plan import Order
 from hasfl.record import EDGE, RoundRecord
 from hasfl.report.analysis import Outcome
 from hasfl.runs.build import Holdings, form_of_samples, training_of
-from hasfl.runs.document import read_text
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import mark, mark_of_model
 from hasfl.runs.run import Prepared, carry_out
@@ -45,25 +41,16 @@ MOST_LOSSES = 10  # of one interval; then something is wrong that does not pass
 log = logging.getLogger(__name__)
 
 
-def train_on_fleet(links: PartyServer, order: RunOrder) -> None:
+def train_on_fleet(
+    links: PartyServer, order: RunOrder, stop_asked: Callable[[], bool] = lambda: False
+) -> None:
     """Carry out an order. A lost interval is repeated as soon as the fleet is there again."""
-    request = RunRequest(
-        scenario_file=Path(order.scenario),
-        text=read_text(order.scenario),
-        path=Path(order.path),
-        strategy=order.strategy,
-        seed=order.seed,
-    )
-    fleet, watcher, resume = FleetAtWork(links, order), LogWatcher(), order.resume
+    fleet, watcher, resume = FleetAtWork(links, order, stop_asked), LogWatcher(), order.resume
     with fleet.meeting.ushering():
         while True:
             try:
                 carry_out(
-                    request,
-                    watcher,
-                    resume=resume,
-                    prepare=fleet.prepared,
-                    stop_asked=lambda: fleet.desk is not None and fleet.desk.stop_asked,
+                    order.request, watcher, resume=resume, prepare=fleet.prepared, stop_asked=stop_asked
                 )
                 return
             except IntervalLost as lost:
@@ -109,14 +96,15 @@ class FleetTraining:
 class FleetAtWork:
     """The fleet of an order, through all attempts to carry it out."""
 
-    def __init__(self, links: PartyServer, order: RunOrder) -> None:
-        self.order, self.meeting = order, Meeting(links, order.devices)
-        self.desk = Desk(Path(order.desk)) if order.desk else None
+    def __init__(
+        self, links: PartyServer, order: RunOrder, stop_asked: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.order, self.meeting, self.stop_asked = order, Meeting(links, order.devices), stop_asked
 
     def wait(self, seconds: float) -> None:
         """Wait until the edge server and at least one device are connected, and a little for the others."""
         deadline = time.monotonic() + seconds
-        while not self._enough(self.meeting.connected()):
+        while EDGE not in (present := self.meeting.connected()) or len(present) == 1:
             self._leave_if_asked()
             if time.monotonic() > deadline:
                 raise FleetLost(
@@ -128,18 +116,15 @@ class FleetAtWork:
         self.meeting.server.wait_until_present(everybody, RETURN_SECONDS)
 
     def _leave_if_asked(self) -> None:
-        if self.desk is not None:
-            self.desk.leave_if_asked()
-
-    def _enough(self, present: frozenset[int]) -> bool:
-        return EDGE in present and len(present) > 1
+        if self.stop_asked():
+            raise Interrupted("stopped between two intervals, as asked")
 
     def prepared(self, request: RunRequest, tell: Callable[[str], None]) -> Prepared:
         """Meet the parties, and assemble the training."""
         tell("meeting the fleet")
-        settings = settings_of(request.scenario(), folder=request.folder)
-        require_splitting(settings.strategy, request.folder)
         agreement = self.meeting.agree(request)
+        settings = settings_of(agreement.parsed, folder=request.folder)
+        require_splitting(settings.strategy, request.folder)
         built = build(agreement, trusted=None, folder=request.folder)
         tell("measuring the fleet")
         meters = self.meeting.measure(agreement, built, settings)

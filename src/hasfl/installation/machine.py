@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from hasfl.deployment.hosting.places import DEFAULT_ADDRESSES, require_free
+from hasfl.deployment.addresses import DEFAULT_ADDRESSES, require_free
 from hasfl.errors import InputError
 from hasfl.installation.checks import Check
 from hasfl.units import BITS_PER_BYTE, format_size

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from hasfl.deployment.agreement import Agreement, Built
 from hasfl.deployment.fed_server import IntervalLost
-from hasfl.deployment.fleet.agreement import Agreement, Built
 from hasfl.deployment.fleet.meters import FleetMeters, positive
 from hasfl.deployment.fleet.seats import MEET
 from hasfl.deployment.measuring.probing import probe_rates

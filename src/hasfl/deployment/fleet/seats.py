@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasfl.deployment.agreement import Agreement, Built, build
 from hasfl.deployment.device import Device, own_samples, unhurried
 from hasfl.deployment.edge_server import Edge, EdgeStore
-from hasfl.deployment.fleet.agreement import Agreement, Built, build
-from hasfl.deployment.fleet.samples import Samples
 from hasfl.deployment.measuring.pacing import SlowTo
 from hasfl.deployment.measuring.resources import FreeMemory, measure_flops
 from hasfl.deployment.messages import Links, Message, Refused
+from hasfl.deployment.samples import Samples
 from hasfl.errors import InputError
 from hasfl.seeds import Seeds
 

@@ -12,8 +12,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from hasfl.deployment.flower.parent import end_with_flower
-from hasfl.deployment.hosting.places import SOCKET_FILE, STATE_VARIABLE
+from hasfl.deployment.addresses import SOCKET_FILE, STATE_VARIABLE
+from hasfl.deployment.lifetime import end_with_flower
 
 SESSION = "session"  # the name of the only message
 OFFER = "offer"

@@ -7,14 +7,19 @@ either one starts the app that a message is for. All are offline and keep their 
 import os
 import secrets
 import shutil
-import sys
 import sysconfig
 from pathlib import Path
 
+from hasfl.deployment.addresses import (
+    STATE_VARIABLE,
+    log_file,
+    make_state_folder,
+    require_private,
+    split_address,
+)
 from hasfl.deployment.channels import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE
-from hasfl.deployment.hosting.places import STATE_VARIABLE, Place, require_private, split_address
-from hasfl.deployment.hosting.supervision import Program
 from hasfl.deployment.keys import NODE_KEY_FILE
+from hasfl.deployment.supervision import Program
 from hasfl.errors import InputError, MissingExtra, StorageError
 
 OFFLINE = {
@@ -23,103 +28,81 @@ OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # hasfl is installed on every host
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-SUPEREXEC = "hasfl.deployment.flower.superexec"
-CLIENT_APP = "flwr-clientapp"  # the apps that a SuperExec starts, by Flower's names
-SERVER_APP = "flwr-serverapp"
-ENTRIES = {  # what Flower's programs call
-    "flower-superlink": "flwr.superlink.cli:flower_superlink",
-    "flower-supernode": "flwr.supernode.cli:flower_supernode",
-}
-MODULES = ("flwr.superlink.cli", "flwr.supernode.cli", SUPEREXEC)  # that these programs import
 POLL_SECONDS = "0.2"  # between two questions of a SuperExec for work
 SECRET_FILE = "superexec.secret"
 
 
-def fed_programs(place: Place, address: str) -> list[Program]:
+def fed_programs(keys: Path, state: Path, address: str) -> list[Program]:
     """The SuperLink at host:port, and the SuperExec that starts the fed server's app."""
     host, port = split_address(require_private(address))
-    place.make()
-    secret = _secret(place.state)
-    keys = [
-        *("--ssl-ca-certfile", str(_key_file(place, AUTHORITY_FILE))),
-        *("--ssl-certfile", str(_key_file(place, CERTIFICATE_FILE))),
-        *("--ssl-keyfile", str(_key_file(place, KEY_FILE))),
-    ]
+    make_state_folder(state)
+    secret = _secret(state)
+    authority = _key_file(keys, AUTHORITY_FILE)
     link = [
         *("--host", host, "--port", str(port), "--isolation", "process"),
-        *("--database", str(place.state / "superlink.db"), *keys, "--enable-supernode-auth"),
-        *("--superexec-auth-secret-file", str(secret), "--disable-runtime-dependency-installation"),
+        *("--database", str(state / "superlink.db"), "--ssl-ca-certfile", authority),
+        *("--ssl-certfile", _key_file(keys, CERTIFICATE_FILE), "--ssl-keyfile", _key_file(keys, KEY_FILE)),
+        *("--enable-supernode-auth", "--superexec-auth-secret-file", secret),
+        "--disable-runtime-dependency-installation",
     ]
-    trusted = ["--root-certificates", str(_key_file(place, AUTHORITY_FILE))]
+    work = ["--root-certificates", authority, "--runtime-api-address", address]
     return [
-        _flower(place, "superlink", link),
-        _superexec(place, SERVER_APP, [*trusted, *_work_from(address, secret)]),
+        _program("superlink", state, link),
+        _program("superexec", state, [*work, "--superexec-auth-secret-file", secret]),
     ]
 
 
-def node_programs(place: Place, superlink: str, runtime_port: int) -> list[Program]:
+def node_programs(keys: Path, state: Path, superlink: str, runtime_port: int) -> list[Program]:
     """The SuperNode of a device or of the edge server, and the SuperExec that starts its app.
 
     Sessions are handed to the worker with the same state folder. The two programs meet at `runtime_port` of
     the loopback address.
     """
     split_address(superlink)
-    place.make()
-    secret = _secret(place.state)
+    make_state_folder(state)
+    secret = _secret(state)
     node = [
-        *("--superlink", superlink, "--root-certificates", str(_key_file(place, AUTHORITY_FILE))),
-        *("--auth-supernode-private-key", str(_key_file(place, NODE_KEY_FILE))),
+        *("--superlink", superlink, "--root-certificates", _key_file(keys, AUTHORITY_FILE)),
+        *("--auth-supernode-private-key", _key_file(keys, NODE_KEY_FILE)),
         *("--host", "127.0.0.1", "--port", str(runtime_port), "--isolation", "process"),
-        *("--superexec-auth-secret-file", str(secret)),
+        *("--superexec-auth-secret-file", secret),
     ]
-    work = ["--insecure", *_work_from(f"127.0.0.1:{runtime_port}", secret)]  # on this machine only
+    work = ["--insecure", "--runtime-api-address", f"127.0.0.1:{runtime_port}"]  # on this machine only
     return [
-        _flower(place, "supernode", node),
-        _superexec(place, CLIENT_APP, work),
+        _program("supernode", state, node),
+        _program("superexec", state, [*work, "--superexec-auth-secret-file", secret]),
     ]
 
 
-def _work_from(address: str, secret: Path) -> list[str]:
-    return ["--runtime-api-address", address, "--superexec-auth-secret-file", str(secret)]
-
-
-def _flower(place: Place, name: str, arguments: list[str]) -> Program:
-    """A program of Flower's."""
-    command = f"flower-{name}"
-    found = shutil.which(
-        command, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+def _program(name: str, state: Path, arguments: list[str]) -> Program:
+    """A program of Flower's. It finds other ones of Flower's, which it starts, on its path."""
+    command, path = (
+        f"flower-{name}",
+        os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]),
     )
+    found = shutil.which(command, path=path)
     if found is None:
         raise MissingExtra(f"a deployment needs Flower's program {command}: pip install 'hasfl[deploy]'")
-    return _program(place, name, (found, *arguments), ENTRIES[command])
-
-
-def _superexec(place: Place, app: str, arguments: list[str]) -> Program:
-    """A SuperExec that starts one kind of app."""
-    command = (sys.executable, "-m", SUPEREXEC, app, *arguments)
-    return _program(place, "superexec", command, f"{SUPEREXEC}:main")
-
-
-def _program(place: Place, name: str, command: tuple[str, ...], entry: str) -> Program:
     environment = {
         **os.environ,
         **OFFLINE,
-        "FLWR_HOME": str(place.state.resolve() / "flwr"),
+        "PATH": path,
+        "FLWR_HOME": str(state.resolve() / "flwr"),
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL_SECONDS,
-        STATE_VARIABLE: str(place.state.resolve()),
+        STATE_VARIABLE: str(state.resolve()),
         "PYTHONUNBUFFERED": "1",
     }
-    return Program(name=name, command=command, log=place.log(name), entry=entry, environment=environment)
+    return Program(name=name, command=(found, *arguments), log=log_file(state, name), environment=environment)
 
 
-def _key_file(place: Place, name: str) -> Path:
-    path = (place.keys / name).resolve()
+def _key_file(keys: Path, name: str) -> str:
+    path = (keys / name).resolve()
     if not path.is_file():
-        raise InputError(f"{place.keys} must hold {name}, which is not there: make it with hasfl keys")
-    return path
+        raise InputError(f"{keys} must hold {name}, which is not there: make it with hasfl keys")
+    return str(path)
 
 
-def _secret(state: Path) -> Path:
+def _secret(state: Path) -> str:
     """A secret that a SuperExec shares with the program it works for, so that no other may ask for work."""
     path = state.resolve() / SECRET_FILE
     try:
@@ -128,4 +111,4 @@ def _secret(state: Path) -> Path:
                 file.write(secrets.token_hex(32))
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from None
-    return path
+    return str(path)

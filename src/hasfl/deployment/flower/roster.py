@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from hasfl.deployment.flower.client_app import ANSWER, OFFER, SESSION
+from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.streams import party_name
 from hasfl.record import EDGE
 
@@ -26,16 +26,6 @@ LOST_SECONDS = (
 )
 FIRST_PAUSE = 2.0  # seconds before an offer is repeated that was refused, or taken in vain; they double …
 LONGEST_PAUSE = 60.0  # … up to this
-
-
-class Door(Protocol):
-    """The port that parties connect to."""
-
-    def allow(self, tokens: Mapping[int, str]) -> None:
-        """Let these parties in with these tokens; others keep theirs."""
-
-    def present(self) -> frozenset[int]:
-        """The parties that are connected now."""
 
 
 @dataclass(slots=True)
@@ -54,7 +44,7 @@ class Roster:
     def __init__(
         self,
         grid: Grid,
-        door: Door,
+        door: PartyServer,
         *,
         run: str,
         announce: str,

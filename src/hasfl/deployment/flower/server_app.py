@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -17,22 +17,22 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hasfl.callables import find
-from hasfl.deployment.channels import FED
+from hasfl.deployment.addresses import STATE_VARIABLE
+from hasfl.deployment.channels import FED_NAME
 from hasfl.deployment.flower.bundle import ORDER_KEY
-from hasfl.deployment.flower.parent import end_with_flower
 from hasfl.deployment.flower.roster import Roster
-from hasfl.deployment.hosting.desks import Desk
-from hasfl.deployment.hosting.orders import FedHost, RunOrder, read_host, read_order
-from hasfl.deployment.hosting.places import LOGS_FOLDER, STATE_VARIABLE
+from hasfl.deployment.lifetime import end_with_flower
+from hasfl.deployment.orders import FedHost, OrderFolder, RunOrder, log_of_run
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.streams import party_name
-from hasfl.errors import HasflError, InputError
+from hasfl.errors import HasflError, InputError, Interrupted
 from hasfl.record import EDGE
 
 LOOK_SECONDS = 0.1  # between two looks at who is connected
 PORT_SECONDS = 30.0  # that a run waits until the run before has closed its port
 
-Training = Callable[[PartyServer, RunOrder], None]
+StopAsked = Callable[[], bool]  # whether somebody wants the run to stop at the end of an interval
+Training = Callable[[PartyServer, RunOrder, StopAsked], None]
 log = logging.getLogger(__name__)
 
 app = ServerApp()
@@ -49,19 +49,24 @@ class FleetMissing(HasflError):
 def main(grid: Grid, context: Context) -> None:
     """Carry out one run."""
     state = Path(os.environ[STATE_VARIABLE])
-    with _logged(state / LOGS_FOLDER / f"run-{context.run_id}.log"):
-        host, order = read_host(state), read_order(state, str(context.run_config[ORDER_KEY]))
-        with Desk(Path(order.desk)).occupied() if order.desk else nullcontext():
-            _carry_out(grid, str(context.run_id), host, order)
+    with _logged(log_of_run(state, context.run_id)):
+        host = FedHost.read(state)
+        folder = OrderFolder.named(state, str(context.run_config[ORDER_KEY]))
+        order = folder.order()
+        with folder.working():
+            _carry_out(grid, str(context.run_id), host, order, folder.stop_asked)
 
 
-def _carry_out(grid: Grid, run: str, host: FedHost, order: RunOrder) -> None:
+def _carry_out(grid: Grid, run: str, host: FedHost, order: RunOrder, stop_asked: StopAsked) -> None:
     train = cast(Training, find(order.training, "the training"))
     with _open_port(host) as links:
-        roster = Roster(grid, links, run=run, announce=host.announce, tell=log.info)
-        with _kept(roster):
-            _wait_for_fleet(links, roster, order)
-            train(links, order)
+        roster = Roster(grid, links, run=run, announce=host.told, tell=log.info)
+        threading.Thread(target=roster.keep, name="roster", daemon=True).start()
+        try:
+            _wait_for_fleet(links, roster, order, stop_asked)
+            train(links, order, stop_asked)
+        finally:
+            roster.end()
 
 
 def _open_port(host: FedHost) -> PartyServer:
@@ -69,29 +74,19 @@ def _open_port(host: FedHost) -> PartyServer:
     deadline = time.monotonic() + PORT_SECONDS
     while True:
         try:
-            return PartyServer(FED, host.listen, Path(host.keys))
+            return PartyServer(FED_NAME, host.listen, host.keys)
         except InputError as error:
             if time.monotonic() > deadline:
                 raise InputError(f"{error}; if another run has it, wait for that run or stop it") from None
             time.sleep(LOOK_SECONDS)
 
 
-@contextmanager
-def _kept(roster: Roster) -> Iterator[None]:
-    """Keep the roster in a thread while the training goes on."""
-    threading.Thread(target=roster.keep, name="roster", daemon=True).start()
-    try:
-        yield
-    finally:
-        roster.end()
-
-
-def _wait_for_fleet(links: PartyServer, roster: Roster, order: RunOrder) -> None:
+def _wait_for_fleet(links: PartyServer, roster: Roster, order: RunOrder, stop_asked: StopAsked) -> None:
     """Wait until the edge server and enough devices are connected."""
     deadline, needed = time.monotonic() + order.patience, {EDGE, *range(order.devices)}
     while not needed <= (present := links.present()):
-        if order.desk:
-            Desk(Path(order.desk)).leave_if_asked()
+        if stop_asked():
+            raise Interrupted("stopped between two intervals, as asked")
         if roster.failure is not None:
             raise FleetMissing(f"Flower ended the run before the fleet was connected: {roster.failure}")
         if time.monotonic() > deadline:

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
-from hasfl.deployment.hosting import launcher
+from hasfl.deployment import lifetime
+from hasfl.deployment.addresses import listened_at
 from hasfl.errors import HasflError, StorageError
 
 FIRST_PAUSE = 0.5  # seconds before a program starts again; doubled each time …
@@ -29,34 +29,18 @@ class Program:
     name: str
     command: tuple[str, ...]
     log: Path
-    entry: str = ""  # the function that the command calls, as module:function, if a nursery may call it
     environment: Mapping[str, str] | None = None  # the environment of this process, if not given
+    after: str = ""  # host:port that somebody must listen at before the program starts
     grace: float = 5.0  # seconds that the program has to end by itself when it is told to
 
 
-class Started(Protocol):
-    """A program that was started, as subprocess.Popen has it."""
-
-    pid: int
-
-    @property
-    def returncode(self) -> int | None:
-        """None while the program runs."""
-
-    def poll(self) -> int | None:
-        """None while the program runs."""
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Wait until the program ends."""
-
-
-def start_program(program: Program) -> Started:
+def start_program(program: Program) -> "subprocess.Popen[bytes]":
     """Start a program at the head of a process group, tied to the calling thread."""
     try:
         program.log.parent.mkdir(parents=True, exist_ok=True)
         with program.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), *program.command],
+                [sys.executable, "-I", "-S", lifetime.__file__, str(os.getpid()), *program.command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -77,12 +61,9 @@ class Supervisor:
     """
 
     def __init__(
-        self,
-        programs: Sequence[Program],
-        tell: Callable[[str], None] = lambda sentence: None,
-        start: Callable[[Program], Started] = start_program,  # or that of a nursery
+        self, programs: Sequence[Program], tell: Callable[[str], None] = lambda sentence: None
     ) -> None:
-        self._keepers = [_Keeper(program, tell, start) for program in programs]
+        self._keepers = [_Keeper(program, tell) for program in programs]
 
     def __enter__(self) -> "Supervisor":
         for keeper in self._keepers:
@@ -92,12 +73,9 @@ class Supervisor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
         """Tell all programs to end, and kill those that do not within a few seconds."""
         for keeper in self._keepers:
-            keeper.end()
+            keeper.ending.set()
         for keeper in self._keepers:
             keeper.join()
 
@@ -116,16 +94,13 @@ class _Keeper(threading.Thread):
     Linux ties a program to the thread that started it, so this thread lives as long as it keeps the program.
     """
 
-    def __init__(
-        self, program: Program, tell: Callable[[str], None], start: Callable[[Program], Started]
-    ) -> None:
+    def __init__(self, program: Program, tell: Callable[[str], None]) -> None:
         super().__init__(name=f"keeper of {program.name}", daemon=True)
         self.program = program
         self.starts = 0
+        self.ending = threading.Event()  # set when the program is to end
         self._tell = tell
-        self._begin = start
-        self._ending = threading.Event()
-        self._process: Started | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -133,37 +108,36 @@ class _Keeper(threading.Thread):
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def end(self) -> None:
-        """Let the program end, soon."""
-        self._ending.set()
-
     def run(self) -> None:
-        """Start the program, and start it again whenever it ends, until `end`."""
+        """Start the program, and start it again whenever it ends, until it is to end."""
         pause = FIRST_PAUSE
-        while not self._ending.is_set():
+        while self.program.after and not listened_at(self.program.after):
+            if self.ending.wait(POLL):
+                return
+        while not self.ending.is_set():
             began = time.monotonic()
             why = self._run_once()
-            if self._ending.is_set():
+            if self.ending.is_set():
                 return
             pause = FIRST_PAUSE if time.monotonic() - began > SETTLED else pause
             self._tell(f"{self.program.name} {why}, and starts again in {pause:g} s")
-            self._ending.wait(pause)
+            self.ending.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _run_once(self) -> str:
         """Run the program until it ends, or until it is to end; say what happened."""
         try:
-            self._process = process = self._begin(self.program)
+            self._process = process = start_program(self.program)
         except HasflError as error:
             return f"did not start ({error})"
         self.starts += 1
-        while process.poll() is None and not self._ending.wait(POLL):
+        while process.poll() is None and not self.ending.wait(POLL):
             pass
         _end_group(process, self.program.grace)
         return f"ended, as {self.program.log} explains"
 
 
-def _end_group(process: Started, grace: float) -> None:
+def _end_group(process: "subprocess.Popen[bytes]", grace: float) -> None:
     """End a program and the programs that it started: by asking first, then by force."""
     deadline = time.monotonic() + grace
     with suppress(ProcessLookupError, PermissionError):  # then all have ended

@@ -4,10 +4,10 @@ It answers at the SuperLink's address, which is private to the fed server's mach
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TypeVar
 
 import httpx
@@ -32,7 +32,6 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from hasfl.deployment.channels import AUTHORITY_FILE
 from hasfl.deployment.flower.bundle import ORDER_KEY, build_bundle
-from hasfl.deployment.hosting.orders import RunOrder, write_order
 from hasfl.errors import HasflError, InputError
 
 Request = TypeVar("Request")
@@ -115,11 +114,11 @@ class Control:
             request = RegisterNodeRequest(public_key=wanted[name], name=name)
             self._ask(self._client.RegisterNode, request)
 
-    def start(self, state: Path, order: RunOrder) -> int:
-        """Start a run as ordered, on the fed server with this state folder, and give its number."""
+    def start(self, state: Path, order: str) -> int:
+        """Start the run that an order says, on the fed server with this state folder; give its number."""
         bundle = build_bundle(state)
         fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
-        config = user_config_to_proto({ORDER_KEY: write_order(state, order)})
+        config = user_config_to_proto({ORDER_KEY: order})
         request = StartRunRequest(fab=fab_to_proto(fab), override_config=config)
         return int(self._ask(self._client.StartRun, request).run_id)
 
@@ -142,8 +141,12 @@ class Control:
         """Stop a run; its checkpoint stays, so that it can be resumed."""
         self._ask(self._client.StopRun, StopRunRequest(run_id=number))
 
-    def close(self) -> None:
-        """Close the connection."""
+    def __enter__(self) -> "Control":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._client.close()
 
     def _ask(self, method: Callable[[Request], Result], request: Request) -> Result:
@@ -166,16 +169,6 @@ def _since(node: NodeInfo) -> str:
 def _run(number: int, run: ProtoRun) -> Run:
     status, order = run.status, run.override_config[ORDER_KEY].string
     return Run(number, status.status, status.sub_status, status.details, order)
-
-
-@contextmanager
-def control(superlink: str, keys: Path) -> Iterator[Control]:
-    """The control API of a SuperLink, for a while."""
-    api = Control(superlink, keys)
-    try:
-        yield api
-    finally:
-        api.close()
 
 
 def _public_key(path: Path) -> bytes:

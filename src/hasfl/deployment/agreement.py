@@ -6,7 +6,7 @@ its own (`package.module:callable`). A party uses one only if its owner has allo
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +53,28 @@ class Agreement:
     outputs: int  # numbers that the model gives for a sample
     numbers: bool  # whether labels are numbers to come close to, instead of classes
     run: str  # the name of the run
+    parsed: Scenario = field(init=False, compare=False)  # with the choices of the run
+
+    def __post_init__(self) -> None:
+        if not self._can_be_kept():
+            raise InputError("the fed server's agreement is not one that a party can keep")
+        scenario = parse_toml(self.scenario, Scenario, f"scenario of {self.run}")
+        chosen = with_choices(scenario, {"strategy": self.strategy, "seed": self.seed, "device": None})
+        object.__setattr__(self, "parsed", chosen)
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> "Agreement":
+    def from_fields(cls, said: Mapping[str, Any]) -> "Agreement":
         """Read the agreement that the fed server sent."""
         try:
-            values = {name: fields[name] for name in cls.__dataclass_fields__}
+            values = {name: said[name] for name in cls._names()}
             values |= {name: tuple(map(int, values[name])) for name in ("samples", "shape")}
-            made = cls(**values)
         except (KeyError, TypeError, ValueError):
             raise InputError("the fed server's agreement is of another version of hasfl") from None
-        if not made._can_be_kept():
-            raise InputError("the fed server's agreement is not one that a party can keep")
-        return made
+        return cls(**values)
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        return [each.name for each in fields(cls) if each.init]
 
     def _can_be_kept(self) -> bool:
         """Whether all values are of their kind, and none makes a party build something huge."""
@@ -86,18 +95,12 @@ class Agreement:
 
     def as_fields(self) -> dict[str, Any]:
         """The agreement as plain values."""
-        return asdict(self)
-
-    def parsed(self) -> Scenario:
-        """The scenario with the choices of the run."""
-        scenario = parse_toml(self.scenario, Scenario, f"scenario of {self.run}")
-        return with_choices(scenario, {"strategy": self.strategy, "seed": self.seed, "device": None})
+        return {name: getattr(self, name) for name in self._names()}
 
     @property
     def held_out(self) -> IntN:
         """How many samples each device holds out."""
-        share = self.parsed().settings().held_out_share
-        return held_out_counts(np.array(self.samples), share)
+        return held_out_counts(np.array(self.samples), self.parsed.settings().held_out_share)
 
     @property
     def sizes(self) -> IntN:
@@ -122,7 +125,7 @@ class Built:
 
 def build(agreement: Agreement, *, trusted: Collection[str] | None, folder: Path) -> Built:
     """The model, and how it is trained. `trusted` names modules whose callables may be used; None: all."""
-    scenario = agreement.parsed()
+    scenario = agreement.parsed
     _require_trusted(scenario, trusted)
     example = torch.zeros((1, *agreement.shape), dtype=TYPES[agreement.type])
     model: LayeredModel = chained(*module_of(scenario, example, agreement.outputs, folder=folder))

@@ -1,8 +1,7 @@
-"""Where a host keeps its keys and its state, what is in the state folder, and where the host listens."""
+"""Where the programs of a host listen, and where they write: addresses, and the state folder."""
 
 import ipaddress
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 from hasfl.errors import InputError, StorageError
@@ -10,26 +9,6 @@ from hasfl.errors import InputError, StorageError
 STATE_VARIABLE = "HASFL_STATE"  # the state folder, in the environment of every program of a host
 SOCKET_FILE = "worker.sock"  # where the worker takes sessions
 LOGS_FOLDER = "logs"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a host keeps its keys, and where its processes may write."""
-
-    keys: Path  # the folder of this party, made by hasfl keys
-    state: Path  # for its owner alone
-
-    def log(self, name: str) -> Path:
-        """The file that a program's output goes to."""
-        return self.state.resolve() / LOGS_FOLDER / f"{name}.log"
-
-    def make(self) -> None:
-        """Make the state folder, for its owner alone."""
-        try:
-            self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make the folder {self.state}: {error.strerror}") from None
-
 
 # Where programs listen unless told otherwise.
 SUPERLINK_ADDRESS, FED_ADDRESS, EDGE_ADDRESS = "127.0.0.1:8000", "127.0.0.1:9201", "127.0.0.1:9200"
@@ -74,6 +53,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def listened_at(address: str) -> bool:
+    """Whether somebody takes connections at an address."""
+    try:
+        socket.create_connection(split_address(address), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
 def require_free(address: str, what: str) -> None:
     """Refuse an address that cannot be listened at, before programs fail at it again and again."""
     host, port = split_address(address)
@@ -81,10 +69,21 @@ def require_free(address: str, what: str) -> None:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
     except OSError as error:
-        reason = str(error.strerror or error).partition(" (while attempting")[
-            0
-        ]  # which says the address again
+        reason, _, _ = str(error.strerror or error).partition(" (while attempting")  # says the address again
         raise InputError(
             f"{what} cannot listen at {address} ({reason}): give an address of this machine "
             "and a port that is free"
         ) from None
+
+
+def make_state_folder(state: Path) -> None:
+    """Make the folder in which the programs of a host may write, for its owner alone."""
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {state}: {error.strerror}") from None
+
+
+def log_file(state: Path, name: str) -> Path:
+    """The file in a state folder that the output of a program goes to."""
+    return state.resolve() / LOGS_FOLDER / f"{name}.log"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,45 +12,37 @@ from hasfl.cli.tables import titled
 from hasfl.cli.training_view import TrainingView
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
-from hasfl.report.analysis import Outcome
 from hasfl.units import format_seconds
 
 if TYPE_CHECKING:
-    from hasfl.deployment.flower.submission import Node
-    from hasfl.deployment.ordering.fed_server import KnownRun
+    from hasfl.deployment.flower.control import Node
+    from hasfl.deployment.submitting import KnownRun
     from hasfl.runs.request import RunRequest
 
 
-class FleetView:
+class FleetView(TrainingView):
     """Shows a run on the fleet with the live line of a training in this process."""
 
-    def __init__(self, view: TrainingView, request: "RunRequest", goal: Goal, devices: int) -> None:
-        self.view, self.request = view, request
-        self.goal, self.devices = goal, devices
-        view.asked(request)
-        view.prepares("ordering the run")
+    def __init__(self, request: "RunRequest", goal: Goal, devices: int) -> None:
+        super().__init__()
+        self._run = (request, goal, devices)
+        self._begun = False
 
-    def prepares(self, step: str) -> None:
-        """Something happened before the first round."""
-        self.view.prepares(step)
-
-    def remarks(self, sentence: str) -> None:
-        """Something happened that the user should know."""
-        self.view.remarks(sentence)
-
-    def began(self, first: RoundRecord) -> None:
-        """The first round that is seen is over."""
-        before = self.view.before[: first.round - 1]
-        course = Course.of_fleet(self.goal, first, self.devices)
-        self.view.begins(self.request, course, before[-1] if before else None)
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.asked(self._run[0])
+        self.prepares("ordering the run")
+        return self
 
     def recorded(self, record: RoundRecord) -> None:
-        """A round is over."""
-        self.view.recorded(record)
-
-    def finished(self, reached: Outcome) -> None:
-        """The training is over."""
-        self.view.finished(reached)
+        """A round is over; the first one that is seen also tells that the training has begun."""
+        if not self._begun:
+            self._begun = True
+            request, goal, devices = self._run
+            before = self.before[: record.round - 1]
+            course = Course.of_fleet(goal, record, devices)
+            self.begins(request, course, before[-1] if before else None)
+        super().recorded(record)
 
 
 def show_times(record: RoundRecord, path: Path) -> None:

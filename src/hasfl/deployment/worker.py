@@ -1,29 +1,58 @@
-"""Makes the worker of a machine from its settings: a device, or the edge server."""
+"""The process of a worker: the device or the edge server beside a SuperNode.
 
+    python -m hasfl.deployment.worker SETTINGS
+
+SETTINGS is a JSON file of `WorkerSettings`. The process ends at SIGTERM and at Ctrl-C.
+"""
+
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import cast
 
 import torch
 
-from hasfl.deployment.channels import EDGE
+from hasfl.callables import find
+from hasfl.deployment.channels import EDGE_NAME
 from hasfl.deployment.device_worker import DeviceWorker
 from hasfl.deployment.edge_worker import EdgeWorker
-from hasfl.deployment.fleet.samples import load_samples
 from hasfl.deployment.fleet.seats import DeviceSeat, EdgeSeat
-from hasfl.deployment.hosting.worker import WorkerSettings
+from hasfl.deployment.hosts import WorkerSettings
 from hasfl.deployment.keys import certificate_name
 from hasfl.deployment.measuring.pacing import Link, SlowTo
-from hasfl.errors import InputError
+from hasfl.deployment.samples import load_samples
+from hasfl.errors import HasflError, InputError
 from hasfl.units import Dimension, parse_quantity
 
 DEVICE = "device-"  # the beginning of the name in a device's certificate
+Make = Callable[[WorkerSettings], AbstractContextManager[object]]  # the worker, while it works
+
+
+def main() -> None:
+    """Run the worker whose settings the command names, until the process is told to end."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    settings = WorkerSettings(**json.loads(Path(sys.argv[-1]).read_text()))
+    try:
+        make = cast(Make, find(settings.make, "the worker"))
+        with make(settings):
+            ending.wait()
+    except HasflError as error:
+        sys.exit(f"hasfl: {error}")
 
 
 def open_worker(settings: WorkerSettings) -> AbstractContextManager[object]:
     """The worker that the certificate of this machine says."""
     torch.set_num_threads(settings.threads)
     name = certificate_name(Path(settings.keys))
-    if name == EDGE:
+    if name == EDGE_NAME:
         return _edge_worker(settings)
     index = name.removeprefix(DEVICE)
     if not (name.startswith(DEVICE) and index.isascii() and index.isdecimal()):
@@ -71,3 +100,7 @@ def _edge_worker(settings: WorkerSettings) -> EdgeWorker:
         hello=seat.hello,
         pace=Link.parse(settings.link) if settings.link else None,
     )
+
+
+if __name__ == "__main__":
+    main()

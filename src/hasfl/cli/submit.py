@@ -11,9 +11,8 @@ from hasfl.cli.records.completion import strategy_names
 from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, say_nothing_to_resume
 
 if TYPE_CHECKING:
-    from hasfl.deployment.flower.submission import Control
+    from hasfl.deployment.flower.control import Control
     from hasfl.runs.request import RunRequest
-    from hasfl.runs.scenario import Scenario
 
 FED_STATE = Path(".hasfl/fed")
 
@@ -68,23 +67,20 @@ def submit(
 
     Example: hasfl submit scenario.toml --strategy hasfl --devices 4
     """
-    from hasfl.deployment.ordering.fed_server import devices_of_run, devices_to_wait_for, fed_server
-    from hasfl.deployment.ordering.requests import check_request
+    from hasfl.deployment.submitting import devices_of_run, devices_to_wait_for, fed_server
 
-    request, asked = requested(scenario, strategy, seed, run, out)
-    check_request(request, resume=resume)
-    if resume and not request.path.exists():
-        say_nothing_to_resume(request, named=run is not None)
+    request = requested(scenario, strategy, seed, run, out, resume=resume)
     with fed_server(state, superlink, keys) as control:
         wanted = devices_of_run(state, request.path) if resume and devices is None else devices
         count = devices_to_wait_for(control, wanted)
-        train_on_fleet(control, state, request, asked, count, resume=resume, as_json=as_json)
+        train_and_show(control, state, request, count, resume=resume, as_json=as_json)
 
 
 def requested(
-    scenario: Path, strategy: str | None, seed: int | None, run: str | None, out: Path
-) -> "tuple[RunRequest, Scenario]":
-    """What a command asks for, with absolute paths, since another process carries it out."""
+    scenario: Path, strategy: str | None, seed: int | None, run: str | None, out: Path, *, resume: bool
+) -> "RunRequest":
+    """What a command asks for, if the fed server would not refuse it later."""
+    from hasfl.deployment.orders import check_request
     from hasfl.runs.request import RunRequest
     from hasfl.runs.scenario import read_scenario
 
@@ -96,37 +92,32 @@ def requested(
         seed=asked.seed if seed is None else seed,
         name=run,
     )
-    return request, asked
+    check_request(request, resume=resume)
+    if resume and not request.path.exists():
+        say_nothing_to_resume(request, named=run is not None)
+    return request
 
 
-def train_on_fleet(
+def train_and_show(
     control: "Control",
     state: Path,
     request: "RunRequest",
-    asked: "Scenario",
     devices: int,
     *,
     resume: bool,
     as_json: bool,
 ) -> None:
     """Order a run, show how it goes on, and print what came of it."""
-    from hasfl.cli.deployment.fleet_view import FleetView, show_times
-    from hasfl.cli.training_view import TrainingView, show_outcome
-    from hasfl.deployment.hosting.orders import RunOrder
-    from hasfl.deployment.ordering.campaign import Campaign
+    from hasfl.cli.fleet_view import FleetView, show_times
+    from hasfl.cli.training_view import show_outcome
+    from hasfl.deployment.orders import RunOrder
+    from hasfl.deployment.submitting import SubmittedRun
     from hasfl.runs.store import RunFolder
 
-    order = RunOrder(
-        scenario=str(request.scenario_file.resolve()),
-        path=str(request.path.resolve()),
-        strategy=request.strategy,
-        seed=request.seed,
-        resume=resume,
-        devices=devices,
-    )
-    goal = asked.stop.goal()
-    with TrainingView() as view:
-        reached = Campaign(control, state, order, FleetView(view, request, goal, devices)).carry_out()
+    order = RunOrder(request=request, resume=resume, devices=devices)
+    goal = request.scenario().stop.goal()
+    with FleetView(request, goal, devices) as view:
+        reached = SubmittedRun(control, state, order, view).follow()
     folder = RunFolder.open(request.path)
     if as_json:
         typer.echo(json.dumps({"run": str(request.path), **folder.result()}))
@@ -145,8 +136,8 @@ def status(
 
     Example: hasfl status --state .hasfl/fed
     """
-    from hasfl.deployment.hosting.places import LOGS_FOLDER
-    from hasfl.deployment.ordering.fed_server import fed_server, known_run, sorted_nodes
+    from hasfl.deployment.addresses import LOGS_FOLDER
+    from hasfl.deployment.submitting import fed_server, known_run, sorted_nodes
 
     with fed_server(state, superlink, keys) as control:
         nodes = sorted_nodes(control.nodes())
@@ -157,6 +148,6 @@ def status(
         found = {"superlink": address, "nodes": [asdict(node) for node in nodes]}
         typer.echo(json.dumps({**found, "runs": [asdict(run) for run in runs], "logs": str(logs)}))
     else:
-        from hasfl.cli.deployment.fleet_view import show_fleet
+        from hasfl.cli.fleet_view import show_fleet
 
         show_fleet(address, nodes, runs, logs)

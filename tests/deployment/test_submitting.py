@@ -6,20 +6,26 @@ Flower and the app are played by a script: one step of it is taken at each look.
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from hasfl.deployment.flower.submission import Control, Run, SuperLinkAway
-from hasfl.deployment.hosting.desks import Desk
-from hasfl.deployment.hosting.orders import RunOrder
-from hasfl.deployment.ordering.campaign import AWAY_SECONDS, MOST_DEATHS, Campaign, RunFailed
-from hasfl.deployment.ordering.following import LogTail, RecordTail
+from hasfl.deployment.flower.control import Control, Run, SuperLinkAway
+from hasfl.deployment.orders import Ending, OrderFolder
+from hasfl.deployment.submitting import (
+    AWAY_SECONDS,
+    MOST_DEATHS,
+    LogTail,
+    RecordTail,
+    RunFailed,
+    SubmittedRun,
+)
 from hasfl.errors import InputError, Interrupted
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import Outcome
 from hasfl.runs.store import RunFolder
+from tests.deployment.fleets import ordered
 from tests.report.runs import record
 
 Play = Callable[["Stage"], Iterator[None]]  # what the app does, one step at each look
@@ -36,7 +42,7 @@ class Stage:
 
     state: Path
     plays: list[Play]
-    orders: list[RunOrder] = field(default_factory=list)
+    orders: list[OrderFolder] = field(default_factory=list)
     heard: list[str] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
     away: bool = False
@@ -45,10 +51,10 @@ class Stage:
     flower: Run = field(default_factory=lambda: Run(1, "running", "", ""))
 
     # Flower
-    def start(self, state: Path, order: RunOrder) -> int:
+    def start(self, state: Path, order: str) -> int:
         if self.away:
             raise SuperLinkAway("away")
-        self.orders.append(order)
+        self.orders.append(OrderFolder.named(state, order))
         self.playing = self.plays[len(self.orders) - 1](self)
         self.flower = Run(len(self.orders), "running", "", "")
         return len(self.orders)
@@ -74,9 +80,6 @@ class Stage:
     def remarks(self, sentence: str) -> None:
         self.heard.append(f"remarks: {sentence}")
 
-    def began(self, first: RoundRecord) -> None:
-        self.heard.append(f"began: {first.round}")
-
     def recorded(self, record: RoundRecord) -> None:
         self.heard.append(f"round: {record.round}")
 
@@ -85,12 +88,8 @@ class Stage:
 
     # The app
     @property
-    def desk(self) -> Desk:
-        return Desk(Path(self.orders[-1].desk))
-
-    @property
     def path(self) -> Path:
-        return Path(self.orders[-1].path)
+        return self.orders[-1].order().request.path
 
     def log(self, line: str) -> None:
         path = self.state / "logs" / f"run-{len(self.orders)}.log"
@@ -99,9 +98,9 @@ class Stage:
             file.write(f"2026-01-01 10:00:00,000 {line}\n")
 
     def carry_out(self) -> Outcome:
-        order = RunOrder(scenario="a.toml", path=str(self.state / "run"), strategy="sfl")
-        campaign = Campaign(control(self), self.state, order, self, now=lambda: self.clock, sleep=self.sleep)
-        return campaign.carry_out()
+        order = ordered(self.state / "run")
+        run = SubmittedRun(control(self), self.state, order, self, now=lambda: self.clock, sleep=self.sleep)
+        return run.follow()
 
 
 def control(stage: Stage) -> Control:
@@ -119,13 +118,13 @@ def trains(rounds: range, then: BaseException | None = None) -> Play:
 
     def play(stage: Stage) -> Iterator[None]:
         yield
-        with stage.desk.occupied(), folder_of(stage) as folder:
+        with stage.orders[-1].working(), folder_of(stage) as folder:
             stage.log("meeting the fleet")
             yield
             for t in rounds:
                 folder.append(record(t, accuracy=0.5, test_loss=1.0))
                 yield
-                if stage.desk.stop_asked:
+                if stage.orders[-1].stop_asked():
                     raise Interrupted("stopped")
             if then is not None:
                 raise then
@@ -144,8 +143,8 @@ def test_a_run_that_goes_well(stage: Stage) -> None:
     stage.plays = [trains(range(1, LAST + 1))]
     assert stage.carry_out().rounds == LAST
     rounds = [f"round: {t}" for t in range(1, LAST + 1)]
-    assert stage.heard == ["prepares: meeting the fleet", "began: 1", *rounds, "finished"]
-    assert not stage.orders[0].resume
+    assert stage.heard == ["prepares: meeting the fleet", *rounds, "finished"]
+    assert not stage.orders[0].order().resume
 
 
 def test_a_killed_app_is_ordered_again_and_goes_on(stage: Stage) -> None:
@@ -155,9 +154,8 @@ def test_a_killed_app_is_ordered_again_and_goes_on(stage: Stage) -> None:
     assert [line for line in stage.heard if line.startswith("round")] == [
         f"round: {t}" for t in range(1, LAST + 1)
     ]
-    assert stage.heard.count("began: 1") == 1
-    assert ([order.resume for order in stage.orders], stage.stopped) == ([False, True], [1])
-    assert stage.orders[0].desk != stage.orders[1].desk
+    assert ([each.order().resume for each in stage.orders], stage.stopped) == ([False, True], [1])
+    assert stage.orders[0] != stage.orders[1]
 
 
 def test_an_app_that_is_killed_again_and_again_is_given_up(stage: Stage) -> None:
@@ -197,7 +195,7 @@ def test_ctrl_c_stops_at_the_end_of_an_interval(stage: Stage) -> None:
         stage.carry_out()
     assert told.value.exit_code == 130
     assert stage.stopped == []
-    assert stage.desk.ending() is not None
+    assert stage.orders[-1].ending() is not None
     assert "remarks: the run stops at the end of this interval; Ctrl-C again stops it at once" in stage.heard
 
 
@@ -277,18 +275,32 @@ def test_records_after_a_step_back_come_again(tmp_path: Path) -> None:
     assert list(RecordTail(tmp_path / "nowhere").records()) == []
 
 
-def test_a_desk_notes_how_the_app_ended(tmp_path: Path) -> None:
-    desk = Desk.new(tmp_path)
-    assert (desk.attended, desk.ending(), desk.stop_asked) == (False, None, False)
-    with desk.occupied():
-        assert desk.attended
-        desk.ask_to_stop()
-        with pytest.raises(Interrupted):
-            desk.leave_if_asked()
-    ending = desk.ending()
-    assert ending is not None
-    assert (desk.attended, ending.sentence, ending.stopped) == (False, "", False)
-    with pytest.raises(ZeroDivisionError), Desk.new(tmp_path).occupied():
-        raise ZeroDivisionError
-    other = replace(desk, folder=max((tmp_path / "desks").iterdir(), key=lambda path: path.stat().st_mtime))
-    assert other.ending() is not None
+def test_an_order_can_be_stopped_while_the_app_works(tmp_path: Path) -> None:
+    folder = OrderFolder.write(tmp_path, ordered(tmp_path / "run"))
+    assert (folder.app_works(), folder.ending(), folder.stop_asked()) == (False, None, False)
+    with folder.working():
+        assert folder.app_works()
+        folder.ask_to_stop()
+        assert folder.stop_asked()
+    assert not folder.app_works()
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [
+        (None, Ending()),
+        (Interrupted("as asked"), Ending(sentence="as asked", exit_code=130, stopped=True)),
+        (InputError("wrong"), Ending(sentence="wrong", exit_code=2)),
+        (ZeroDivisionError("by 0"), Ending(sentence="ZeroDivisionError: by 0", exit_code=1)),
+        (Killed(), None),
+    ],
+    ids=repr,
+)
+def test_the_app_notes_how_it_ended(
+    tmp_path: Path, error: BaseException | None, ending: Ending | None
+) -> None:
+    folder = OrderFolder.write(tmp_path, ordered(tmp_path / "run"))
+    with suppress(Exception, Killed), folder.working():
+        if error is not None:
+            raise error
+    assert folder.ending() == ending

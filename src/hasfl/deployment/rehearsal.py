@@ -1,13 +1,12 @@
 """A scenario's devices on this machine: their samples in files, and how slow each of them is made."""
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from hasfl.deployment.local import LocalDevice
+from hasfl.deployment.hosts import WorkerSettings
 from hasfl.errors import InputError, naming
 from hasfl.fleet import Fleet
 from hasfl.runs.scenario import Scenario
@@ -25,39 +24,23 @@ class Slowness:
     link: str | None = None  # "20 Mbps", or one for each
     rehearse: float | None = None  # as slow as the scenario's fleet, with speeds and rates times this
 
-    def applied(self, devices: Sequence[LocalDevice], fleet: Fleet) -> list[LocalDevice]:
-        """The devices, each made slow."""
-        if self.rehearse is not None:
-            if self.slow_to or self.link:
-                raise InputError("--rehearse sets speeds and links, so leave out --slow-to and --link")
-            return [
-                replace(
-                    device, slow_to=_flops(own.flops, self.rehearse), link=_rate(own.up_rate, self.rehearse)
-                )
-                for device, own in zip(devices, _of_scenario(fleet, len(devices)), strict=True)
-            ]
-        speeds = _one_for_each("--slow-to", self.slow_to, len(devices), Dimension.COMPUTE)
-        links = _one_for_each("--link", self.link, len(devices), Dimension.RATE)
+    def of_devices(self, count: int, fleet: Fleet) -> list[tuple[str, str]]:
+        """The speed and the rate of each device, as people write them; empty where nothing is given."""
+        if self.rehearse is None:
+            speeds = _one_for_each("--slow-to", self.slow_to, count, Dimension.COMPUTE)
+            links = _one_for_each("--link", self.link, count, Dimension.RATE)
+            return list(zip(speeds, links, strict=True))
+        if self.slow_to or self.link:
+            raise InputError("--rehearse sets speeds and links, so leave out --slow-to and --link")
+        if count > len(fleet):
+            raise InputError(
+                f"--rehearse needs a scenario with at least {count} devices, got {len(fleet)}: lower "
+                "--devices"
+            )
         return [
-            replace(device, slow_to=speed, link=rate)
-            for device, speed, rate in zip(devices, speeds, links, strict=True)
+            (f"{own.flops * self.rehearse / 1e9:.6g} GFLOPS", f"{own.up_rate * self.rehearse / 1e6:.6g} Mbps")
+            for own in fleet.only(np.arange(count))
         ]
-
-
-def _flops(flops: float, scale: float) -> str:
-    return f"{flops * scale / 1e9:.6g} GFLOPS"
-
-
-def _rate(bits_per_second: float, scale: float) -> str:
-    return f"{bits_per_second * scale / 1e6:.6g} Mbps"
-
-
-def _of_scenario(fleet: Fleet, count: int) -> Fleet:
-    if count > len(fleet):
-        raise InputError(
-            f"--rehearse needs a scenario with at least {count} devices, got {len(fleet)}: lower --devices"
-        )
-    return fleet.only(np.arange(count))
 
 
 def _one_for_each(option: str, written: str | None, count: int, dimension: Dimension) -> list[str]:
@@ -78,21 +61,24 @@ def _one_for_each(option: str, written: str | None, count: int, dimension: Dimen
 
 def prepare_devices(
     scenario: Scenario, place: Path, folder: Path, count: int | None, slowness: Slowness
-) -> tuple[list[LocalDevice], Path]:
+) -> tuple[list[WorkerSettings], Path]:
     """Write the samples of the devices and the test set into a folder; `place` is that of the scenario.
 
     A scenario with more devices lends the first ones of its fleet, and the samples are dealt out among these.
     """
     fleet = scenario.draw()
     number = min(FEW, len(fleet)) if count is None else count
-    devices = slowness.applied([LocalDevice()] * number, fleet)
-    files = export_scenario(scenario, place, folder / DATA_FOLDER, number)
-    return [replace(device, data=str(file)) for device, file in zip(devices, files, strict=False)], files[-1]
+    slow = slowness.of_devices(number, fleet)
+    *files, test = export_scenario(scenario, place, folder / DATA_FOLDER, number)
+    return [
+        WorkerSettings(data=str(file), slow_to=speed, link=rate)
+        for file, (speed, rate) in zip(files, slow, strict=True)
+    ], test
 
 
 def export_scenario(scenario: Scenario, place: Path, folder: Path, count: int) -> list[Path]:
     """The files with the samples of so many devices, and with the test set; older files are replaced."""
-    from hasfl.deployment.fleet.samples import export_samples  # brings torch
+    from hasfl.deployment.samples import export_samples  # brings torch
     from hasfl.runs.task import shared_data
 
     own = scenario.draw().names

@@ -1,6 +1,6 @@
 """Become another program that ends when the process that started this one ends, however that one ends.
 
-    python -I -S launcher.py PARENT PROGRAM [ARGUMENT …]
+    python -I -S lifetime.py PARENT PROGRAM [ARGUMENT …]
 
 Linux sends the signal, so it comes after `kill -9` too. This file is run by its path and imports nothing of
 hasfl, since it runs before each program.
@@ -12,8 +12,8 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
-PR_SET_NAME = 15
 EXIT_ORPHAN = 1
+PARENT_OPTION = "--parent-pid"  # by which Flower's SuperExec tells an app its process number
 
 
 def end_with_parent(parent: int) -> None:
@@ -24,10 +24,14 @@ def end_with_parent(parent: int) -> None:
             os._exit(EXIT_ORPHAN)
 
 
-def show_name(name: str) -> None:
-    """Let `ps` and `top` show a name for this process; Linux keeps 15 bytes of it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()), 0, 0, 0)
+def end_with_flower() -> None:
+    """Have this app of Flower's killed when the SuperExec that started it ends.
+
+    Flower's own watch looks for the process number, which stays taken until somebody asks how the process
+    ended.
+    """
+    if PARENT_OPTION in sys.argv:
+        end_with_parent(int(sys.argv[sys.argv.index(PARENT_OPTION) + 1]))
 
 
 if __name__ == "__main__":

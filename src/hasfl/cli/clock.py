@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import typer
@@ -13,6 +13,10 @@ from hasfl.cli.records.runs import Run
 from hasfl.cli.training import AsJson
 from hasfl.errors import InputError
 from hasfl.record import EDGE, MeasuredRound, RoundRecord
+from hasfl.units import format_seconds, format_share
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 SPLIT_STEPS = (
     "device_forward",
@@ -26,6 +30,9 @@ EXCHANGE_STEPS = ("submodel_upload", "submodel_download")
 EVALUATION = "evaluation"
 BESIDE_TRAINING = ("reading", EVALUATION)  # the names of their phases begin so
 WHOLE = "whole_round"  # everything on the wall but evaluations that only reports need
+NUMBERS = ("predicted", "measured", "error", "90 % of\nerrors below")
+IN_WORDS = {WHOLE: "whole round, mean", "split_training": "split training"}
+MOST_DROPPED = 10  # drops that are named
 Pair = tuple[float, float]  # predicted and measured seconds
 
 
@@ -44,8 +51,6 @@ def clock(run: Run, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     else:
-        from hasfl.cli.deployment.clock_view import show_clock
-
         show_clock(report, path.name)
 
 
@@ -70,7 +75,7 @@ def _read(path: Path) -> tuple[list[RoundRecord], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PredictionError:
     """Medians over rounds, and how far predictions were off: |predicted − measured| / measured."""
 
     predicted: float  # seconds
@@ -98,9 +103,9 @@ class ClockReport:
     """Predicted against measured seconds of a run."""
 
     rounds: int
-    spans: Mapping[str, Compared]  # of what parties do together
-    steps: Mapping[str, Compared]  # of the slowest party in each step
-    devices: Mapping[str, Mapping[str, Compared]]  # by device or edge server, then by step
+    spans: Mapping[str, PredictionError]  # of what parties do together
+    steps: Mapping[str, PredictionError]  # of the slowest party in each step
+    devices: Mapping[str, Mapping[str, PredictionError]]  # by device or edge server, then by step
     dropped: Sequence[tuple[int, str, str]]  # round, device, reason
     for_reports: float  # share of the seconds on the wall in which a model was evaluated for reports only
 
@@ -130,8 +135,8 @@ class ClockReport:
         )
 
 
-def _compared(pairs: Mapping[str, Iterable[Pair]]) -> dict[str, Compared]:
-    found = {name: Compared.of(of) for name, of in pairs.items()}
+def _compared(pairs: Mapping[str, Iterable[Pair]]) -> dict[str, PredictionError]:
+    found = {name: PredictionError.of(of) for name, of in pairs.items()}
     return {name: compared for name, compared in found.items() if compared is not None}
 
 
@@ -194,3 +199,85 @@ def _for_reports(record: RoundRecord) -> float:
     if record.measured is None or any(phase.startswith(EVALUATION) for phase in record.phases):
         return 0.0
     return record.measured.spans.get(EVALUATION, 0.0)
+
+
+# ── for people ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def show_clock(report: ClockReport, run: str) -> None:
+    """Print three tables and who was dropped."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console()
+    console.print(_table(f"Seconds of {escape(run)}, medians over {report.rounds:,} rounds", report.spans))
+    console.print(_table("Each step, of the slowest in it", report.steps))
+    console.print(_devices(report.devices))
+    for round, device, reason in report.dropped[:MOST_DROPPED]:
+        sentence = f"{device} was dropped in round {round}: {reason}"
+        console.print(escape(sentence), highlight=False, soft_wrap=True)
+    if (more := len(report.dropped) - MOST_DROPPED) > 0:
+        console.print(f"{more:,} more were dropped", highlight=False, soft_wrap=True)
+    console.print(escape(_verdict(report)), highlight=False, soft_wrap=True)
+    if report.for_reports > 0:
+        share = format_share(report.for_reports)
+        sentence = f"evaluations that only reports need are left out; they took {share} of the time"
+        console.print(sentence, highlight=False, soft_wrap=True)
+
+
+def _verdict(report: ClockReport) -> str:
+    """How good the forecast of a round was, in one sentence."""
+    found = report.spans.get("split_training")
+    if found is None:
+        return "no round of split training was measured"
+    return (
+        f"the forecast of a round of split training is off by {format_share(found.error)} in the median, and "
+        f"by at most {format_share(found.error_90)} in 90 % of the rounds"
+    )
+
+
+def _table(title: str, rows: Mapping[str, PredictionError]) -> "Table":
+    from hasfl.cli.tables import titled
+
+    table = titled(title)
+    table.add_column("")
+    for column in NUMBERS:
+        table.add_column(column, justify="right")
+    for name, compared in rows.items():
+        table.add_row(IN_WORDS.get(name, name.replace("_", " ")), *_cells(compared))
+    return table
+
+
+def _cells(compared: PredictionError) -> Iterable[str]:
+    return (
+        format_seconds(compared.predicted),
+        format_seconds(compared.measured),
+        format_share(compared.error),
+        format_share(compared.error_90),
+    )
+
+
+def _devices(devices: Mapping[str, Mapping[str, PredictionError]]) -> "Table":
+    """For each party, the sum of its steps in a round, and of its exchanges at an aggregation."""
+    from rich.markup import escape
+
+    from hasfl.cli.tables import titled
+
+    table = titled("Each party, the sum of its steps")
+    table.add_column("")
+    for what in ("round", "aggregation"):
+        for column in ("predicted", "measured"):
+            table.add_column(f"{what}\n{column}", justify="right")
+    for name, steps in devices.items():
+        table.add_row(escape(name), *_sums(steps, SPLIT_STEPS), *_sums(steps, EXCHANGE_STEPS))
+    return table
+
+
+def _sums(steps: Mapping[str, PredictionError], chosen: Iterable[str]) -> Iterable[str]:
+    found = [steps[step] for step in chosen if step in steps]
+    if not found:
+        return "", ""
+    return tuple(
+        format_seconds(sum(seconds))
+        for seconds in ((each.predicted for each in found), (each.measured for each in found))
+    )

@@ -1,5 +1,8 @@
-"""The commands `serve fed`, `serve edge` and `serve device`: one for each host of a deployment."""
+"""The commands `serve fed`, `serve edge` and `serve device`, one for each host, and `serve local`."""
 
+import shlex
+import shutil
+import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
@@ -9,7 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hasfl.deployment.hosting.places import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDRESS
+from hasfl.cli.submit import Resume, RunName, Seed, StrategyName, requested, train_and_show
+from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, wait_politely
+from hasfl.deployment.addresses import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDRESS
 from hasfl.errors import InputError, Interrupted, naming
 from hasfl.units import Dimension, parse_quantity
 
@@ -61,28 +66,28 @@ def fed(
 
     Example: hasfl serve fed --keys keys/fed --superlink 10.0.0.1:8000 --listen 10.0.0.1:9201
     """
-    from hasfl.deployment.hosting.hosts import FedSettings, fed_host, node_keys
+    from hasfl.deployment.hosts import fed_host, node_keys
+    from hasfl.deployment.orders import FedHost
 
     options = Options(
         "fed", config, keys=keys, state=state, superlink=superlink, listen=listen, announce=announce
     )
-    settings = FedSettings(
+    host = FedHost(
         keys=options.folder("keys"),
-        state=options.folder("state", ".hasfl/fed"),
         superlink=options.text("superlink", SUPERLINK_ADDRESS),
         listen=options.text("listen", FED_ADDRESS),
         announce=options.text("announce"),
     )
-    with until_told_to_end(), fed_host(settings, typer.echo) as running:
-        admitted = node_keys(settings.keys)
+    folder = options.folder("state", ".hasfl/fed")
+    with until_told_to_end(), fed_host(host, folder, typer.echo) as (control, _):
+        admitted = node_keys(host.keys)
         typer.echo(
-            f"the fed server admits {len(admitted)} nodes at {settings.superlink}, and serves at "
-            f"{settings.listen}"
+            f"the fed server admits {len(admitted)} nodes at {host.superlink}, and serves at {host.listen}"
         )
         while True:
             time.sleep(LOOK_SECONDS)
-            if (found := node_keys(settings.keys)) != admitted:
-                running.control.admit(found)
+            if (found := node_keys(host.keys)) != admitted:
+                control.admit(found)
                 admitted = found
                 typer.echo(f"the fed server admits {len(admitted)} nodes now")
 
@@ -107,7 +112,7 @@ def edge(
 
     Example: hasfl serve edge --keys keys/edge --superlink 10.0.0.1:8000 --listen 10.0.0.2:9200
     """
-    from hasfl.deployment.hosting.worker import WorkerSettings
+    from hasfl.deployment.hosts import WorkerSettings
 
     options = Options(
         "edge",
@@ -126,7 +131,7 @@ def edge(
         keys=str(options.folder("keys")),
         state=str(options.folder("state", ".hasfl/edge")),
         listen=listens,
-        announce=options.text("announce", listens),
+        announce=options.text("announce"),
         test=options.file("test"),
         threads=options.count("threads"),
         trust=options.names("trust"),
@@ -157,7 +162,7 @@ def device(
 
     Example: hasfl serve device --keys keys/devices/box1 --superlink 10.0.0.1:8000 --data mine.npz
     """
-    from hasfl.deployment.hosting.worker import WorkerSettings
+    from hasfl.deployment.hosts import WorkerSettings
 
     given: dict[str, Any] = {"keys": keys, "data": data, "state": state, "superlink": superlink}
     given |= {"memory": memory, "slow_to": slow_to, "link": link, "threads": threads, "trust": trust}
@@ -179,12 +184,100 @@ def device(
 
 
 def _serve_node(settings: Any, superlink: str, sentence: str) -> None:
-    from hasfl.deployment.hosting.hosts import node_host
+    from hasfl.deployment.hosts import node_host
 
     with until_told_to_end(), node_host(settings, superlink, typer.echo):
         typer.echo(f"{sentence}, and meets the fleet at {superlink}")
         while True:
             time.sleep(LOOK_SECONDS)
+
+
+@serve.command()
+def local(
+    scenario: ScenarioFile,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=100, help="Number of devices. Default: 4, or the scenario's if it has fewer."
+        ),
+    ] = None,
+    slow_to: Annotated[
+        str | None,
+        typer.Option(
+            help='Make devices as slow as boxes with "50 GFLOPS"; with commas, one for each device.'
+        ),
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(help='Make links as slow as "20 Mbps"; with commas, one for each device.'),
+    ] = None,
+    rehearse: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-12,
+            help="Make devices and links as slow as those of the scenario's fleet, times this number: 1 for "
+            "the same, 0.01 if this machine is slower than the fleet.",
+            metavar="FACTOR",
+        ),
+    ] = None,
+    strategy: StrategyName = None,
+    seed: Seed = None,
+    run: RunName = None,
+    out: RunsFolder = Path("runs"),
+    resume: Resume = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep keys, logs and the edge server's layers in this folder. Default: a temporary folder, "
+            "which is removed when the run is finished.",
+            metavar="DIR",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train on a whole deployment on this machine: servers and devices, each a process of its own.
+
+    Everything is as on real machines, with TLS and node keys. All processes end with this command.
+
+    Example: hasfl serve local scenario.toml --devices 4 --slow-to "50 GFLOPS,20 GFLOPS,20 GFLOPS,5 GFLOPS"
+    """
+    wait_politely()
+    from hasfl.deployment.rehearsal import Slowness, prepare_devices
+
+    request = requested(scenario, strategy, seed, run, out, resume=resume)
+    with until_told_to_end(), _fleet_folder(keep, request.path) as folder:
+        with naming(str(scenario)):
+            slowness = Slowness(slow_to, link, rehearse)
+            fleet, test = prepare_devices(request.scenario(), scenario.parent, folder, devices, slowness)
+        from hasfl.deployment.hosts import LocalFleet
+
+        typer.echo(f"starting the servers and {len(fleet)} devices; logs are in {folder}", err=True)
+        with LocalFleet(folder, fleet, test=str(test), tell=lambda line: typer.echo(line, err=True)) as here:
+            train_and_show(here.control, here.fed_state, request, len(fleet), resume=resume, as_json=as_json)
+
+
+@contextmanager
+def _fleet_folder(keep: Path | None, run: Path) -> Iterator[Path]:
+    """A folder for the fleet. A temporary one stays if the run has begun and is not finished."""
+    from hasfl.deployment.rehearsal import require_own_folder
+
+    if keep is not None:
+        yield require_own_folder(keep)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="hasfl-"))
+    try:
+        yield folder
+    except BaseException:
+        if run.exists():
+            typer.echo(
+                f"the edge server's layers and the logs are in {folder}; to go on, add --resume --keep "
+                f"{shlex.quote(str(folder))}",
+                err=True,
+            )
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -1,1 +1,0 @@
-"""The commands of a deployment: keys, servers, devices, runs on a fleet."""

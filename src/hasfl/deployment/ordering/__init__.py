@@ -1,1 +1,0 @@
-"""Runs that a person orders on a fleet: checked, started, followed, stopped, and ordered again."""
