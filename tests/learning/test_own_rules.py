@@ -16,9 +16,10 @@ from hasfl.learning.local_term import Term, local_term
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.plan import Plan
+from hasfl.runs.build import Simulation
 from hasfl.runs.document import read_toml
-from hasfl.runs.from_scenario import simulation_of
 from hasfl.runs.scenario import Scenario, StopSection
+from hasfl.runs.task import task_of
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
 from tests.learning.models import model
@@ -149,7 +150,7 @@ def test_the_examples(name: str, setting: str, function: str, monkeypatch: pytes
     """Named in a scenario or given in Python; both change the training."""
     scenario = read_toml(str(EXAMPLES / f"{name}.toml"), Scenario)
     short = scenario.model_copy(update={"stop": StopSection(rounds=17)})
-    records = list(simulation_of(short, folder=EXAMPLES))
+    records = list(Simulation.of(task_of(short, folder=EXAMPLES)))
     assert records[-1].loss < records[0].loss
     monkeypatch.syspath_prepend(EXAMPLES)
     own = getattr(importlib.import_module(name), function)

@@ -11,9 +11,9 @@ import numpy as np
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.record import DOWNLOAD, MeasuredRound, RoundRecord
 from hasfl.report.timeline import RoundSeconds, beside_training
-from hasfl.runs.from_scenario import world_of
 from hasfl.runs.model_costs import costs_of
 from hasfl.runs.scenario import Scenario
+from hasfl.runs.task import world_of
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import ModelledClock
 from hasfl.world import World
