@@ -23,7 +23,7 @@ from hasfl.deployment.engine import NetworkedEngine
 from hasfl.deployment.messages import DirectLinks
 from hasfl.profile import Profile
 from hasfl.record import EDGE, RoundRecord
-from hasfl.runs.build import Holdings, training_of
+from hasfl.runs.build import SampleCounts, training_of
 from hasfl.runs.document import parse_toml
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.task import shared_data, world_of
@@ -83,7 +83,7 @@ def _records(seed: int, wire: str, rounds: int) -> Iterator[RoundRecord]:
     )
     engine, profile = _engine(agreement, data, shares)
     no_samples = np.zeros_like(agreement.sizes)
-    holdings = Holdings(
+    holdings = SampleCounts(
         sizes=agreement.sizes,
         held_out=no_samples,
         calibrating=no_samples,

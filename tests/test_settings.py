@@ -255,14 +255,6 @@ def test_settings_that_do_not_go_together_are_refused_in_the_library_and_in_a_sc
     assert "\n" not in str(library.value)
 
 
-def test_settings_that_go_together(tmp_path: Path) -> None:
-    assert settings_of(tmp_path, "training.target = 0.5").kind_of_constants == "paper"
-    assert settings_of(tmp_path, MEASURED).kind_of_constants == "measured"
-    assert settings_of(tmp_path, CONSTANTS).kind_of_constants == "paper"
-    assert settings_of(tmp_path, "training.target = 0.5\n" + CONSTANTS).kind_of_constants == "paper"
-    assert settings_of(tmp_path, "").kind_of_constants == "measured"
-
-
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -1,9 +1,15 @@
 """Small scenarios that train in a moment, and what a run of one leaves behind."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hasfl.cli.training_view import TrainingView
+from hasfl.record import RoundRecord
 from tests.cli.conftest import Outcome
 
 SMALL = {
@@ -71,3 +77,20 @@ def sentence(outcome: Outcome, code: int = 2) -> str:
     assert last.startswith("hasfl: ")
     assert not [line for line in before if line.startswith(("hasfl: ", "Traceback", " "))], outcome
     return last
+
+
+def press_control_c_in(
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: set[int],
+    times: int = 1,
+    number: signal.Signals = signal.SIGINT,
+) -> None:
+    """Let somebody who looks on press Ctrl-C, or send another signal, when these rounds are over."""
+    recorded = TrainingView.recorded
+
+    def pressed(view: TrainingView, record: RoundRecord) -> None:
+        recorded(view, record)
+        for _ in range(times if record.round in rounds else 0):
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(TrainingView, "recorded", pressed)

@@ -64,20 +64,6 @@ def test_a_command_that_does_not_train_yet_is_interrupted(
 
 
 @pytest.mark.slow
-def test_a_training_keeps_its_checkpoint(hasfl: Hasfl, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with in_background("train", write(tmp_path, ENDLESS), "--out", tmp_path, "--run", "run") as process:
-        until(lambda: len(rounds(run)) > 2)
-        said = said_at_the_end(process)
-    assert said == "hasfl: interrupted after a whole round; --resume continues from there"
-    recorded = len(rounds(run))
-    scenario = write(tmp_path, {"stop.rounds": str(recorded + 2)})
-    resumed = hasfl("train", scenario, "--out", tmp_path, "--run", "run", "--resume")
-    assert resumed.code == 0
-    assert f"from round {recorded} on" in resumed.err
-
-
-@pytest.mark.slow
 def test_a_comparison_ends_its_processes(tmp_path: Path) -> None:
     options = ("--strategies", "sfl,fl", "--out", tmp_path, "--on", "local:2")
     with in_background("compare", write(tmp_path, ENDLESS), *options) as process:

@@ -1,28 +1,24 @@
 """Constants in whole runs: when they are estimated and recorded, that plans may stay, that runs go on."""
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hasfl.cli.training_view import TrainingView
 from hasfl.constants import BoundConstants, Guesses, MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.planning.guess_ratios import weighed
 from hasfl.planning.paper.algorithm_2 import algorithm_2
-from hasfl.record import RoundRecord
-from hasfl.runs.build import Holdings, training_of
+from hasfl.runs.build import SampleCounts, training_of
 from hasfl.seeds import Seeds
 from hasfl.settings import Planning, Settings
 from hasfl.world import RandomWalk, World
 from tests.cli.conftest import Hasfl, Outcome
 from tests.lanes import quick_then_slow
 from tests.learning.simulations import grouped, simulation, unequal_fleet
-from tests.runs.scenarios import kept, rounds, sentence, write
+from tests.runs.scenarios import kept, press_control_c_in, rounds, write
 from tests.training.fakes import FakeEngine, small_profile
 
 pytestmark = pytest.mark.usefixtures("estimates_come_soon")
@@ -90,17 +86,6 @@ def test_plans_over_time_are_asked_again() -> None:
     assert read == [2, 8, 48]
 
 
-def press_control_c_in(monkeypatch: pytest.MonkeyPatch, chosen: set[int]) -> None:
-    recorded = TrainingView.recorded
-
-    def pressed(view: TrainingView, record: RoundRecord) -> None:
-        recorded(view, record)
-        if record.round in chosen:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(TrainingView, "recorded", pressed)
-
-
 def stopped_often(
     hasfl: Hasfl, folder: Path, changes: dict[str, str], stops: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> list[dict[str, Any]]:
@@ -120,7 +105,6 @@ def stopped_often(
     "changes",
     quick_then_slow(
         [
-            {},
             {"training.optimizer": '"adam"', "training.learning_rate": "0.002", "model.norm": '"batch"'},
             {"world.rates": '"walk"', "world.leave": "0.2", "training.interval": "3"},
             {"training.plans": '"stay"'},
@@ -151,30 +135,6 @@ def test_a_run_goes_on_with_the_guesses_that_it_began_with(
     run(hasfl, tmp_path, changes, "stopped", "--resume")
     run(hasfl, tmp_path, changes, "newer")
     assert kept(tmp_path / "stopped") == kept(tmp_path / "whole") != kept(tmp_path / "newer")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    quick_then_slow(
-        [
-            {
-                "stop.converged": "true",
-                "training.learning_rate": "1e-6",
-            },  # too low to learn: a plateau at once
-            {"stop.accuracy": "0.4", "training.learning_rate": "0.1"},
-            {"stop.loss": "2.0", "training.learning_rate": "0.1"},
-        ]
-    ),
-    ids=str,
-)
-def test_resumed_where_held_out_samples_decide(
-    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
-) -> None:
-    """A run that goes on knows the evaluations before the pause, and ends in the same round."""
-    often = {"stop.rounds": "40", "training.evaluate_every": "1", "training.serve": '"last"'}
-    rows = stopped_often(hasfl, tmp_path, often | changes, {1, 4}, monkeypatch)
-    assert 5 < len(rows) < 40, "the goal ends training, not the number of rounds"
-    assert all(row["held_out_accuracy"] is not None for row in rows)
 
 
 CONSTANTS = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=[1.0], moment_of=[1.0])
@@ -209,48 +169,6 @@ def test_algorithm_2_plans_with_measured_constants_if_they_are_asked_for() -> No
     assert isinstance(guessed.constants, Guesses)
     assert records[0].plan == algorithm_2(weighed(guessed)).plan
     assert not any(record.constants for record in records)
-
-
-@pytest.mark.parametrize(
-    ("given", "fault"),
-    [
-        ({"constants": "guessed"}, "constants must be one of measured, paper, got 'guessed'"),
-        ({"plans": "once"}, "plans must be one of over time, stay, got 'once'"),
-        (
-            {"constants": "measured", "target": 1.0},
-            "target ε belongs to the paper's constants: .* constants = ",
-        ),
-        (
-            {"known_constants": MeasuredConstants.unknown(1), "target": 1.0},
-            "target ε belongs to the paper's constants: .* the bound's",
-        ),
-        (
-            {"known_constants": CONSTANTS, "constants": "measured"},
-            'constants = "measured" is not the kind .*: leave it out, or set it to "paper"',
-        ),
-        ({"known_constants": MeasuredConstants.unknown(1), "constants": "paper"}, 'set it to "measured"'),
-    ],
-    ids=str,
-)
-def test_faults_in_settings(given: dict[str, Any], fault: str) -> None:
-    with pytest.raises(InputError, match=fault):
-        Settings(**grouped(given))
-
-
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"training.constants": '"guessed"'}, "training.constants"),
-        ({"training.plans": '"once"'}, "training.plans"),
-        ({"training.plans": "3"}, "training.plans"),
-        ({"training.constants": '"measured"', "training.target": "1.0"}, "target ε belongs to the paper's"),
-    ],
-    ids=str,
-)
-def test_faults_in_a_scenario(hasfl: Hasfl, tmp_path: Path, changes: dict[str, str], fault: str) -> None:
-    told = sentence(hasfl("train", write(tmp_path, changes), "--out", tmp_path, "--run", "run"))
-    assert fault in told
-    assert not (tmp_path / "run").exists()
 
 
 def test_measured_constants_that_are_given_are_used(hasfl: Hasfl, tmp_path: Path) -> None:
@@ -302,7 +220,7 @@ def test_the_first_plan_of_training_is_that_of_hasfl_plan(
 def test_devices_and_servers_cannot_estimate_the_papers_constants(given: dict[str, Any]) -> None:
     """They have no probe of the whole training."""
     no_samples = np.zeros(4, dtype=np.int64)
-    holdings = Holdings.of(
+    holdings = SampleCounts.of(
         np.full(4, 20), held_out=no_samples, sample_bits=8.0, measures_norms=False, unlikeness=0.0
     )
     with pytest.raises(InputError, match="whole model of one device in one place: give \\[constants\\]"):

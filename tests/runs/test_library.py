@@ -54,6 +54,12 @@ def trained(module: nn.Module, **settings: Any) -> tuple[Simulation, float]:
     return made, last.accuracy
 
 
+@pytest.fixture(scope="module")
+def usual() -> tuple[Simulation, float]:
+    """The quick training, and the accuracy of its last round."""
+    return trained(own_module())
+
+
 def test_ten_lines_from_a_module_to_its_trained_weights() -> None:
     x, y = own_tensors()
     mine = own_module()
@@ -68,24 +74,18 @@ def test_ten_lines_from_a_module_to_its_trained_weights() -> None:
     assert accuracy_of(mine) > 0.8
 
 
-def test_training_leaves_the_module_alone_until_it_is_loaded() -> None:
+def test_a_plain_module_is_left_alone_until_it_takes_the_trained_weights() -> None:
     mine = own_module().eval()
     before = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
-    trained(mine)
+    training, accuracy = trained(mine)
     assert all(torch.equal(tensor, before[name]) for name, tensor in mine.state_dict().items())
     assert not any(part.training for part in mine.modules())
-
-
-def test_a_plain_module_can_take_the_trained_weights() -> None:
-    mine = own_module()
-    training, accuracy = trained(mine)
     training.load_into(mine)
     assert accuracy_of(mine) == pytest.approx(accuracy)
 
 
-def test_it_is_the_same_every_time_and_on_both_engines() -> None:
-    first = trained(own_module())[0].model()
-    again = trained(own_module())[0].model()
+def test_it_is_the_same_every_time_and_on_both_engines(usual: tuple[Simulation, float]) -> None:
+    first, again = usual[0].model(), trained(own_module())[0].model()
     slow = trained(own_module(), machine=Machine(engine="reference"))
     assert all(torch.equal(first[name], again[name]) for name in first)
     for name, tensor in slow[0].model().items():
@@ -99,19 +99,15 @@ def test_what_does_not_fit_is_refused() -> None:
     x, y = own_tensors()
     five = Dataset.of_arrays("mine", x, y * 4, x, y * 4)
     with pytest.raises(InputError, match="5"):
-        trained_on(few, five)
+        list(simulate(few, five, FLEET, **QUICK))
 
 
-def trained_on(module: nn.Module, data: Dataset) -> None:
-    list(simulate(module, data, FLEET, **QUICK))
-
-
-def test_settings_may_be_one_value() -> None:
+def test_settings_may_be_one_value(usual: tuple[Simulation, float]) -> None:
     one = {name: value for name, value in QUICK.items() if name != "rounds"}
     settings = Settings(**one, goal=Goal(rounds=30))
     made = Simulation.of(Task.of(own_module(), own_data(), FLEET, settings))
     *_, last = made
-    expected, accuracy = trained(own_module())
+    expected, accuracy = usual
     assert last.accuracy == accuracy
     assert all(torch.equal(tensor, expected.model()[name]) for name, tensor in made.model().items())
 
@@ -145,10 +141,3 @@ def test_the_test_set_ends_nothing() -> None:
     assert records[-1].held_out_accuracy >= 0.8
     assert records[-1].accuracy == pytest.approx(1 - others[-1].accuracy)
     assert all(torch.equal(tensor, other_model[name]) for name, tensor in model.items())
-
-
-def test_a_wrong_name_of_a_setting_is_answered_with_the_right_one() -> None:
-    with pytest.raises(
-        InputError, match=r"^learnig_rate is not a setting of its own: did you mean learning_rate\?$"
-    ):
-        simulate(own_module(), own_data(), FLEET, learnig_rate=1)

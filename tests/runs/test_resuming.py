@@ -51,20 +51,9 @@ LONGER: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {  # 
         {"stop.rounds": "5"},
         {"stop.rounds": "9"},
     ),
-    "hasfl": ({"training.strategy": '"hasfl"'}, {"stop.rounds": "4"}, {"stop.rounds": "7"}),
     "the paper's": ({"training.strategy": '"hasfl-bcd"'}, {"stop.rounds": "4"}, {"stop.rounds": "7"}),
     "the best model": (
         {"training.keep": '"best"', "training.checkpoint_seconds": "0"},
-        {"stop.rounds": "5"},
-        {"stop.rounds": "9"},
-    ),
-    "a schedule": (
-        {"training.schedule": '"cosine"', "training.schedule_rounds": "9", "training.optimizer": '"adamw"'},
-        {"stop.rounds": "5"},
-        {"stop.rounds": "9"},
-    ),
-    "some devices": (
-        {"training.participation": "0.5", "training.checkpoint_seconds": "0"},
         {"stop.rounds": "5"},
         {"stop.rounds": "9"},
     ),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hasfl.constants import MeasuredConstants
-from hasfl.errors import InputError, MissingExtra
+from hasfl.errors import InputError
 from hasfl.fleet import PER_DEVICE, FleetRanges, draw_fleet
 from hasfl.problem import Problem
 from hasfl.runs.document import read_toml
@@ -112,15 +112,6 @@ def test_a_model_counted_now_and_one_from_a_file(tmp_path: Path) -> None:
     assert np.array_equal(from_file.profile.forward_flops_upto, shipped.profile.forward_flops_upto)
 
 
-def test_without_torch_only_shipped_models_can_be_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert len(problem(tmp_path, BASE).profile) == 5
-    with pytest.raises(MissingExtra, match=r"needs torch: pip install 'hasfl\[train\]'"):
-        problem(tmp_path, BASE.replace("[constants]", "model.classes = 3\n[constants]"))
-
-
 MEASURED = "[constants]\nrounds = 500\nnoise = 20\ndrift_of = [0.1, 0.1, 0.1, 0.1, 0.1]\n"
 
 
@@ -138,10 +129,7 @@ def test_constants_measured_in_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("training.target = 1.0", r"\[constants\] is missing: the paper's law needs smoothness"),
-        ("training.target = 1.0\n" + MEASURED, "the target ε belongs to the paper's constants"),
         (BASE + "noise = 1.0", "constants: give either the paper's constants .* not both"),
-        (CONSTANTS, r"training.target is missing"),
         (BASE + "[traning]", "traning is not a known field: did you mean training"),
         (BASE + "[fleet]\nflop = 1", "fleet.flop is not a known field: did you mean flops"),
         (
@@ -164,8 +152,6 @@ def test_constants_measured_in_training(tmp_path: Path) -> None:
         (BASE + '[[device]]\nname = "a"', r"device\[0\].flops is missing"),
         (BASE + '[[device]]\nname = "a"\nspeed = 1', r"device\[0\].flops is missing"),
         ("seed = -1", "seed must be greater than or equal to 0, got -1"),
-        ('training.serve = "best"', "training.serve must be 'mean' or 'last', got 'best'"),
-        ('training.optimizer = "lion"', "training.optimizer must be one of sgd, momentum, nesterov"),
         ('model.profile = "x.json"\nmodel.name = "vgg16"', "model: give either profile or the name"),
         (BASE.replace("small-cnn", "vgg19"), "unknown model 'vgg19'"),
         (

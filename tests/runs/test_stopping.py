@@ -1,6 +1,5 @@
 """A training that is killed or interrupted, however often, ends with the same bytes as one that was not."""
 
-import os
 import random
 import signal
 import time
@@ -8,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.cli.training_view import TrainingView
-from hasfl.record import RoundRecord
 from hasfl.runs.store import RunFolder
 from tests.cli.conftest import Hasfl, Outcome
 from tests.runs.conftest import Forking
-from tests.runs.scenarios import MOVING, files, kept, rounds, write
+from tests.runs.scenarios import MOVING, files, kept, press_control_c_in, rounds, write
 
 pytestmark = pytest.mark.slow  # real processes, stopped again and again
 KILLS = 10
@@ -85,23 +82,6 @@ def test_a_signal_saves_and_the_run_goes_on(
     assert forking.start(*train, "stopped", "--resume").end() == 0
     assert f"from round {recorded} on" in child.output.read_text()
     assert kept(tmp_path / "stopped") == kept(tmp_path / "whole")
-
-
-def press_control_c_in(
-    monkeypatch: pytest.MonkeyPatch,
-    rounds: set[int],
-    times: int = 1,
-    number: signal.Signals = signal.SIGINT,
-) -> None:
-    """Let somebody who looks on press Ctrl-C, or send another signal, when these rounds are over."""
-    recorded = TrainingView.recorded
-
-    def pressed(view: TrainingView, record: RoundRecord) -> None:
-        recorded(view, record)
-        for _ in range(times if record.round in rounds else 0):
-            os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(TrainingView, "recorded", pressed)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Trace events: every party's steps follow each other, and together they take the seconds of the records."""
 
 import json
+import shutil
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +36,12 @@ def train(folder: Path, name: str, changes: dict[str, str], tables: str = "") ->
     with TrainingView() as view:
         carry_out(request, view, resume=False)
     return folder / "runs" / "run"
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine rounds of three devices of a kind; tests do not change its files."""
+    return train(tmp_path_factory.mktemp("long"), "sfl", {"fleet.devices": "", **LONG}, PIS)
 
 
 class Trace:
@@ -131,12 +138,11 @@ def require_maxima(row: dict[str, Any], devices: list[Any], edge: Any, *, last: 
             assert max(received) == pytest.approx(of["submodel_download"], abs=ROUNDING)
 
 
-def test_some_rounds_only(hasfl: Hasfl, tmp_path: Path) -> None:
-    run = train(tmp_path, "sfl", {"fleet.devices": "", **LONG}, PIS)
-    out = tmp_path / "some.json"
-    assert hasfl("export", run, "--to", "trace").code == 0
+def test_some_rounds_only(hasfl: Hasfl, tmp_path: Path, long_run: Path) -> None:
+    run, whole_file, out = long_run, tmp_path / "whole.json", tmp_path / "some.json"
+    assert hasfl("export", run, "--to", "trace", "--out", whole_file).code == 0
     assert hasfl("export", run, "--to", "trace", "--rounds", "3-5", "--out", out).code == 0
-    whole, some = Trace(run / "trace.json"), Trace(out)
+    whole, some = Trace(whole_file), Trace(out)
     wanted = [event for event in whole.events if event["ph"] == "M" or event["args"]["round"] in (3, 4, 5)]
     assert some.events == wanted
     assert set(some.steps("devices")) == {"pi-1", "pi-2", "pi-3"}
@@ -144,24 +150,22 @@ def test_some_rounds_only(hasfl: Hasfl, tmp_path: Path) -> None:
     assert [(mark["name"], mark["args"]["round"]) for mark in marks] == [
         ("b2 averaging", t) for t in (3, 6, 9)
     ]
-    for wrong in ("0-2", "5-3", "10", "x", "1-2-3", ""):
-        said = sentence(hasfl("export", run, "--to", "trace", "--rounds", wrong)) if wrong else ""
-        assert (
-            not wrong or "--rounds must be the first and the last round, as 10-20, of the 9 recorded" in said
-        )
+    for wrong in ("0-2", "5-3", "10", "x", "1-2-3"):
+        said = sentence(hasfl("export", run, "--to", "trace", "--rounds", wrong))
+        assert "--rounds must be the first and the last round, as 10-20, of the 9 recorded" in said
     taken = hasfl("export", run, "--to", "trace", "--out", run / "rounds.jsonl")
     assert "is the rounds.jsonl of the run" in sentence(taken)
 
 
 def test_a_trace_that_no_browser_opens_is_refused(
-    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_run: Path
 ) -> None:
-    run = train(tmp_path, "sfl", LONG)
-    monkeypatch.setattr("hasfl.runs.exports.trace.MOST_STEPS", 60)
-    said = sentence(hasfl("export", run, "--to", "trace"))
-    assert "at most 60 steps to be opened, but these 9 rounds have about 216" in said
+    monkeypatch.setattr("hasfl.runs.exports.trace.MOST_STEPS", 50)
+    said = sentence(hasfl("export", long_run, "--to", "trace"))
+    assert "at most 50 steps to be opened, but these 9 rounds have about 162" in said
     assert said.endswith("as --rounds 1-2")
-    assert hasfl("export", run, "--to", "trace", "--rounds", "1-2").code == 0
+    out = tmp_path / "two.json"
+    assert hasfl("export", long_run, "--to", "trace", "--rounds", "1-2", "--out", out).code == 0
 
 
 def on_machines(t: int) -> RoundRecord:
@@ -230,8 +234,9 @@ def test_machines_have_a_predicted_and_a_measured_side(hasfl: Hasfl, tmp_path: P
     assert not any(step[0] == 4 and step[1].startswith("b3") for step in predicted["device 0"])
 
 
-def test_a_run_without_rounds_has_no_trace(hasfl: Hasfl, tmp_path: Path) -> None:
-    run = train(tmp_path, "sfl", {})
+def test_a_run_without_rounds_has_no_trace(hasfl: Hasfl, tmp_path: Path, long_run: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(long_run, run)
     (run / "rounds.jsonl").unlink()
     assert "must have recorded a round to be traced, but has none yet" in sentence(
         hasfl("export", run, "--to", "trace")

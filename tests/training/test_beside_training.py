@@ -17,7 +17,7 @@ from hasfl.record import RoundRecord
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT, Paradigm
 from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import Cost, Effort, ModelledClock, Pass
-from tests.learning.simulations import run, simulation, unequal_fleet
+from tests.learning.simulations import simulation, unequal_fleet
 from tests.training.fakes import small_fleet, small_profile, training
 
 TOLERANCE = 1e-12  # sums of a few positive numbers in float64, in another order
@@ -215,22 +215,3 @@ def test_the_papers_estimates_are_counted(engine: str) -> None:
     down = clock.aggregation(now, now).phases["submodel_download"]  # plain SGD has no slots
     assert records[-1].phases["reading_exchange"] == pytest.approx(down, rel=TOLERANCE)
     assert records[-1].samples == 2 * 2 * 8 * 4 + sum(int(each.plan.batch_sizes.sum()) for each in records)
-
-
-@pytest.mark.usefixtures("estimates_come_soon")
-def test_estimates_are_counted_alike_by_both_engines() -> None:
-    """Records that hold constants, and the first one, have the phases and the samples of an estimate."""
-    trainings = [run("hasfl-bcd", rounds=9, engine=engine) for engine in ("simulated", "reference")]
-    for records in trainings:
-        used = 0
-        for each in records:
-            estimated = each.constants is not None or each.round == 1
-            assert ("reading_passes" in each.phases) == estimated
-            assert each.seconds == pytest.approx(sum(each.phases.values()), rel=TOLERANCE)
-            beside = each.samples - used - int(each.plan.batch_sizes.sum())
-            assert (beside > 0) == estimated
-            used = each.samples
-    assert any(each.constants is not None for each in trainings[0])
-    for one, other in zip(*trainings, strict=True):
-        assert one.phases == pytest.approx(other.phases, rel=TOLERANCE)
-        assert (one.bits, one.samples) == (other.bits, other.samples)

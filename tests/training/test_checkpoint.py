@@ -42,12 +42,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "all of them": {"optimizer": "nesterov", **ALL_KNOBS},
     "adamw": {"optimizer": "adamw", "learning_rate": 0.01, **ALL_KNOBS},
     "step": {"schedule": "step", "step_every": 2},
-    "cosine": {"schedule": "cosine"},
-    "warm-up": {"warm_up": 5},
-    "decay": {"weight_decay": 0.1},
     "clip": {"clip": 0.1, "engine": "reference"},
-    "nesterov": {"optimizer": "nesterov"},
-    "participation": {"participation": 0.5},
 }
 
 

@@ -23,12 +23,10 @@ from hasfl.training.clock import ModelledClock
 from tests.generators import settings as problems
 from tests.learning.simulations import (
     INTERVAL,
-    SHARES,
     changing_world,
     run,
     simulation,
     unequal_fleet,
-    world_without,
 )
 from tests.training.fakes import SAMPLE_BITS, small_fleet, small_profile, training
 
@@ -207,16 +205,6 @@ def test_centralised_training_collects_the_data_once(keeps_mean: bool) -> None:
         assert record.seconds - record.phases.get("data_upload", 0) == pytest.approx(
             9 * (600 + 1100) / fleet.server_flops
         )
-
-
-def test_centralised_training_collects_the_data_of_those_who_come_later_too() -> None:
-    """Device 0 is away for the first interval; its samples cannot be used before they were sent."""
-    made = simulation("cl", world_without((0, 1, INTERVAL)), rounds=9)
-    records = list(made.training.rounds())
-    assert any(0 in record.devices for record in records)
-    sent = sum(record.bits.get("data_upload", 0) for record in records)
-    assert sent == made.engine.job.data.sizes.sum() * 8 * 64  # a byte for each of 64 pixels
-    assert made.engine.job.data.sizes.sum() == sum(SHARES)
 
 
 @pytest.mark.parametrize("keeps_mean", [False, True])

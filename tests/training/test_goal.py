@@ -19,11 +19,6 @@ def rounds(goal: Goal, **given: object) -> list[RoundRecord]:
     return list(training(goal=goal, **given).rounds())
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5])
-def test_rounds(limit: int) -> None:
-    assert len(rounds(Goal(rounds=limit))) == limit
-
-
 @pytest.mark.parametrize("limit", [SAMPLES, 3 * SAMPLES - 1, 3 * SAMPLES, 3 * SAMPLES + 1])
 def test_samples_are_a_budget_that_is_not_overdrawn(limit: int) -> None:
     done = rounds(Goal(samples=limit))
@@ -70,6 +65,7 @@ def test_convergence() -> None:
 @pytest.mark.parametrize(
     ("first", "expected"),
     [
+        ({"rounds": 1}, 1),
         ({"rounds": 3}, 3),
         ({"samples": 3 * SAMPLES}, 3),
         ({"accuracy": 0.3}, 3),

@@ -23,7 +23,7 @@ from hasfl.learning.state import Weights
 from hasfl.plan import Order
 from hasfl.record import EDGE, RoundRecord
 from hasfl.report.analysis import Outcome
-from hasfl.runs.build import Holdings, form_of_samples, training_of
+from hasfl.runs.build import SampleCounts, form_of_samples, training_of
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import mark, mark_of_model
 from hasfl.runs.run import Prepared, carry_out
@@ -140,9 +140,9 @@ class FleetAtWork:
         return FleetTraining(training, engine, built, self.meeting.samples_marks())
 
 
-def _holdings(agreement: Agreement, built: Built, engine: NetworkedEngine) -> Holdings:
+def _holdings(agreement: Agreement, built: Built, engine: NetworkedEngine) -> SampleCounts:
     norms = any(map(norms_of, built.computation.layers))
-    return Holdings.of(
+    return SampleCounts.of(
         agreement.sizes,
         held_out=agreement.held_out,
         sample_bits=agreement.sample_bits,

@@ -58,7 +58,7 @@ FIRST_BATCH = 16  # the batch size that the paper's constants are estimated for 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Holdings:
+class SampleCounts:
     """What is known of the samples of every device, without the samples."""
 
     sizes: IntN  # |D_i|, samples to train on
@@ -76,7 +76,7 @@ class Holdings:
         sample_bits: float,
         measures_norms: bool,
         unlikeness: float | None,
-    ) -> "Holdings":
+    ) -> "SampleCounts":
         """Where batch norms are measured, every device gives a few of its samples for it."""
         few = given_by_every_device(sizes, CALIBRATION_SAMPLES)
         return cls(
@@ -91,7 +91,7 @@ class Holdings:
 def training_of(
     engine: Engine,
     probe: Probe | None,
-    holdings: Holdings,
+    samples: SampleCounts,
     world: ObservedWorld,
     profile: Profile,
     settings: Settings,
@@ -102,61 +102,16 @@ def training_of(
 
     Without a probe, the paper's constants cannot be estimated.
     """
-    chosen = strategy(settings.strategy)
-    observer = _observer(probe, holdings, chosen, world, profile, settings)
-    clock = ModelledClock(
-        profile=profile,
-        paradigm=chosen.paradigm,
-        sample_bits=holdings.sample_bits,
-        keeps_mean=settings.serving.averages,
-    )
-    return Training(
-        engine=engine,
-        decider=_decider(chosen, observer.source, settings),
-        observer=observer,
-        clock=clock,
-        goal=settings.goal,
-        interval=settings.interval,
-        samples=holdings.sizes,
-        evaluate_every=settings.evaluate_every or settings.interval,
-        beforehand=_learnt_beforehand(observer, clock),
-        judging=Judging(holdings.held_out, holdings.calibrating) if settings.needs_held_out else None,
-        judges_always=settings.evaluate_every is not None,
-        forecaster=_forecaster(holdings, observer, settings),
-        report_every=settings.machine.report_every or (settings.interval if settings.machine.on_gpu else 1),
-        checkpoint_seconds=checkpoint_seconds,
-    )
-
-
-def _decider(chosen: Strategy, source: ConstantsSource, settings: Settings) -> Decider:
-    """The strategy at work. A guard watches over batch sizes that follow from constants of hasfl's law."""
-    decider = StrategyDecider(chosen, Seeds(settings.seed), _last_new_plan(source, settings))
-    guarded = chosen.is_steady and chosen.changes_batches and not chosen.of_the_paper
-    return GuardedDecider(decider, settings.interval) if guarded else decider
-
-
-def _last_new_plan(source: ConstantsSource, settings: Settings) -> int | None:
-    """The last round that may begin with a new plan, where plans stay: then constants change no more."""
-    return source.last_change * settings.interval + 1 if settings.planning.plans == "stay" else None
-
-
-def _observer(
-    probe: Probe | None,
-    holdings: Holdings,
-    chosen: Strategy,
-    world: ObservedWorld,
-    profile: Profile,
-    settings: Settings,
-) -> Observer:
+    chosen, known = strategy(settings.strategy), settings.known_constants
     observer = Observer(
         world=world,
         paradigm=chosen.paradigm,
         profile=profile,
-        samples=holdings.sizes,
+        samples=samples.sizes,
         rates=settings.rates,
         max_batch=settings.max_batch,
         target=settings.planning.target,
-        source=_source(probe, holdings, chosen, world, profile, settings),
+        source=_source(probe, samples, chosen, world, profile, settings),
     )
     estimates = isinstance(observer.source, EstimatedConstants)
     if estimates and (observer.samples[world.present(1)] < 2).all():
@@ -164,12 +119,51 @@ def _observer(
             f"{chosen.name} estimates the paper's constants in training, which no device can do with one "
             "sample: give [constants], or more samples"
         )
-    return observer
+    clock = ModelledClock(
+        profile=profile,
+        paradigm=chosen.paradigm,
+        sample_bits=samples.sample_bits,
+        keeps_mean=settings.serving.averages,
+    )
+    evaluate_every = settings.evaluate_every or settings.interval
+    endless = known.rounds if isinstance(known, MeasuredConstants) and settings.rounds_known else None
+    return Training(
+        engine=engine,
+        decider=_decider(chosen, observer.source, settings),
+        observer=observer,
+        clock=clock,
+        goal=settings.goal,
+        interval=settings.interval,
+        samples=samples.sizes,
+        evaluate_every=evaluate_every,
+        beforehand=_estimated_beforehand(observer, clock),
+        judging=Judging(samples.held_out, samples.calibrating) if settings.needs_held_out else None,
+        judges_always=settings.evaluate_every is not None,
+        forecaster=Forecaster(
+            goal=settings.goal,
+            evaluate_every=evaluate_every,
+            interval=settings.interval,
+            held_out=int(samples.held_out.sum()),
+            slowness=observer.slowness,
+            endless=endless,  # R∞ of the goal
+        ),
+        report_every=settings.machine.report_every or (settings.interval if settings.machine.on_gpu else 1),
+        checkpoint_seconds=checkpoint_seconds,
+    )
+
+
+def _decider(chosen: Strategy, source: ConstantsSource, settings: Settings) -> Decider:
+    """The strategy at work. A guard watches over batch sizes that follow from constants of hasfl's law."""
+    # Where plans stay, none is new once the constants change no more.
+    last = source.last_change * settings.interval + 1 if settings.planning.plans == "stay" else None
+    decider = StrategyDecider(chosen, Seeds(settings.seed), last)
+    guarded = chosen.is_steady and chosen.changes_batches and not chosen.of_the_paper
+    return GuardedDecider(decider, settings.interval) if guarded else decider
 
 
 def _source(
     probe: Probe | None,
-    holdings: Holdings,
+    samples: SampleCounts,
     chosen: Strategy,
     world: ObservedWorld,
     profile: Profile,
@@ -194,13 +188,13 @@ def _source(
             profile,
             devices=usual_participants(world, chosen.paradigm),
             interval=settings.interval,
-            unlikeness=holdings.unlikeness,
+            unlikeness=samples.unlikeness,
             learning_rate=settings.learning_rate if settings.optimizer == "sgd" else None,
         )
     )
 
 
-def _learnt_beforehand(observer: Observer, clock: ModelledClock) -> Cost:
+def _estimated_beforehand(observer: Observer, clock: ModelledClock) -> Cost:
     """Estimate the paper's constants before the first plan; returns the cost.
 
     No plan is in use yet, so passes are counted at cut 1. The model is the same everywhere.
@@ -211,24 +205,6 @@ def _learnt_beforehand(observer: Observer, clock: ModelledClock) -> Cost:
     now = Arrangement(plan, observer.fleet(1, devices), depth=0)
     effort = observer.learn(order, lambda effort: True)
     return NOTHING if effort is None else clock.estimate(now, effort)
-
-
-def _forecaster(holdings: Holdings, observer: Observer, settings: Settings) -> Forecaster:
-    """Forecasts when training will reach its goal, by evaluations on the samples that are held out."""
-    return Forecaster(
-        goal=settings.goal,
-        evaluate_every=settings.evaluate_every or settings.interval,
-        interval=settings.interval,
-        held_out=int(holdings.held_out.sum()),
-        slowness=observer.slowness,
-        endless=_endless_rounds(settings),
-    )
-
-
-def _endless_rounds(settings: Settings) -> float | None:
-    """R∞ of the goal; None where no known constants tell it."""
-    known = settings.known_constants
-    return known.rounds if isinstance(known, MeasuredConstants) and settings.rounds_known else None
 
 
 # ── a simulation ─────────────────────────────────────────────────────────────────────────────────────────
@@ -264,7 +240,7 @@ class Simulation:
         training = training_of(
             engine,
             probe,
-            _holdings(engine),
+            _sample_counts(engine),
             task.world,
             profile,
             settings,
@@ -403,10 +379,10 @@ def _job(task: Task) -> Job:
     )
 
 
-def _holdings(engine: LocalEngine) -> Holdings:
+def _sample_counts(engine: LocalEngine) -> SampleCounts:
     data, calibration = engine.job.data, engine.calibration
     counts = data.label_counts()
-    return Holdings.of(
+    return SampleCounts.of(
         data.sizes,
         held_out=np.array([len(own) for own in data.held_out_shares]),
         sample_bits=RAW_BITS[data.x.dtype] * data.x[0].numel(),

@@ -134,29 +134,27 @@ def summary(path: Path) -> RunSummary:
 def details(path: Path) -> RunDetails:
     """All that is known of one run; InputError if it is broken."""
     with RunFolder.open(path) as folder:
-        settings = stored_settings(folder)
+        settings, evaluated = stored_settings(folder), _last_evaluated(folder)
         return RunDetails(
             path=path,
             summary=_summary(folder),
             scenario=stored_scenario(folder),
             scenario_file=Path(settings["folder"]) / settings["scenario"],
             last=next(folder.newest_records(), None),
-            forecast=None if folder.finished else _last_forecast(folder),
+            forecast=None if folder.finished or evaluated is None else evaluated.forecast,
             result=folder.result() if folder.finished else None,
             files={file.name: file.stat().st_size for file in sorted(path.iterdir()) if file.is_file()},
         )
 
 
-def _last_forecast(folder: RunFolder) -> GoalForecast | None:
-    evaluated = (record.forecast for record in folder.newest_records() if record.shown_accuracy is not None)
-    return next(evaluated, None)
+def _last_evaluated(folder: RunFolder) -> RoundRecord | None:
+    """The last round whose model was evaluated."""
+    return next((record for record in folder.newest_records() if record.shown_accuracy is not None), None)
 
 
 def _summary(folder: RunFolder) -> RunSummary:
     settings, last = stored_settings(folder), next(folder.newest_records(), None)
-    evaluated = (record for record in folder.newest_records() if record.shown_accuracy is not None)
-    shown = next(evaluated, None)
-    state = folder.state
+    shown, state = _last_evaluated(folder), folder.state
     accuracy = shown.shown_accuracy if shown else None
     return RunSummary(
         run=folder.path.name,

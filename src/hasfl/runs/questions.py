@@ -131,7 +131,9 @@ def read_question(path: str | None, *, run: Path | None = None) -> Question:
     if path == STANDARD_INPUT or path.endswith(".json"):
         if run is not None:
             raise InputError(f"--from belongs to a scenario (.toml), got {path}, which has its own constants")
-        problem = _raw_problem(path)
+        document = read_json(path, ProblemFile)
+        with naming(path):
+            problem = document.problem()
         return Question(problem=problem, constants="given", participants=len(problem.fleet))
     if not path.endswith(".toml"):
         raise InputError(
@@ -143,12 +145,6 @@ def read_question(path: str | None, *, run: Path | None = None) -> Question:
         return _question_of(scenario, folder, known, name=path)
 
 
-def _raw_problem(path: str) -> Problem:
-    document = read_json(path, ProblemFile)
-    with naming(path):
-        return document.problem()
-
-
 def _question_of(scenario: Scenario, folder: Path, run: MeasuredRun | None, *, name: str) -> Question:
     """The question of a scenario; paths in it are relative to its folder."""
     run = run or named_run(scenario, folder=folder)
@@ -157,12 +153,14 @@ def _question_of(scenario: Scenario, folder: Path, run: MeasuredRun | None, *, n
     costs = costs_of(scenario, fleet, folder=folder)
     known = scenario.known_constants
     remarks: tuple[str, ...] = ()
+    origin: Origin
     if run is not None:
+        origin = "measured" if run.estimated is None else "estimated"
         constants, remarks = constants_for(scenario, costs.profile, costs.unlikeness, run)
     elif known is not None:
-        constants = known
+        origin, constants = "given", known
     else:
-        constants = guessed(scenario, costs.profile, conditions, costs.unlikeness)
+        origin, constants = "guessed", guessed(scenario, costs.profile, conditions, costs.unlikeness)
         remarks = _how_to_measure(scenario, name)
     problem = Problem(
         fleet=fleet,
@@ -176,19 +174,13 @@ def _question_of(scenario: Scenario, folder: Path, run: MeasuredRun | None, *, n
     )
     return Question(
         problem=problem,
-        constants=_origin(scenario, run),
+        constants=origin,
         participants=conditions.devices,
         remarks=remarks,
         unlikeness=costs.unlikeness,
         scenario=scenario,
         folder=folder,
     )
-
-
-def _origin(scenario: Scenario, run: MeasuredRun | None) -> Origin:
-    if run is not None:
-        return "measured" if run.estimated is None else "estimated"
-    return "guessed" if scenario.known_constants is None else "given"
 
 
 def _require_what_is_needed(scenario: Scenario, run: MeasuredRun | None) -> None:

@@ -102,14 +102,22 @@ def back_to_checkpoint(
     """
     records, checkpoint = folder.records(), folder.load_checkpoint()
     if checkpoint is None:
-        _require_no(records, folder)
+        if records:  # to begin anew would lose them
+            raise InputError(
+                f"{folder.path} has the records of {len(records)} rounds, but no {CHECKPOINT} to go on from: "
+                "restore it from a copy, or remove the run's folder and begin it anew"
+            )
         return []
     arrays, values = checkpoint
     if other_goal:
         _require_allows(training.goal, records)
     with _as_fault_of_the_checkpoint(folder):
         changed = [part for part, mark in marks.items() if values[MARKS][part] != mark]
-    _require_none(changed, folder)
+    for part in changed:  # with other data or another model the run would be a mixture
+        said = {"data": "the data are not those", "model": "the model is not the one"}[part]
+        raise InputError(
+            f"{said} that {folder.path} began with: restore the {part}, or train in another place with --out"
+        )
     with _as_fault_of_the_checkpoint(folder):
         kept = records[: values["rounds"]]
         training.restore(arrays, values, kept)
@@ -132,25 +140,6 @@ def _as_fault_of_the_checkpoint(folder: RunFolder) -> Iterator[None]:
             f"the checkpoint of {folder.path} is not one of this training ({error}): restore it from a copy, "
             "or remove the run's folder and begin it anew"
         ) from None
-
-
-def _require_none(changed: Sequence[str], folder: RunFolder) -> None:
-    """Refuse to go on with changed data or a changed model, because the run would be a mixture."""
-    said = {"data": "the data are not those", "model": "the model is not the one"}
-    for part in changed:
-        raise InputError(
-            f"{said[part]} that {folder.path} began with: restore the {part}, or train in another place with "
-            "--out"
-        )
-
-
-def _require_no(records: Sequence[RoundRecord], folder: RunFolder) -> None:
-    """Refuse to begin anew where rounds are recorded, because they would be lost."""
-    if records:
-        raise InputError(
-            f"{folder.path} has the records of {len(records)} rounds, but no {CHECKPOINT} to go on from: "
-            "restore it from a copy, or remove the run's folder and begin it anew"
-        )
 
 
 def _require_allows(goal: Goal, records: Sequence[RoundRecord]) -> None:

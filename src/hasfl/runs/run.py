@@ -56,28 +56,35 @@ Prepare = Callable[[RunRequest, Callable[[str], None]], Prepared]  # tells each 
 
 
 class Watcher(Protocol):
-    """Is told about trainings while they run."""
+    """Is told about trainings while they run. A watcher that inherits from it ignores what it leaves out."""
 
     def asked(self, request: RunRequest) -> None:
         """It is this run's turn."""
+        return
 
     def prepares(self, step: str) -> None:
         """A step before the first round begins, such as "loading digits"."""
+        return
 
     def found(self, request: RunRequest) -> None:
         """The folder holds a finished training already."""
+        return
 
     def remarks(self, sentence: str) -> None:
         """Something that the user should know about the run before it goes on."""
+        return
 
     def started(self, request: RunRequest, prepared: Prepared, last: RoundRecord | None) -> None:
         """A training begins, or goes on after the round `last`."""
+        return
 
     def recorded(self, record: RoundRecord) -> None:
         """A round is over."""
+        return
 
     def finished(self, reached: Outcome) -> None:
         """A training is over."""
+        return
 
 
 def simulated(request: RunRequest, tell: Callable[[str], None]) -> Prepared:

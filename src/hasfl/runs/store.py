@@ -400,9 +400,12 @@ class Journal:
             file = self._opened()
             size = os.fstat(file).st_size
             try:
-                _write_all(file, line)
+                while line:
+                    line = line[os.write(file, line) :]
             except BaseException:
-                self._cut_back(file, size)
+                with contextlib.suppress(OSError):  # if this fails, the next opening removes the part
+                    os.ftruncate(file, size)
+                self.close()
                 raise
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -443,23 +446,13 @@ class Journal:
         if self._descriptor is None:
             file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, READ_WRITE)
             try:
-                self._remove_incomplete_line(file)
+                if (complete := sum(map(len, self._complete_lines()))) < os.fstat(file).st_size:
+                    os.ftruncate(file, complete)
             except BaseException:
                 os.close(file)
                 raise
             self._descriptor = file
         return self._descriptor
-
-    def _remove_incomplete_line(self, file: int) -> None:
-        complete = sum(map(len, self._complete_lines()))
-        if complete < os.fstat(file).st_size:
-            os.ftruncate(file, complete)
-
-    def _cut_back(self, file: int, size: int) -> None:
-        """Cut the file back to its old size. If this fails, the next opening removes the incomplete line."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(file, size)
-        self.close()
 
     def _opened_to_read(self) -> IO[bytes]:
         """The file; one that does not exist yet is empty."""
@@ -513,11 +506,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) and isinstance(row.get("round"), int) else None
-
-
-def _write_all(file: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(file, content) :]
 
 
 def _short(line: bytes) -> str:

@@ -255,7 +255,7 @@ class Training:
         progress.order = self._next_order(progress)
         if aggregates:
             self.engine.aggregate()  # b1 to b3
-            cost += self.clock.aggregation(now, self._next_arrangement(progress.order))
+            cost += self.clock.aggregation(now, self._arrangement(progress.order))
 
         progress.last = replace(
             _record(order, cost, progress.last),
@@ -281,7 +281,7 @@ class Training:
         if (last.round - 1) % self.interval == 0:
             predicted |= self.clock.download_by_party(now, before.depth, devices)
         if last.aggregated:
-            predicted |= self.clock.upload_by_party(now, self._next_arrangement(progress.order), devices)
+            predicted |= self.clock.upload_by_party(now, self._arrangement(progress.order), devices)
         so_far = before.last.measured.clock if before.last and before.last.measured else 0.0
         return replace(last, measured=replace(measured, clock=so_far + measured.seconds, predicted=predicted))
 
@@ -315,34 +315,20 @@ class Training:
         if progress.refused or (self.goal.rounds is not None and t > self.goal.rounds):
             return replace(before, round=t, notes=())
         devices = self.observer.participants(t)
-        begins_interval = (t - 1) % self.interval == 0
-        if begins_interval:
-            decision = self._next_interval(before, devices, t)
-        else:
-            devices = np.intersect1d(before.devices, devices)  # devices may leave, but join with an interval
-            decision = self._next_round(before, devices, t)
-        return Order(
-            round=t,
-            devices=devices,
-            plan=decision.plan,
-            drawn=progress.drawn[devices],
-            notes=decision.notes,
-        )
+        if (t - 1) % self.interval == 0:
+            previous = before.plan if np.array_equal(devices, before.devices) else None
+            plan, notes = self.decider.plan(self.observer.problem(t, devices), devices, t, previous)
+        else:  # devices may leave, but join with an interval; cuts stay, but batch sizes may change
+            devices = np.intersect1d(before.devices, devices)
+            stays, plan = np.isin(before.devices, devices), before.plan
+            left = plan if stays.all() else Plan(plan.batch_sizes[stays], plan.cuts[stays])
+            plan, notes = self.decider.rebatch(self.observer.problem(t, devices), devices, t, left)
+        return Order(round=t, devices=devices, plan=plan, drawn=progress.drawn[devices], notes=notes)
 
-    def _next_interval(self, before: Order, devices: IntN, t: int) -> Decision:
-        """A new plan."""
-        previous = before.plan if np.array_equal(devices, before.devices) else None
-        return self.decider.plan(self.observer.problem(t, devices), devices, t, previous)
-
-    def _next_round(self, before: Order, devices: IntN, t: int) -> Decision:
-        """The same cuts; batch sizes may change."""
-        stays = np.isin(before.devices, devices)
-        plan = before.plan if stays.all() else Plan(before.plan.batch_sizes[stays], before.plan.cuts[stays])
-        return self.decider.rebatch(self.observer.problem(t, devices), devices, t, plan)
-
-    def _next_arrangement(self, order: Order) -> Arrangement:
-        fleet = self.observer.fleet(order.round, order.devices)
-        return Arrangement(order.plan, fleet, self.clock.depth(order.plan))
+    def _arrangement(self, of: Order | RoundRecord) -> Arrangement:
+        """The plan of a round, the devices that take part in it, and the layers that they hold apart."""
+        fleet = self.observer.fleet(of.round, of.devices)
+        return Arrangement(of.plan, fleet, self.clock.depth(of.plan))
 
     def _evaluate(self, progress: Progress, now: Arrangement) -> None:
         """Evaluate the served model, and write the result into the last record.
@@ -387,8 +373,7 @@ class Training:
 
         Where models are judged only if that costs little, judging counts with the most that it may take.
         """
-        plan, fleet = last.plan, self.observer.fleet(last.round, last.devices)
-        now = Arrangement(plan, fleet, self.clock.depth(plan))
+        now = self._arrangement(last)
         seconds = self.clock.mean_round(now, self.interval)
         if self.judges_always:
             return seconds + self._cost_of_judging(last, now).seconds / self.evaluate_every

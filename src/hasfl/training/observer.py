@@ -96,7 +96,8 @@ class EstimatedConstants:
         This needs a device with two samples.
         """
         able = (self.probe.data.sizes[order.devices] >= 2).any()
-        if not able or not (self.known is None or self._due(nth)):
+        due = nth in first_estimates(self.interval) or (not self.stay and nth > 0 and nth % SPACING == 0)
+        if not able or not (self.known is None or due):
             return None
         effort = effort_of_estimate(self.probe, order)
         if not allows(effort):
@@ -112,9 +113,6 @@ class EstimatedConstants:
     def restore(self, values: Mapping[str, Any]) -> None:
         """Take back what `saved` returned."""
         self.known = BoundConstants(**values) if values else None
-
-    def _due(self, nth: int) -> bool:
-        return nth in first_estimates(self.interval) or (not self.stay and nth > 0 and nth % SPACING == 0)
 
 
 def _between(old: BoundConstants, new: BoundConstants) -> BoundConstants:

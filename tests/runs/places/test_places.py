@@ -13,7 +13,7 @@ from hasfl.cli.elsewhere_view import ElsewhereView
 from hasfl.errors import Diverged, InputError, Interrupted, MissingExtra, RunsMissing, StorageError
 from hasfl.runs.places.places import Here, nothing_more, place_of
 from hasfl.runs.places.processes import FOUND, LocalProcesses, environments, work
-from hasfl.runs.places.watching import Ending, News, Reckoning, attempt, in_use, news_of
+from hasfl.runs.places.watching import Ending, Endings, News, attempt, in_use, news_of
 from hasfl.runs.request import RunRequest
 from tests.cli.conftest import Hasfl
 from tests.runs.places.conftest import Memory, leave_a_mark
@@ -142,15 +142,15 @@ def test_a_folder_that_is_being_removed_is_no_error(requests_for: Requests) -> N
 
 
 def test_missing_runs_are_named(requests_for: Requests) -> None:
-    reckoning, requests = Reckoning(), requests_for("lost")
-    reckoning.add(requests[0], Ending())
-    reckoning.settle(3)
-    reckoning.add(requests[1], Ending(Diverged, "the loss is infinite"))
+    endings, requests = Endings(), requests_for("lost")
+    endings.add(requests[0], Ending())
+    endings.settle(3)
+    endings.add(requests[1], Ending(Diverged, "the loss is infinite"))
     with pytest.raises(RunsMissing, match=r"1 of 3 runs did not finish: small-sfl-seed0 \(the loss is infin"):
-        reckoning.settle(3)
-    reckoning.add(requests[2], Ending(InputError, "no such file"))
+        endings.settle(3)
+    endings.add(requests[2], Ending(InputError, "no such file"))
     with pytest.raises(InputError, match=r"^no such file$"):
-        reckoning.settle(3)
+        endings.settle(3)
 
 
 def test_each_process_has_its_share_of_cores_and_gpus(

@@ -16,10 +16,10 @@ from hasfl.runs.interruption import Interruption
 from hasfl.runs.places.places import After, continued_by_the_same_command
 from hasfl.runs.places.watching import (
     Ending,
-    FewWords,
+    Endings,
     News,
     PlaceWatcher,
-    Reckoning,
+    QuietWatcher,
     State,
     attempt,
     in_use,
@@ -53,7 +53,7 @@ class LocalProcesses:
                     if interruption.wanted:
                         crew.stop()
             interruption.act("interrupted")
-        crew.reckoning.settle(len(requests))
+        crew.endings.settle(len(requests))
 
 
 @dataclass(eq=False, slots=True)
@@ -109,7 +109,7 @@ class Crew:
         self.after, self.watcher, self.at_the_end = after, watcher, at_the_end
         self.waiting = deque(requests)
         self.environments = environments(requests, processes)
-        self.reckoning = Reckoning()
+        self.endings = Endings()
         self.stopping = False
         self.workers: list[Worker] = []
         for number in range(min(processes, len(requests))):
@@ -180,7 +180,7 @@ class Crew:
         self._show(worker, "stopped")
         if self.stopping and issubclass(ending.error, Interrupted):
             return
-        self.reckoning.add(worker.request, ending)
+        self.endings.add(worker.request, ending)
         if ending.concerns_all:
             self.stop()
         else:
@@ -193,7 +193,7 @@ class Crew:
         if worker.request is not None:
             self._show(worker, "stopped")
             ending = Ending(RunsMissing, f"its process was ended {how}")
-            self.reckoning.add(worker.request, ending)
+            self.endings.add(worker.request, ending)
             self._say_it_is_lost(worker.request, ending.sentence)
             worker.request = None
         if self.waiting:
@@ -249,7 +249,7 @@ def work(line: Connection) -> None:
     stops after its round, with a checkpoint, as soon as anything is on the line: a None, or the end of that
     process.
     """
-    watcher = FewWords(lambda sentence: line.send((REMARK, sentence)), lambda: line.send((FOUND, "")))
+    watcher = QuietWatcher(lambda sentence: line.send((REMARK, sentence)), lambda: line.send((FOUND, "")))
     while (order := line.recv()) is not None:
         request, after = order
         stopped = Ending(Interrupted, "interrupted before it began") if line.poll() else None

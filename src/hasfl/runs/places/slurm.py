@@ -23,10 +23,10 @@ from hasfl.runs.interruption import Interruption
 from hasfl.runs.places.places import After
 from hasfl.runs.places.watching import (
     Ending,
-    FewWords,
+    Endings,
     News,
     PlaceWatcher,
-    Reckoning,
+    QuietWatcher,
     attempt,
     in_use,
     news_of,
@@ -78,19 +78,19 @@ class Slurm:
                 watcher.news(news_of(request, "finished before"))
             else:
                 unfinished.append(request)
-        jobs, reckoning = self._jobs(unfinished, after), Reckoning()
+        jobs, endings = self._jobs(unfinished, after), Endings()
         try:
             with Interruption() as interruption:
-                self._wait(unfinished, jobs, reckoning, watcher, interruption)
+                self._wait(unfinished, jobs, endings, watcher, interruption)
         except Interrupted as stop:
             raise type(stop)(_how_to_follow(unfinished, jobs)) from None
-        reckoning.settle(len(requests))
+        endings.settle(len(requests))
 
     def _wait(
         self,
         requests: Sequence[RunRequest],
         jobs: Mapping[Path, "submitit.Job[Ending]"],
-        reckoning: Reckoning,
+        endings: Endings,
         watcher: PlaceWatcher,
         interruption: Interruption,
     ) -> None:
@@ -101,7 +101,7 @@ class Slurm:
                 ending = _ending(jobs[request.path])
                 if ending is not None:
                     left.remove(request)
-                    reckoning.add(request, ending)
+                    endings.add(request, ending)
                 news = _news(request, jobs[request.path], ending)
                 if shown.get(request.path) != news:
                     shown[request.path] = news
@@ -240,7 +240,7 @@ class Job:
         """Carry out the run, unless an earlier job has ended it."""
         if self.ending is not None:
             return self.ending
-        watcher = FewWords(remarks=lambda sentence: None, found=lambda: None)
+        watcher = QuietWatcher(remarks=lambda sentence: None, found=lambda: None)
 
         def train() -> None:
             self.ending = attempt(self.request, self.after, watcher, lambda: self._stop)

@@ -64,7 +64,7 @@ def attempt(
 
 
 @dataclass(slots=True)
-class Reckoning:
+class Endings:
     """What the endings of several runs come to."""
 
     lost: dict[str, str] = field(default_factory=dict)  # why a run is not finished, by its name
@@ -90,7 +90,7 @@ class Reckoning:
             )
 
 
-class FewWords(Watcher):
+class QuietWatcher(Watcher):
     """A watcher inside another process. Its words are remarks, and that a run was finished before.
 
     The run's folder tells everything else.
