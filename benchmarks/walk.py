@@ -1,11 +1,12 @@
 """Through how many files of the source does a command walk?
 
-    python -m benchmarks.walk
+    python -m benchmarks.walk [--files]
 
-A file counts if a function of it is called. `an ordinary round` is one round of the training that neither
-begins an interval, nor aggregates, nor evaluates.
+With `--files`, the files of each walk are listed. A file counts if a function of it is called. `an ordinary
+round` is one round of the training that neither begins an interval, nor aggregates, nor evaluates.
 """
 
+import argparse
 import contextlib
 import io
 import sys
@@ -64,6 +65,9 @@ def hasfl_command(*words: object) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--files", action="store_true", help="list the files of each walk")
+    listed = parser.parse_args().files
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         trained = files_of(lambda: hasfl_command("train", DEMO, "--run", "walk"))
         planned = files_of(lambda: hasfl_command("plan", DEMO))
@@ -71,14 +75,13 @@ def main() -> None:
     for _ in range(ORDINARY - 1):
         next(rounds)
     ordinary = files_of(lambda: next(rounds))
+    walks = {"`hasfl train`": trained, "an ordinary round": ordinary, "`hasfl plan`": planned}
     print("| walk | files |\n|---|--:|")
-    for what, files in (
-        ("`hasfl train`", trained),
-        ("an ordinary round", ordinary),
-        ("`hasfl plan`", planned),
-    ):
+    for what, files in walks.items():
         print(f"| {what} | {len(files)} |")
-    print("\nAn ordinary round:", ", ".join(sorted(ordinary)))
+    if listed:
+        for what, files in walks.items():
+            print(f"\n{what}:\n" + "\n".join(f"  {file}" for file in sorted(files)))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hasfl.arrays import IntN
 from hasfl.constants import MeasuredConstants
-from hasfl.errors import Infeasible, InputError, TargetUnreachable
+from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan
 from hasfl.planning.exact import cells
@@ -26,7 +24,6 @@ from hasfl.planning.verify import faults
 from hasfl.problem import Problem
 from hasfl.runs.questions import read_problem
 from hasfl.theory.objective import evaluate, law_of
-from hasfl.theory.rounds import BatchNoise
 from tests.lanes import quick_then_slow
 from tests.planning.random_problems import measured, random_problem
 
@@ -153,31 +150,6 @@ def test_a_batch_that_a_layer_cannot_train_on_is_refused() -> None:
     assert (alone.smallest_batch_upto == 2).all()  # one device: common layers see its samples alone
 
 
-@given(st.floats(1.0, 1e3), st.floats(1e-6, 1e6), st.floats(0.0, 1e6))
-def test_the_best_batch_is_the_best_of_many(price: float, x: float, y: float) -> None:
-    noise = BatchNoise(np.array([price]))
-    best = float(noise.best_batch(np.array([x]), np.array([y]), 1)[0])
-    tried = np.unique(np.clip(np.concatenate([np.arange(1.0, 50), best + np.arange(-3.0, 4)]), 1, None))
-    costs = tried * x + y * noise.each(tried, 1)
-    mine = best * x + y * float(noise.each(np.array([best]), 1)[0])
-    assert mine <= costs.min() * (1 + 1e-12)
-
-
-@given(st.floats(1.0, 1e3), st.lists(st.integers(1, 9), min_size=1, max_size=8))
-def test_noise_adds_up(price: float, batch_sizes: list[int]) -> None:
-    noise, b = BatchNoise(np.array([1.0, price])), np.array(batch_sizes, dtype=float)
-    for deepest_cut in (1, 2):
-        each = noise.each(b, deepest_cut)
-        assert float(noise.total(b, deepest_cut)) == pytest.approx(each.sum(), rel=1e-12)
-        saved = noise.saved_by_one_more(b, deepest_cut)
-        assert saved == pytest.approx(each - noise.each(b + 1, deepest_cut), rel=1e-9)
-
-
-def test_a_price_below_one_is_refused() -> None:
-    with pytest.raises(InputError, match="single_noise must be at least 1"):
-        replace(random_problem(1).constants, single_noise=0.5)
-
-
 def test_algorithm_2_asks_the_same_law() -> None:
     compared = 0
     for seed in range(0, 120, 2):
@@ -192,6 +164,31 @@ def test_algorithm_2_asks_the_same_law() -> None:
         assert report.objective >= best_plan(problem, gap=1e-9).lower_bound * (1 - 1e-9)
         compared += 1
     assert compared >= 20
+
+
+@pytest.mark.slow
+def test_laws_of_the_optimum() -> None:
+    checked = 0
+    for seed in range(60):
+        problem = measured(random_problem(seed, devices=(1, 3), max_batch=6), seed)
+        try:
+            best = best_plan(problem, gap=1e-9)
+        except Infeasible:
+            continue
+        more_rounds = replace(
+            problem, constants=replace(problem.constants, rounds=problem.constants.rounds * 7)
+        )
+        scaled = best_plan(more_rounds, gap=1e-9)
+        assert scaled.plan == best.plan, seed
+        assert scaled.objective == pytest.approx(7 * best.objective, rel=1e-9)
+        noisier = replace(problem, constants=replace(problem.constants, noise=problem.constants.noise * 3))
+        assert best_plan(noisier, gap=1e-9).objective >= best.objective * (1 - 1e-8)
+        silent = replace(problem, constants=replace(problem.constants, noise=0.0))
+        quickest = best_plan(silent, gap=1e-9)
+        assert quickest.round_seconds <= best.round_seconds * (1 + 1e-8)
+        assert set(quickest.plan.batch_sizes) == {1}
+        checked += 1
+    assert checked >= 30
 
 
 # ── round-off, limits, small print ───────────────────────────────────────────────────────────────────────

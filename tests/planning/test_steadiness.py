@@ -124,7 +124,7 @@ def close_calls(*errors: float) -> Iterator[tuple[Plan, Plan, Problem]]:
             Plan.uniform(len(problem.fleet), batch_size=b, cut=cut)
             for b, cut in ((problem.max_batch, len(problem.profile)), (1, 1))
         )
-        for noise in 10.0 ** np.arange(-2, 3, 0.1):
+        for noise in 10.0 ** np.arange(-2, 3, 0.2):
             constants = replace(problem.constants, noise=noise, skew_of=np.zeros(len(problem.profile)))
             yield small, deep, replace(problem, constants=constants)
             yield deep, small, replace(problem, constants=constants)
@@ -265,7 +265,7 @@ def changes(seed: int, error: float) -> list[int]:
 @pytest.mark.parametrize("error", quick_then_slow([0.1, 0.4, 0.8]))
 def test_plans_do_not_flap(error: float) -> None:
     """Measurements of the same truth seldom change a plan, though the best one by each changes often."""
-    counted = np.array([changes(seed, error) for seed in range(6)])
+    counted = np.array([changes(seed, error) for seed in range(4)])
     assert counted[:, 1].max() >= 10
     assert 2 * counted[:, 0].sum() < counted[:, 1].sum()
 

@@ -96,12 +96,25 @@ def with_slow_link(field: str, factor: float) -> Problem:
     ("field", "part"),
     [("fed_up_rate", "T5"), pytest.param("fed_down_rate", "T6", marks=pytest.mark.slow)],
 )
-def test_a_slow_link_to_the_fed_server_is_named(field: str, part: str) -> None:
+def test_a_slow_link_to_the_fed_server_is_named_and_tried_early(field: str, part: str) -> None:
+    """A short time is spent on those that everybody waits for."""
     problem = with_slow_link(field, 1e4)
-    best = found(problem).found[0]
+    plan, seen = best_plan(problem).plan, []
+
+    def noting(question: Problem, start: Plan) -> PlanReport:
+        seen.append(question.fleet)
+        return ask(question, start)
+
+    everything = upgrades(plan, problem, noting, seconds=FOREVER)
+    assert len(everything.found) == everything.resources == 3 + 6 * 8
+    best = everything.found[0]
     assert best.resource == DEVICE_RESOURCES[field].format(problem.fleet.names[3])
     assert best.tells
-    assert pace_setters(best_plan(problem).plan, problem)[part] == problem.fleet.names[3]
+    assert pace_setters(plan, problem)[part] == problem.fleet.names[3]
+    first_devices = [changed_device(problem.fleet, fleet) for fleet in seen[4:28]]
+    assert 3 in first_devices
+    few = upgrades(plan, problem, ask, seconds=0.0)
+    assert (len(few.found), few.resources) == (1, everything.resources)
 
 
 def test_the_edge_server_sets_the_pace_where_its_link_is_slow() -> None:
@@ -125,23 +138,6 @@ def test_memory_is_worth_something_only_where_it_binds() -> None:
     tight = replace(alone, fleet=fleet, constants=noisy, target=None)
     assert best_plan(tight).plan.batch_sizes.tolist() == [20]
     assert any(each.tells for each in found(tight).found if each.resource.startswith("memory"))
-
-
-def test_a_short_time_is_spent_on_those_that_everybody_waits_for() -> None:
-    problem = with_slow_link("fed_up_rate", 1e4)
-    plan, seen = best_plan(problem).plan, []
-
-    def noting(question: Problem, start: Plan) -> PlanReport:
-        seen.append(question.fleet)
-        return ask(question, start)
-
-    few = upgrades(plan, problem, noting, seconds=0.0)
-    assert len(few.found) == 1
-    assert few.resources == 3 + 6 * 8
-    everything = upgrades(plan, problem, noting, seconds=FOREVER)
-    assert len(everything.found) == everything.resources
-    first_devices = [changed_device(problem.fleet, fleet) for fleet in seen[6:30]]
-    assert 3 in first_devices
 
 
 def changed_device(before: Fleet, after: Fleet) -> int | None:
