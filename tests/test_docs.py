@@ -106,9 +106,12 @@ def test_the_reference_has_every_public_name() -> None:
 
 
 def test_pages_quote_the_examples() -> None:
-    """The example of a strategy, and the scenario of the tour."""
-    (strategy,) = (block for block in BLOCKS["docs/write-a-strategy.md"] if block.title)
-    assert strategy.text in (ROOT / "examples" / str(strategy.title)).read_text()
+    """The examples of a strategy, a rule and a term, and the scenario of the tour."""
+    quoted = [*BLOCKS["docs/write-a-strategy.md"], *BLOCKS["docs/training.md"]]
+    titled = [block for block in quoted if block.title]
+    assert len(titled) == 3
+    for block in titled:
+        assert block.text in (ROOT / "examples" / str(block.title)).read_text()
     scenario = next(block for block in BLOCKS["docs/tour.md"] if block.language == "toml")
     assert tomllib.loads(scenario.text) == tomllib.loads((ROOT / "examples" / "demo.toml").read_text())
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from hasfl.learning.optimizers import Updates
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from tests.learning.models import model
-from tests.learning.test_descent import KNOBS
-from tests.learning.trainings import OPTIMIZERS, carry_out, job, snapshot, timetable
+from tests.learning.test_own_rules import half_way, proximal
+from tests.learning.trainings import KNOBS, OPTIMIZERS, carry_out, job, snapshot, timetable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 # float64; forty rounds of sums in other orders, by other algorithms. What is 0 but for
@@ -32,10 +33,10 @@ def pair(name: str, optimizer: str) -> tuple[LocalEngine, SimulatedEngine]:
     return pair_with(name, OPTIMIZERS[optimizer])
 
 
-def pair_with(name: str, updates: Updates) -> tuple[LocalEngine, SimulatedEngine]:
+def pair_with(name: str, updates: Updates, **own: Any) -> tuple[LocalEngine, SimulatedEngine]:
     return (
-        ReferenceEngine(job(model(name), updates)),
-        SimulatedEngine(on_gpu(job(model(name), updates))),
+        ReferenceEngine(job(model(name), updates, **own)),
+        SimulatedEngine(on_gpu(job(model(name), updates, **own))),
     )
 
 
@@ -74,6 +75,18 @@ def test_engines_agree_with_every_knob(knob: str) -> None:
     for losses in zip(carry_out(reference, steps), carry_out(simulated, steps), strict=True):
         assert losses[0] == pytest.approx(losses[1], rel=tolerance)
         assert gap(reference, simulated) < tolerance
+    assert simulated.graphs is not None
+    assert simulated.graphs.captured, "no round came twice"
+
+
+def test_engines_agree_with_a_rule_and_a_term_of_ones_own() -> None:
+    """The term is a part of the captured round, and its anchor changes with every interval."""
+    own = {"aggregation": half_way, "local_term": proximal(0.5)}
+    reference, simulated = pair_with("small-cnn batch", KNOBS["clip"], **own)
+    steps = timetable(5, intervals=10, interval=4)
+    for losses in zip(carry_out(reference, steps), carry_out(simulated, steps), strict=True):
+        assert losses[0] == pytest.approx(losses[1], rel=TOLERANCE["sgd"])
+        assert gap(reference, simulated) < TOLERANCE["sgd"]
     assert simulated.graphs is not None
     assert simulated.graphs.captured, "no round came twice"
 

@@ -1,20 +1,21 @@
 """bfloat16 where it is safe: nearly the same training, with weights that stay in float32."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
 
 from hasfl.data.sources import load_dataset
-from hasfl.errors import InputError
 from hasfl.fleet import FleetRanges, draw_fleet
 from hasfl.goal import Goal
 from hasfl.models.networks import network
 from hasfl.runs.build import Simulation, simulate
 from hasfl.seeds import Seeds
-from hasfl.settings import Machine, Settings
-from tests.learning.simulations import grouped
+from hasfl.settings import Machine
 
 
+@cache
 def trained(engine: str, precision: str) -> tuple[Simulation, list[float]]:
     torch.manual_seed(0)
     simulation = simulate(
@@ -39,19 +40,3 @@ def test_half_precision_trains_nearly_alike(engine: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=0.03)
     floating = [tensor for tensor in half.model().values() if tensor.is_floating_point()]
     assert all(tensor.dtype == torch.float32 for tensor in floating)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"precision": "float16"}, "precision must be one of float32, bfloat16"),
-        ({"device": "tpu"}, "device must be cpu, cuda, or a GPU"),
-        ({"engine": "fast"}, "engine must be one of simulated, reference"),
-        ({"serve": "best"}, "serve must be one of mean, last"),
-        ({"calibrate": "yes"}, "calibrate must be true or false"),
-        ({"target": 0.0}, "target must be a finite number above 0"),
-    ],
-)
-def test_wrong_settings(wrong: dict[str, str], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        Settings(**grouped(wrong))

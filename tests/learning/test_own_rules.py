@@ -212,6 +212,17 @@ def test_terms_that_cannot_be_used_are_refused() -> None:
             local_term(own)
 
 
+def test_functions_that_fail_only_later_are_one_sentence_too() -> None:
+    def two_axes_only(*tensors: Tensor) -> Tensor:
+        if tensors[-1].dim() != 2:
+            raise RuntimeError("not\nthis one")
+        return tensors[0].sum(0) if len(tensors) == 3 else tensors[0].sum()
+
+    for own in ({"aggregation": two_axes_only}, {"local_term": two_axes_only}):
+        with pytest.raises(InputError, match=r"failed: RuntimeError: not$"):
+            list(simulation("fl", unequal_fleet(), rounds=3, **own))
+
+
 @pytest.mark.parametrize("key", ["aggregation", "local_term"])
 def test_a_deployment_refuses_both(hasfl: Hasfl, key: str, tmp_path: Path) -> None:
     scenario = tmp_path / "scenario.toml"

@@ -1,4 +1,4 @@
-"""The engines against plain torch, where both must come to the same: SGD, FedAvg, split learning in turns."""
+"""The engines against plain torch, where both must come to the same: SGD and FedAvg, with every knob."""
 
 import itertools
 
@@ -7,24 +7,39 @@ import pytest
 import torch
 
 from hasfl.learning.engine import LocalEngine
-from hasfl.learning.optimizers import Adam, Updates
+from hasfl.learning.optimizers import Momentum, Sgd, Updates
+from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.plan import Plan
 from tests.learning.models import model
-from tests.learning.oracles import (
-    Weights,
-    concatenated_sgd,
-    fed_avg,
-    sequential_split,
-    weighted_sgd,
+from tests.learning.oracles import Weights, concatenated_sgd, fed_avg, weighted_sgd
+from tests.learning.trainings import (
+    CLIP,
+    COSINE,
+    ENGINES,
+    KNOBS,
+    LAST,
+    Step,
+    adam,
+    at_rate,
+    carry_out,
+    job,
+    largest_difference,
+    momentum,
+    sgd,
+    snapshot,
+    steady,
 )
-from tests.learning.trainings import ENGINES, LAST, Step, adam, carry_out, job, label, momentum, sgd, steady
 
 # float64, about ten rounds, the same sums in another order.
 TOLERANCE = 1e-12
 # Adam may enlarge a rounding error of 1e-16 by 0.02 / 1e-3 where a gradient is 0 but for rounding.
 ADAM_TOLERANCE = 1e-10
-STEPPING = [sgd(0.3), momentum(0.1)]
-ROUNDS = 8
+ROUNDS = 9
+STEPPING: dict[str, Updates] = {"sgd": sgd(0.3), "momentum": momentum(0.1), "adam": adam(0.02), **KNOBS}
+STEPPING_PLAIN = [
+    pytest.param("plain", stepping, marks=pytest.mark.slow if k >= 6 else ())
+    for k, stepping in enumerate(STEPPING)
+]
 
 
 def assert_same(engine: LocalEngine, expected: Weights, tolerance: float = TOLERANCE) -> None:
@@ -54,16 +69,29 @@ def moving_cuts(layers: int, devices: int, rounds: int, *, interval: int = 1) ->
     return [by_interval[t // interval] for t in range(rounds)]
 
 
-@pytest.mark.parametrize("optimizer", STEPPING, ids=label)
-@pytest.mark.parametrize("name", ["plain", "residual", "tied", "small-cnn none", "token"])
+def unequal_plans(layers: int) -> list[Plan]:
+    return [Plan([1 + t % 2, 3, 2, 1 + t % 4], [layers] * 4) for t in range(ROUNDS)]
+
+
+def tolerance_of(stepping: str) -> float:
+    return ADAM_TOLERANCE if stepping == "adam" else TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "stepping"),
+    [
+        ("plain", "sgd"), ("plain", "momentum"), ("residual", "momentum"), ("tied", "sgd"),
+        ("small-cnn none", "momentum"), ("token", "momentum"),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("kind", ENGINES)
 def test_with_an_aggregation_every_round_it_is_sgd_on_all_samples(
-    kind: type[LocalEngine], name: str, optimizer: Updates
+    kind: type[LocalEngine], name: str, stepping: str
 ) -> None:
     cuts = moving_cuts(len(model(name)), 4, ROUNDS)
     plans = [Plan(np.full(4, 1 + t % 4), np.array(cuts[t])) for t in range(ROUNDS)]
     steps = steady(plans, interval=1)
-    engine = train(kind, optimizer, steps, name)
+    engine = train(kind, STEPPING[stepping], steps, name)
     expected = concatenated_sgd(engine.job, [step.order for step in steps])
     tied = {key: tensor for key, tensor in expected.items() if "second.weight" not in key}
     assert_same(engine, tied)
@@ -80,54 +108,88 @@ def test_unequal_batches_are_not_sgd_on_all_samples(kind: type[LocalEngine]) -> 
         assert_same(engine, concatenated_sgd(engine.job, orders), 1e-6)
 
 
-@pytest.mark.parametrize("optimizer", [*STEPPING, adam(0.02)], ids=label)
-@pytest.mark.parametrize(("name", "interval"), [("plain", 3), ("small-cnn batch", 2), ("recurrent", 5)])
+@pytest.mark.parametrize(
+    ("name", "stepping"),
+    [*STEPPING_PLAIN, ("small-cnn batch", "momentum"), ("small-cnn batch", "adam"), ("recurrent", "adam")],
+)
 @pytest.mark.parametrize("kind", ENGINES)
-def test_one_device_has_nobody_to_federate_with(
-    kind: type[LocalEngine], name: str, interval: int, optimizer: Updates
-) -> None:
+def test_one_device_has_nobody_to_federate_with(kind: type[LocalEngine], name: str, stepping: str) -> None:
+    """Cuts move, so that layers are private in one interval and common in the next."""
+    interval = 5 if name == "recurrent" else 2
     cuts = moving_cuts(len(model(name)), 1, ROUNDS, interval=interval)
     steps = steady([Plan([2 + t % 3], cuts[t]) for t in range(ROUNDS)], interval=interval)
-    engine = train(kind, optimizer, steps, name)
+    engine = train(kind, STEPPING[stepping], steps, name)
     expected = concatenated_sgd(engine.job, [step.order for step in steps])
-    assert_same(engine, expected, ADAM_TOLERANCE if isinstance(optimizer.optimizer, Adam) else TOLERANCE)
+    assert_same(engine, expected, tolerance_of(stepping))
 
 
-@pytest.mark.parametrize("optimizer", [*STEPPING, adam(0.02)], ids=label)
+@pytest.mark.parametrize(
+    ("name", "stepping"), [*STEPPING_PLAIN, ("small-cnn batch", "momentum"), ("small-cnn batch", "adam")]
+)
 @pytest.mark.parametrize("kind", ENGINES)
-def test_with_no_private_layer_it_is_centralised(kind: type[LocalEngine], optimizer: Updates) -> None:
+def test_with_no_private_layer_it_is_centralised(kind: type[LocalEngine], name: str, stepping: str) -> None:
     """Batch norm then sees all samples at once, as any centralised training has it."""
-    steps = steady([Plan([1 + t % 2, 3, 2, 1 + t % 4], [5] * 4) for t in range(ROUNDS)], interval=3)
-    engine = train(kind, optimizer, steps, "small-cnn batch", depth=0)
+    steps = steady(unequal_plans(len(model(name))), interval=3)
+    engine = train(kind, STEPPING[stepping], steps, name, depth=0)
     expected = weighted_sgd(engine.job, [step.order for step in steps])
-    assert_same(engine, expected, ADAM_TOLERANCE if isinstance(optimizer.optimizer, Adam) else TOLERANCE)
+    assert_same(engine, expected, tolerance_of(stepping))
 
 
+@pytest.mark.parametrize(
+    ("name", "stepping"), [*STEPPING_PLAIN, ("residual images", "momentum"), ("residual images", "adam")]
+)
 @pytest.mark.parametrize("kind", ENGINES)
-@pytest.mark.parametrize("optimizer", [*STEPPING, adam(0.02)], ids=label)
-@pytest.mark.parametrize(("name", "interval"), [("plain", 4), ("plain", 1), ("residual images", 2)])
-def test_with_every_layer_private_it_is_fed_avg(
-    kind: type[LocalEngine], name: str, interval: int, optimizer: Updates
-) -> None:
+def test_with_every_layer_private_it_is_fed_avg(kind: type[LocalEngine], name: str, stepping: str) -> None:
     """Weights, batch-norm buffers and what the optimiser keeps are averaged alike."""
-    plans = [Plan([1 + t % 2, 3, 2, 1 + t % 4], [len(model(name))] * 4) for t in range(ROUNDS)]
-    steps = steady(plans, interval=interval)
-    engine = train(kind, optimizer, steps, name)
+    interval = {"sgd": 1, "momentum": 4}.get(stepping, 3)
+    steps = steady(unequal_plans(len(model(name))), interval=interval)
+    engine = train(kind, STEPPING[stepping], steps, name)
     expected = fed_avg(engine.job, [step.order for step in steps], interval)
-    assert_same(engine, expected, ADAM_TOLERANCE if isinstance(optimizer.optimizer, Adam) else TOLERANCE)
+    assert_same(engine, expected, tolerance_of(stepping))
+
+
+def test_the_laws_above_can_fail() -> None:
+    """Gradients were clipped, and every knob makes a difference."""
+    steps = steady([Plan([2, 3, 2, 4], [2] * 4)] * ROUNDS, interval=3)
+    plain = train(SimulatedEngine, at_rate(0.2, Sgd()), steps, "plain").model()
+    others = [
+        Updates(Sgd(), COSINE),
+        at_rate(0.2, Sgd(), clip=CLIP),
+        at_rate(0.2, Sgd(), weight_decay=0.1),
+        at_rate(0.2, Momentum()),
+        at_rate(0.2, Momentum(nesterov=True)),
+        at_rate(0.2, Sgd(), clip=1e9),
+    ]
+    gaps = [
+        largest_difference(plain, train(SimulatedEngine, other, steps, "plain").model()) for other in others
+    ]
+    assert min(gaps[:-1]) > 1e-3
+    assert gaps[-1] == 0
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-@pytest.mark.parametrize("cut", [1, 2, 3])
-def test_devices_in_turns_are_sequential_split_learning(kind: type[LocalEngine], cut: int) -> None:
-    interval = 2
-
-    def whose_turn(t: int) -> np.ndarray:
-        return np.array([(t - 1) // interval % 4])
-
-    steps = steady([Plan([2 + t % 3], [cut]) for t in range(10)], interval=interval, devices=whose_turn)
-    engine = train(kind, sgd(0.3), steps, "plain")
-    assert_same(engine, sequential_split(engine.job, [step.order for step in steps], interval))
+def test_clipping_with_private_and_common_layers(kind: type[LocalEngine]) -> None:
+    """Against the definition, in a loop over devices: n_i for private gradients, n for the common one."""
+    depth, order = 2, steady([Plan([2, 3, 2, 4], [1, 2, 2, 1])], interval=1)[0].order
+    moves = []
+    for updates in (at_rate(1.0, Sgd()), at_rate(1.0, Sgd(), clip=CLIP)):
+        engine = kind(job(model("plain"), updates))
+        engine.split(depth, np.arange(4))
+        before = snapshot(engine)
+        engine.split_train(order)
+        moves.append({name: tensor - before[name] for name, tensor in snapshot(engine).items()})
+    free, clipped = moves
+    private = {name for name in free if name.startswith(tuple(f"{each}." for each in engine.state.names[:2]))}
+    own = [sum(float(free[name][i].square().sum()) for name in private) for i in range(4)]
+    common = sum(float(free[name].square().sum()) for name in free if name not in private)
+    factors = [min(1.0, CLIP / (np.sqrt(square + common) + 1e-6)) for square in own]
+    factor = min(1.0, CLIP / (np.sqrt(np.mean(own) + common) + 1e-6))
+    assert max(factors) < 1
+    for name in free:
+        if name not in private:
+            torch.testing.assert_close(clipped[name], factor * free[name], rtol=1e-12, atol=1e-12)
+        for i in range(4 if name in private else 0):
+            torch.testing.assert_close(clipped[name][i], factors[i] * free[name][i], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ENGINES)

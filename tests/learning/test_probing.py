@@ -161,21 +161,12 @@ DRAWING = {name for name in WAYS if name.startswith(("dropout", "noise", "one ra
 
 @pytest.mark.parametrize("name", WAYS)
 def test_ways(name: str) -> None:
+    """Layers that are looped have a reason, and those that draw are found."""
     make, shape, expected = WAYS[name]
-    assert way_of(make(), shape=shape) is expected
-
-
-@pytest.mark.parametrize("name", WAYS)
-def test_every_layer_that_is_not_ragged_has_a_reason(name: str) -> None:
-    make, shape, way = WAYS[name]
-    reason = tried_layers(chain(make(), shape=shape).train())[0].reason
-    assert (reason == "") == (way is not LOOPED)
-
-
-@pytest.mark.parametrize("name", WAYS)
-def test_layers_that_draw_are_found(name: str) -> None:
-    make, shape, _ = WAYS[name]
-    assert tried_layers(chain(make(), shape=shape).train())[0].draws == (name in DRAWING)
+    (tried,) = tried_layers(chain(make(), shape=shape).train())
+    assert tried.way is expected
+    assert (tried.reason == "") == (expected is not LOOPED)
+    assert tried.draws == (name in DRAWING)
 
 
 def test_words_are_looked_up_for_all_devices_at_once() -> None:
@@ -313,12 +304,6 @@ REASONS: dict[str, tuple[Callable[[], nn.Module], str]] = {  # and what the reas
 }
 
 
-@pytest.mark.parametrize("name", REASONS)
-def test_the_reason_says_why_a_layer_is_looped(name: str) -> None:
-    make, reason = REASONS[name]
-    assert reason in tried_layers(chain(make()).train())[0].reason
-
-
 def engine_of(*layers: nn.Module, kind: type[LocalEngine] = SimulatedEngine) -> LocalEngine:
     torch.manual_seed(2)
     return kind(job(chain(*layers, nn.Linear(FEATURES, CLASSES)), OPTIMIZERS["sgd"]))
@@ -330,7 +315,7 @@ def looped_layers(engine: LocalEngine) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize("name", REASONS)
-def test_the_engine_reports_looped_layers_with_their_reasons(name: str) -> None:
+def test_looped_layers_are_reported_with_their_reasons(name: str) -> None:
     make, reason = REASONS[name]
     engine = engine_of(make(), nn.Tanh())
     assert isinstance(engine, SimulatedEngine)

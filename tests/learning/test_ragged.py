@@ -12,7 +12,7 @@ from torch.func import functional_call
 from hasfl.learning import per_device_functions
 from hasfl.learning.batch_layout import Rows
 from hasfl.learning.many_devices import Ragged, SharedNorm
-from hasfl.learning.per_device_functions import PER_DEVICE, NotAtOnce
+from hasfl.learning.per_device_functions import PER_DEVICE, NotAtOnce, Pair
 from hasfl.learning.state import LayerState
 
 SIZES = [(3, 3, 3), (2, 4, 3), (1, 5, 1), (1, 1), (4,)]
@@ -192,15 +192,32 @@ def test_a_norm_that_all_share_leaves_out_what_does_not_count() -> None:
         torch.testing.assert_close(mine, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+PATCHES: list[tuple[Pair, Pair, Pair, Pair]] = [  # image, kernel, stride, padding
+    ((8, 8), (3, 3), (1, 1), (1, 1)),
+    ((7, 5), (3, 2), (2, 1), (1, 0)),
+    ((4, 4), (1, 1), (2, 2), (0, 0)),
+    ((2, 2), (3, 3), (1, 1), (1, 1)),
+    ((5, 5), (2, 2), (2, 2), (0, 0)),
+    ((5, 6), (5, 5), (3, 2), (2, 2)),
+]
+
+
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (2, 1), ((1, 2), (0, 1))])
-def test_convolution_by_patches(sizes: Sequence[int], stride: Any, padding: Any) -> None:
-    rows, x = Rows(sizes), at_random((sum(sizes), 2, 6, 5), 0)
-    weight, bias = at_random((len(sizes), 3, 2, 3, 2), 1), at_random((len(sizes), 3), 2)
-    found = per_device_functions._convolve_patches(rows, x, weight, bias, stride, padding)
+@pytest.mark.parametrize(("image", "kernel", "stride", "padding"), PATCHES)
+def test_convolution_by_patches(
+    sizes: Sequence[int], image: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> None:
+    """A sum of up to 125 products for each output; gradients of samples, weights and biases."""
+    x = at_random((sum(sizes), 5, *image), 0).requires_grad_()
+    weight = at_random((len(sizes), 6, 5, *kernel), 1).requires_grad_()
+    bias = at_random((len(sizes), 6), 2).requires_grad_()
+    found = per_device_functions._convolve_patches(Rows(sizes), x, weight, bias, stride, padding)
     each = zip(x.split(list(sizes)), weight, bias, strict=True)
     expected = torch.cat([F.conv2d(own, w, b, stride, padding) for own, w, b in each])
     torch.testing.assert_close(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    gradients = (gradients_of(y, [x, weight, bias]) for y in (found, expected))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_every_rule_is_tried_above() -> None:

@@ -61,9 +61,11 @@ def equal_plan(situation: Situation) -> Plan:
     return Plan.uniform(len(situation.devices), batch_size=2, cut=1)
 
 
-@pytest.mark.parametrize("strategy", ["hasfl", "tests.learning.test_tensor_cores:equal_plan"])
-@pytest.mark.parametrize("engine", ["simulated", "reference"])
-@pytest.mark.usefixtures("estimates_come_soon")
+@pytest.mark.parametrize("before", [(False, True), (True, False)], indirect=True, ids=str)
+@pytest.mark.parametrize(
+    ("strategy", "engine"),
+    [("hasfl", "simulated"), ("tests.learning.test_tensor_cores:equal_plan", "reference")],
+)
 def test_a_simulation_leaves_switches_and_search_path_alone(
     before: Switches, engine: str, strategy: str
 ) -> None:

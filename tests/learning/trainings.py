@@ -58,6 +58,21 @@ def adam(rate: float) -> Updates:
 
 
 OPTIMIZERS: dict[str, Updates] = {"sgd": sgd(0.1), "momentum": momentum(0.05), "adam": adam(0.01)}
+COSINE = RateSchedule(0.2, "cosine", warm_up=3, length=9)
+CLIP = 0.1
+KNOBS: dict[str, Updates] = {  # with schedules, weight decay and clipping
+    "everything": Updates(Momentum(nesterov=True), COSINE, weight_decay=0.1, clip=CLIP),
+    "adamw": Updates(Adam(decays_apart=True), COSINE, weight_decay=0.1, clip=CLIP),
+    "clip": at_rate(0.3, Sgd(), clip=CLIP),
+    "cosine": Updates(Sgd(), COSINE),
+    "warm-up": Updates(Sgd(), RateSchedule(0.2, warm_up=5)),
+    "step": Updates(Momentum(), RateSchedule(0.2, "step", step_every=2, step_factor=0.5)),
+    "step after a warm-up": Updates(Sgd(), RateSchedule(0.2, "step", 2, step_every=3, step_factor=0.1)),
+    "nesterov": at_rate(0.1, Momentum(nesterov=True)),
+    "sgd with decay": at_rate(0.3, Sgd(), weight_decay=0.1),
+    "momentum with decay": at_rate(0.1, Momentum(), weight_decay=0.1),
+    "adam with decay": at_rate(0.02, Adam(), weight_decay=0.1),
+}
 MEAN = Serving()
 LAST = Serving(serve="last")  # as in the paper: the served model is the one that was trained
 SHARES = (11, 9, 14, 8)  # samples that each device holds: short epochs, all unequal

@@ -8,7 +8,7 @@ interval began. The term's gradient is added to the gradient of the loss, before
 reported without the term.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +39,21 @@ def local_term(given: Any, folder: Path | None = None) -> Term | None:
 
 
 def with_local_term(
-    term: Term | None, gradients: Mapping[str, Tensor], state: LayerState, anchor: LayerState
-) -> Tensors:
-    """The gradients of a device's layer, plus those of the term. Without a term they stay as they are.
+    term: Term, gradients: Sequence[Tensors], layers: Sequence[LayerState], anchors: Sequence[LayerState]
+) -> list[Tensors]:
+    """The gradients of a device's layers, plus those of the term.
 
-    The gradients and `state` may be stacked over devices; `anchor` is not.
+    `anchors` holds the same layers, and perhaps more, as they were when the interval began. Gradients and
+    layers may be stacked over devices, anchors are not.
     """
-    if term is None:
-        return dict(gradients)
-    return {
-        name: gradient + _gradient(term, state.weights[name].detach(), anchor.weights[name])
-        for name, gradient in gradients.items()
-    }
+    with in_one_sentence("local_term"):
+        return [
+            {
+                name: tensor + _gradient(term, layer.weights[name].detach(), anchor.weights[name])
+                for name, tensor in gradient.items()
+            }
+            for gradient, layer, anchor in zip(gradients, layers, anchors, strict=False)
+        ]
 
 
 def _gradient(term: Term, weight: Tensor, anchor: Tensor) -> Tensor:

@@ -94,13 +94,12 @@ def _step(
 ) -> None:
     """Step each device's layers on its own gradient, and the common layers on the mean gradient."""
     rate = torch.full((), job.updates.rates.at(round), dtype=job.dtype, device=job.data.x.device)
-    own = [
-        [
-            with_local_term(job.local_term, gradient_of(layer), layer, anchor)
-            for layer, anchor in zip(replica, state.shared, strict=False)
+    own = [[gradient_of(layer) for layer in replica] for replica in replicas]
+    if job.local_term is not None:
+        own = [
+            with_local_term(job.local_term, gradients, replica, state.shared)
+            for gradients, replica in zip(own, replicas, strict=True)
         ]
-        for replica in replicas
-    ]
     mean = [gradient_of(layer, devices=len(replicas)) for layer in common]
     if job.updates.clip is not None:
         own, mean = _clipped(job, own, mean)

@@ -104,10 +104,9 @@ class SimulatedEngine(LocalEngine):
         replicas, devices, updates = self.state.private, len(layout.places), self.job.updates
         for state, by_place, gradient in zip(replicas, private, gradients, strict=False):
             _order_by_replica(state, by_place, gradient, inputs, layout)
-        own = [
-            with_local_term(self.job.local_term, gradient, state, anchor)
-            for gradient, state, anchor in zip(gradients, replicas, self.state.shared, strict=False)
-        ]
+        own = gradients[: len(private)]
+        if self.job.local_term is not None:
+            own = with_local_term(self.job.local_term, own, replicas, self.state.shared)
         means = [
             {name: tensor / devices for name, tensor in gradient.items()}
             for gradient in gradients[len(private) :]

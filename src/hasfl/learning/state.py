@@ -114,9 +114,11 @@ class LayerState:
         optimiser's slots are averaged, because many rules would make a variance negative. `samples` has the
         number of training samples of each replica's device; `before` is the layer after the last aggregation.
         """
+        if rule is equal_mean:
+            return self.mean()
         counts = torch.from_numpy(samples)
         weights = {
-            name: rule(replicas, counts.to(replicas), before.weights[name])
+            name: rule(replicas, counts.to(replicas, non_blocking=True), before.weights[name])
             for name, replicas in self.weights.items()
         }
         others = type(self)({}, self.buffers, self.slots).mean()
