@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hasfl.cli.plans.interval_view import LAW_ENDS, LEFT_OUT, UNKNOWN
+from hasfl.cli.plan_view import LAW_ENDS, LEFT_OUT, UNKNOWN
 from hasfl.planning.intervals import LADDER, LONGEST_MEASURED
 from tests.cli.conftest import Hasfl
 from tests.cli.test_plan import DEMO, EXAMPLE, MEASURED, write

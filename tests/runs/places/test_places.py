@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from hasfl.cli.elsewhere_view import ElsewhereView
+from hasfl.cli.training_view import ElsewhereView
 from hasfl.errors import Diverged, InputError, Interrupted, MissingExtra, RunsMissing, StorageError
 from hasfl.runs.places import attempt as attempts
 from hasfl.runs.places.attempt import Ending, Reckoning, attempt

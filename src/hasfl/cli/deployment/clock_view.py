@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hasfl.cli.deployment.clock import EXCHANGE_STEPS, SPLIT_STEPS, WHOLE, ClockReport, Compared
+from hasfl.cli.deployment.clock import EXCHANGE_STEPS, WHOLE, ClockReport, Compared
 from hasfl.cli.tables import titled
+from hasfl.record import SPLIT_STEPS
 from hasfl.units import format_seconds, format_share
 
 NUMBERS = ("predicted", "measured", "error", "90 % of\nerrors below")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from hasfl.cli.plans.story import Course
+from hasfl.cli.announcements import BegunTraining
 from hasfl.cli.tables import titled
 from hasfl.cli.training_view import TrainingView
 from hasfl.goal import Goal
@@ -41,8 +41,8 @@ class FleetView:
     def began(self, first: RoundRecord) -> None:
         """The first round that is seen is over."""
         before = self.view.before[: first.round - 1]
-        course = Course.of_fleet(self.goal, first, self.devices)
-        self.view.begins(self.request, course, before[-1] if before else None)
+        training = BegunTraining.of_fleet(self.goal, first, self.devices)
+        self.view.begins(self.request, training, before[-1] if before else None)
 
     def recorded(self, record: RoundRecord) -> None:
         """A round is over."""

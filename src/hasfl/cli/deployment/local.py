@@ -12,7 +12,8 @@ import typer
 
 from hasfl.cli.deployment.serve import until_told_to_end
 from hasfl.cli.deployment.submit import Resume, RunName, Seed, StrategyName, requested, train_on_fleet
-from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, say_nothing_to_resume, wait_politely
+from hasfl.cli.options import AsJson, RunsFolder, ScenarioFile, wait_politely
+from hasfl.cli.train import say_nothing_to_resume
 
 
 def local(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasfl.cli.records.completion import strategy_names
-from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, say_nothing_to_resume
+from hasfl.cli.options import AsJson, RunsFolder, ScenarioFile, strategy_names
+from hasfl.cli.train import say_nothing_to_resume
 
 if TYPE_CHECKING:
     from hasfl.deployment.flower.submission import Control
@@ -111,7 +111,8 @@ def train_on_fleet(
 ) -> None:
     """Order a run, show how it goes on, and print what came of it."""
     from hasfl.cli.deployment.fleet_view import FleetView, show_times
-    from hasfl.cli.training_view import TrainingView, show_outcome
+    from hasfl.cli.train import show_outcome
+    from hasfl.cli.training_view import TrainingView
     from hasfl.deployment.hosting.orders import RunOrder
     from hasfl.deployment.ordering.campaign import Campaign
     from hasfl.runs.store import RunFolder

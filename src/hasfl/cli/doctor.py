@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hasfl.cli.training import AsJson
+from hasfl.cli.options import AsJson
 from hasfl.errors import EXIT_FAILURE
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ import numpy as np
 import typer
 
 from hasfl.arrays import MOST, IntN
-from hasfl.cli.outputs import require_page
-from hasfl.cli.training import AsJson
+from hasfl.cli.options import AsJson, require_page
 from hasfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def plan(
         lost = _mistakes(report, asked, gap, time_limit, tell) if sensitivity else None
         paged = None
         if html is not None or serve:
-            from hasfl.cli.plans.page import PagedPlan
+            from hasfl.cli.plan_page import PagedPlan
 
             paged = PagedPlan.of(
                 asked, report, search, saved, lost, name=str(question or run), seconds=time_limit
@@ -145,7 +144,7 @@ def plan(
     if as_json:
         typer.echo(json.dumps(_as_json(report, asked, found, saved, lost)))
         return
-    from hasfl.cli.plans.plan_view import show_plan
+    from hasfl.cli.plan_view import show_plan
 
     show_plan(report, asked, found, saved, lost or [])
     if written:
@@ -248,7 +247,7 @@ def _tried(
     tell: Callable[[str], None],
 ) -> "Intervals":
     """The best plan for every interval that --interval asks for."""
-    from hasfl.cli.plans.story import every
+    from hasfl.cli.announcements import every
     from hasfl.planning.intervals import best_interval, try_intervals
 
     def ask(problem: "Problem", start: "Plan | None", share: float) -> "PlanReport":

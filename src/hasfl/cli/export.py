@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hasfl.cli.records.runs import Run
-from hasfl.cli.training import AsJson
+from hasfl.cli.options import AsJson, Run
 from hasfl.errors import InputError
 
 if TYPE_CHECKING:
