@@ -179,7 +179,7 @@ def _why(report: PlanReport, question: Question, upgrades: Upgrades) -> Text:
     for sentence in pace(report, question.problem):
         text.append(f"  {sentence}\n", style="not bold")
     for resource, saved, error in savings(report, question, upgrades)[:SHOWN_UPGRADES]:
-        sentence = f"  10 % more {resource} would save {saved}; the searches know this to ± {error}\n"
+        sentence = f"  10 % more {resource} would save {saved} of training; this is off by at most {error}\n"
         text.append(sentence, style="not bold")
     for sentence in limits(upgrades):
         text.append(f"  {sentence}\n", style="not bold")
@@ -226,7 +226,7 @@ def warnings(report: PlanReport, problem: Problem) -> list[str]:
     too_small = np.flatnonzero(report.margins.min_batch < 0)
     fewest = problem.smallest_batch_upto[report.plan.deepest_cut - 1]
     return [
-        *(f"not feasible: device {problem.fleet.names[i]} lacks memory (C4)" for i in too_full[:3]),
+        *(f"not feasible: device {problem.fleet.names[i]} lacks memory" for i in too_full[:3]),
         *(
             f"not feasible: device {problem.fleet.names[i]} exceeds max_batch {problem.max_batch}"
             for i in too_large[:3]
@@ -340,8 +340,9 @@ LAW_ENDS = (
 )
 # Measured in docs/constants.md, "How the constants go with N and I".
 LEFT_OUT = (
-    "R∞ counts as the same for every interval. In trainings of 20 devices it rose by 4 to 20 % from 15 to 50 "
-    "rounds, so long intervals take a little longer than the table says."
+    "The rounds that infinitely large batches would need count as the same for every interval. In trainings of "
+    "20 devices they rose by 4 to 20 % from 15 to 50 rounds, so long intervals take a little longer than the "
+    "table says."
 )
 
 
@@ -351,7 +352,7 @@ def show_intervals(found: Intervals, question: Question) -> None:
         return
     console, known = Console(), question.rounds_known
     table = titled("The best plan for each interval")
-    last = ("rounds", "a round", "training") if known else ("a round", "training,\nover the best")
+    last = ("rounds", "a round", "training") if known else ("a round", "training, compared\nwith the best")
     for name in ("interval", "median\nbatch", "cuts", *last, "gap"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
@@ -374,7 +375,7 @@ def _interval_row(each: Tried, found: Intervals, *, rounds_known: bool) -> list[
         interval,
         f"{np.median(report.plan.batch_sizes):g}",
         "-".join(map(str, cuts)),
-        *(time if rounds_known else [format_seconds(report.round_seconds), f"{relative:.3f} ×"]),
+        *(time if rounds_known else [format_seconds(report.round_seconds), f"{relative:.3f} times as long"]),
         "-" if report.gap is None else f"{100 * report.gap:.2g} %",
         f"{'◀ best' if each.interval == found.best_interval else ''}{DOUBTFUL if each.doubt else ''}",
     ]

@@ -112,6 +112,12 @@ def _sums(table: "ProfileFile") -> str:
     return (
         f"  {format_quantity(table.profile.forward_flops_upto[-1], 'FLOP')} forward, "
         f"{format_quantity(table.profile.backward_flops_upto[-1], 'FLOP')} backward, "
-        f"{parameters:,} parameters; {table.optimizer} keeps "
-        f"{format_quantity(table.profile.optimizer_bits_upto[-1], 'bit')}. A multiply-add counts two FLOP.\n"
+        f"{parameters:,} parameters; {_slots(table)}. A multiply-add counts two FLOP.\n"
     )
+
+
+def _slots(table: "ProfileFile") -> str:
+    """What the optimiser keeps beside the weights."""
+    bits = table.profile.optimizer_bits_upto[-1]
+    kept = format_quantity(bits, "bit") if bits else "nothing"
+    return f"{table.optimizer} keeps {kept} beside the parameters"
