@@ -340,9 +340,9 @@ LAW_ENDS = (
 )
 # Measured in docs/constants.md, "How the constants go with N and I".
 LEFT_OUT = (
-    "The rounds that infinitely large batches would need count as the same for every interval. In trainings of "
-    "20 devices they rose by 4 to 20 % from 15 to 50 rounds, so long intervals take a little longer than the "
-    "table says."
+    "The rounds that infinitely large batches would need count as the same for every interval. In trainings "
+    "of 20 devices they rose by 4 to 20 % from 15 to 50 rounds, so long intervals take a little longer than "
+    "the table says."
 )
 
 
