@@ -257,19 +257,9 @@ def _tried(
     own, known = asked.problem.interval, asked.rounds_known
     if written == BEST:
         return best_interval(asked.at, own, ask, gap=gap, seconds=seconds, rounds_known=known)
-    return try_intervals(asked.at, _intervals(written), ask, seconds=seconds, rounds_known=known)
-
-
-def _intervals(text: str) -> list[int]:
-    """The intervals of "15" or "5,15,50"."""
-    try:
-        values = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(
-            f"--interval must be a whole number, several like 5,15,50, or {BEST}; got {text!r}"
-        ) from None
+    values = _whole_numbers("--interval", written, f", several like 5,15,50, or {BEST};")
     _require_counts("--interval", values)
-    return list(dict.fromkeys(values))
+    return try_intervals(asked.at, list(dict.fromkeys(values)), ask, seconds=seconds, rounds_known=known)
 
 
 def _upgrades(
@@ -304,18 +294,21 @@ def _mistakes(
 
 def _per_device(option: str, text: str, devices: int) -> IntN:
     """One whole number for every device, from "16" or "8,16,4"."""
-    try:
-        values = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(
-            f"{option} must be a whole number, or one per device like 8,16,4; got {text!r}"
-        ) from None
+    values = _whole_numbers(option, text, ", or one per device like 8,16,4;")
     if len(values) not in (1, devices):
         raise InputError(
             f"{option} has {len(values)} entries for {devices} devices: give one, or one per device"
         )
     _require_counts(option, values)
     return np.broadcast_to(values, devices)
+
+
+def _whole_numbers(option: str, text: str, others: str) -> list[int]:
+    """The numbers of "8,16,4"; `others` says what else the option may be than one number."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option} must be a whole number{others} got {text!r}") from None
 
 
 def _require_counts(option: str, values: list[int]) -> None:

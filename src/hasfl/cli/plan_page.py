@@ -250,7 +250,7 @@ class PagedPlan:
     @classmethod
     def of(
         cls,
-        asked: Question,
+        question: Question,
         report: PlanReport,
         search: Callable[..., PlanReport],
         upgrades: Upgrades | None,
@@ -264,17 +264,33 @@ class PagedPlan:
         def ask(problem: Problem, start: Plan | None, share: float) -> PlanReport:
             return search(problem, time_limit=share, start=start)
 
-        what_if = WhatIf(asked, ask, report)
+        what_if, devices = WhatIf(question, ask, report), len(question.problem.fleet)
+        model = "" if question.scenario is None else f"{question.scenario.model_name} · "
+        number = f"{devices:,} {'device' if devices == 1 else 'devices'}"
+        ratios_by_guess = ratios(report.plan, question.problem)
         page = PlanPage(
             name=Path(name).stem,
-            about=_about(asked),
+            about=f"{model}{number} · {ORIGINS[question.constants]}",
             base=what_if.base(),
             own=asdict(what_if.own),
             sliders=(),
-            rounds_known=asked.rounds_known,
-            remarks=asked.remarks,
-            guesses=_guesses(report, asked),
-            advice=_advice(report, asked, upgrades, mistakes),
+            rounds_known=question.rounds_known,
+            remarks=question.remarks,
+            guesses=GuessTable(
+                columns=guess_columns(question),
+                rows=guess_rows(report, question, ratios_by_guess),
+                answer="\n".join(guess_sentences(report, question, ratios_by_guess)),
+            )
+            if ratios_by_guess
+            else None,
+            advice=None
+            if upgrades is None and mistakes is None
+            else Advice(
+                pace=() if upgrades is None else pace(report, question.problem),
+                upgrades=() if upgrades is None else savings(report, question, upgrades),
+                limits=() if upgrades is None else limits(upgrades),
+                mistakes=() if mistakes is None else in_words(mistakes),
+            ),
         )
         return cls(page, what_if, seconds)
 
@@ -308,34 +324,3 @@ class PagedPlan:
     def answer(self, written: Any) -> dict[str, Any]:
         """The plan for the setting that a page sent."""
         return self.page.shown(self.what_if.plan(Setting.of(written), seconds=self.seconds))
-
-
-def _about(asked: Question) -> str:
-    """The model, the devices and where the constants come from."""
-    model = "" if asked.scenario is None else f"{asked.scenario.model_name} · "
-    devices = len(asked.problem.fleet)
-    return f"{model}{devices:,} {'device' if devices == 1 else 'devices'} · {ORIGINS[asked.constants]}"
-
-
-def _guesses(report: PlanReport, asked: Question) -> GuessTable | None:
-    found = ratios(report.plan, asked.problem)
-    if not found:
-        return None
-    return GuessTable(
-        columns=guess_columns(asked),
-        rows=guess_rows(report, asked, found),
-        answer="\n".join(guess_sentences(report, asked, found)),
-    )
-
-
-def _advice(
-    report: PlanReport, asked: Question, upgrades: Upgrades | None, mistakes: Sequence[Mistake] | None
-) -> Advice | None:
-    if upgrades is None and mistakes is None:
-        return None
-    return Advice(
-        pace=() if upgrades is None else pace(report, asked.problem),
-        upgrades=() if upgrades is None else savings(report, asked, upgrades),
-        limits=() if upgrades is None else limits(upgrades),
-        mistakes=() if mistakes is None else in_words(mistakes),
-    )

@@ -1,4 +1,4 @@
-"""A training as it runs, and what came out of it, for people."""
+"""Trainings as they run: live lines of one in this process, or of several in other processes."""
 
 import time
 from collections import Counter
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 WIDE = 100  # columns of a terminal that has room for a bar, and for which of several runs it is
 LEFT = "left"  # the last word of a live line that ends in the time left
+PLAIN_SECONDS = 60.0  # of wall time between two lines where the output is no terminal; chosen by hand
+OVER = ("finished", "finished before", "stopped")  # states of a run that leaves one line
 
 
 class TimeLeft(TimeRemainingColumn):
@@ -70,7 +72,7 @@ class TrainingView:
         self.too_short = False  # whether it was told that a training is too short for a forecast
         self.plans: PlanAnnouncer | None = None  # of the training that runs
         self.told = time.monotonic()  # when a line was last printed
-        self.elsewhere: ElsewhereView | None = None  # of runs in other processes
+        self.processes: ProcessesView | None = None  # of runs in other processes
 
     def __enter__(self) -> "TrainingView":
         self.progress.start()
@@ -174,10 +176,10 @@ class TrainingView:
 
     def news(self, news: "News") -> None:
         """Something has changed for a run in another process."""
-        if self.elsewhere is None:
+        if self.processes is None:
             self.progress.remove_task(self.task)
-            self.elsewhere = ElsewhereView(self.progress, self._say, self.runs)
-        self.elsewhere.show(news)
+            self.processes = ProcessesView(self.progress, self._say, self.runs)
+        self.processes.show(news)
 
     def _called(self, request: "RunRequest") -> str:
         return f"{self._of_all()}{request.strategy}, seed {request.seed}"
@@ -223,12 +225,8 @@ def _done(goal: Goal, record: RoundRecord) -> float:
     return ALL * max((used / budget for budget, used in budgets if budget), default=0.0)
 
 
-PLAIN_SECONDS = 60.0  # of wall time between two lines where the output is no terminal; chosen by hand
-OVER = ("finished", "finished before", "stopped")
-
-
-class ElsewhereView:
-    """Live lines of the runs that train. A run that ends leaves one line.
+class ProcessesView:
+    """Live lines of the runs that train in other processes. A run that ends leaves one line.
 
     Where the output is no terminal, there is a line when a run begins or ends, and one a minute for each run
     that trains.
