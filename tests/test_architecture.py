@@ -41,7 +41,6 @@ MAY_IMPORT = {
 LAST = (
     "runs",
     "deployment",
-    "installation",
     "cli",
 )  # may import all rooms before them
 FREE = {"__init__", "__main__", *LAST}
@@ -53,7 +52,7 @@ TORCH = {
     "training",
     "runs",
     "deployment",
-    "installation",
+    "cli",  # the command doctor alone, which looks for processors
 }
 PYDANTIC = {"runs"}  # the files that people write
 

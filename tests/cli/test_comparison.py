@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hasfl.cli.comparison_view import MOST_GROUPS, ConvergenceRow, _plan_table, show_convergence
+from hasfl.cli.compare import MOST_GROUPS, ConvergenceRow, _plan_table, show_convergence
 from hasfl.plan import Plan
 from hasfl.report.analysis import Spread, finish, outcome
 from hasfl.runs.comparison import ChosenPlan

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hasfl.cli.shares_view import show_shares
+from hasfl.cli.data import show_shares
 from hasfl.data.sources import load_dataset
 from tests.cli.conftest import Hasfl
 from tests.runs.scenarios import PIS, files, write

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.cli.plans.outlook import OVERRUN, Announcements, Outlook, course
+from hasfl.cli.announcements import OVERRUN, ForecastTimes, Outlook, forecast_in_words
 from hasfl.cli.training_view import TrainingView
 from hasfl.goal import Goal
 from hasfl.record import GoalForecast
@@ -59,7 +59,7 @@ LONG = {
     ],
 )
 def test_a_forecast_in_words(forecast: GoalForecast, expected: str) -> None:
-    assert course(forecast) == expected
+    assert forecast_in_words(forecast) == expected
 
 
 def test_the_course_is_told_after_each_third_of_the_way(
@@ -77,7 +77,7 @@ def test_the_course_is_told_after_each_third_of_the_way(
         view.recorded(replace(last, round=1519, accuracy=None, forecast=None, notes=()))
     *told, line = [line for line in capsys.readouterr().err.splitlines() if line.startswith("round ")]
     assert [each.split(":")[0] for each in told] == ["round 510", "round 1100"]
-    assert told[0] == f"round 510: {course(FORECAST)}"
+    assert told[0] == f"round 510: {forecast_in_words(FORECAST)}"
     assert re.search(r"virtual .*s, about 3 min 20 s to go \(2 min 48 s to 4 min 06 s\)$", line)
 
 
@@ -88,8 +88,8 @@ def outlook(rounds: int | None, budget: int | None = None) -> Outlook:
 
 def told(outlooks: dict[int, Outlook]) -> list[int]:
     """The rounds after which the outlook is told."""
-    announcements = Announcements()
-    return [t for t, each in outlooks.items() if announcements.due(record(t), each)]
+    times = ForecastTimes()
+    return [t for t, each in outlooks.items() if times.due(record(t), each)]
 
 
 @given(st.integers(2, 10**6))
@@ -120,7 +120,7 @@ def test_a_resumed_training_tells_each_line_once(ahead: list[int], stop: int) ->
     early, late = (
         {t: each for t, each in outlooks.items() if (t <= 10 * stop) == before} for before in (True, False)
     )
-    resumed = Announcements()
+    resumed = ForecastTimes()
     for t, each in early.items():
         resumed.due(record(t), each)
     again = [t for t, each in late.items() if resumed.due(record(t), each)]
@@ -185,10 +185,11 @@ def test_a_budget_that_comes_first_is_told() -> None:
     goal, late = Goal(accuracy=0.9, rounds=1000), BudgetEnd("rounds", 2000)
     early = Outlook(goal, FORECAST, BudgetEnd("rounds", 1000), 500.0)
     assert (
-        early.sentence() == f"{course(FORECAST)}; but the budget of rounds ends training after 1,000 rounds"
+        early.sentence()
+        == f"{forecast_in_words(FORECAST)}; but the budget of rounds ends training after 1,000 rounds"
     )
     assert early.to_go(150) == " of about 8 min 20 s"
-    assert Outlook(goal, FORECAST, late, 900.0).sentence() == course(FORECAST)
+    assert Outlook(goal, FORECAST, late, 900.0).sentence() == forecast_in_words(FORECAST)
     assert Outlook(goal, FORECAST, late, 900.0).to_go(120) == ", about 3 min 20 s to go"
     assert Outlook(Goal(rounds=1000), None, BudgetEnd("rounds", 1000), 7.0).to_go(150) == " of about 7 s"
     assert Outlook(goal, None, BudgetEnd("rounds", 1000), 7.0).to_go(150) == ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.cli.training import _names
+from hasfl.cli.compare import _names
 from hasfl.cli.training_view import TrainingView
 from tests.cli.conftest import Hasfl
 from tests.lanes import quick_then_slow

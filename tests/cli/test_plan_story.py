@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hasfl.cli.plans.story import MOST_CHANGES, Course, PlanStory, in_words
+from hasfl.cli.announcements import MOST_CHANGES, BegunTraining, PlanAnnouncer, plan_in_words
 from hasfl.fleet import kinds
 from hasfl.plan import Plan
 from hasfl.record import RoundRecord
@@ -38,27 +38,27 @@ def test_kinds_are_names_without_numbers() -> None:
 def test_a_plan_in_words(names: list[str], expected: str) -> None:
     cuts = [1, 1, 1, 2, 2, 3]
     plan = Plan([2, 2, 2, 4, 6, 24], cuts)
-    assert in_words(plan, names, of=len(names)).startswith(
+    assert plan_in_words(plan, names, of=len(names)).startswith(
         expected.replace("cut 1–3", "cut 3") if "jetson" in names else expected
     )
 
 
 def test_one_plan_for_all_is_told_once() -> None:
-    assert in_words(Plan.uniform(6, batch_size=16, cut=2), NAMES, of=6) == "6 devices b = 16, cut 2"
-    some = in_words(Plan.uniform(6, batch_size=16, cut=2), NAMES, of=9)
+    assert plan_in_words(Plan.uniform(6, batch_size=16, cut=2), NAMES, of=6) == "6 devices b = 16, cut 2"
+    some = plan_in_words(Plan.uniform(6, batch_size=16, cut=2), NAMES, of=9)
     assert some == "6 devices b = 16, cut 2 · 6 of 9 devices take part"
-    one = in_words(Plan.uniform(1, batch_size=16, cut=2), ["jetson"], of=40)
+    one = plan_in_words(Plan.uniform(1, batch_size=16, cut=2), ["jetson"], of=40)
     assert one == "jetson (1 device) b = 16, cut 2 · 1 of 40 devices takes part"
 
 
 def test_many_kinds_are_told_as_one() -> None:
     names = [f"box {letter}" for letter in "abcdefgh"]
-    assert in_words(Plan(np.arange(1, 9), np.full(8, 2)), names, of=8) == "8 devices b = 1–8, cut 2"
+    assert plan_in_words(Plan(np.arange(1, 9), np.full(8, 2)), names, of=8) == "8 devices b = 1–8, cut 2"
 
 
 def story(records: Sequence[RoundRecord] = (), *, short: bool = False, strategy: str = "sfl") -> list[str]:
     made = simulation(strategy, unequal_fleet(), rounds=30)
-    told = PlanStory(Course.of(made), short=short)
+    told = PlanAnnouncer(BegunTraining.of(made), short=short)
     return [*told.beginning(), *(line for record in records for line in told.after(record))]
 
 
@@ -74,10 +74,10 @@ def later(t: int, *notes: str) -> RoundRecord:
 
 def test_the_beginning_has_the_plan_and_the_time_of_a_round() -> None:
     made = simulation("hasfl", unequal_fleet(), rounds=6)
-    plan_line, reason = PlanStory(Course.of(made), short=False).beginning()
+    plan_line, reason = PlanAnnouncer(BegunTraining.of(made), short=False).beginning()
     records = list(made)
     interval = [record.seconds for record in records if record.plan == records[0].plan][:3]
-    words = in_words(records[0].plan, unequal_fleet().names, of=4)
+    words = plan_in_words(records[0].plan, unequal_fleet().names, of=4)
     assert plan_line.startswith(f"plan: {words} · a round takes ")
     if len(interval) == 3:  # a whole interval, with its aggregation
         assert plan_line.endswith(format_seconds(sum(interval) / 3))

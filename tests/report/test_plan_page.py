@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hasfl.cli.plans.page import PagedPlan
+from hasfl.cli.plan_page import PagedPlan
 from hasfl.runs.questions import read_question, solve
 from tests.cli.conftest import Hasfl
 from tests.problems import raw

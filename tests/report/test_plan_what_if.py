@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hasfl.cli.plans.page import PagedPlan
-from hasfl.cli.plans.what_if import FACTORS, INTERVALS, Setting, WhatIf
+from hasfl.cli.plan_page import FACTORS, INTERVALS, PagedPlan, Setting, WhatIf
 from hasfl.constants import Conditions, Guesses, MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.fleet import PER_DEVICE

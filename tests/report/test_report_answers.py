@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import ComparedRun, Comparison, Spread, ranked
-from hasfl.report.page import answers
 from hasfl.report.page.columns import evenly, slider_positions
+from hasfl.report.page.report import convergence_in_words
 from tests.cli.conftest import Hasfl
 from tests.report.runs import evaluated
 from tests.report.trained_runs import data_of, train
@@ -38,7 +38,7 @@ def test_strategies_are_compared_where_the_worst_of_them_came() -> None:
     assert slow.seconds == Spread(low=24.0, mean=32.0, high=40.0)
     assert (fast.times_as_long, slow.times_as_long) == (1.0, 4.0)
     assert [runs[k].strategy for k in ranked(runs)] == ["fast", "slow", "slow"]
-    assert answers.convergence(runs, comparison) == (
+    assert convergence_in_words(runs, comparison) == (
         "fast was first to reach what all reach, 80 % of the test set right, after 8 s of virtual time and "
         "4 rounds. That is 4 times sooner than slow. "
         "By the paper's rule none of the 3 runs converged, so accuracies may still rise."
@@ -47,7 +47,7 @@ def test_strategies_are_compared_where_the_worst_of_them_came() -> None:
 
 def test_a_run_that_stays_where_it_is_has_converged() -> None:
     flat = [run("flat", evaluated([*RISING, *[0.8] * 5]))]
-    assert answers.convergence(flat, Comparison.of(flat)).endswith("rule it converged after 9 s.")
+    assert convergence_in_words(flat, Comparison.of(flat)).endswith("rule it converged after 9 s.")
 
 
 @given(count=st.integers(1, 4000), most=st.integers(4, 300), changes=st.sets(st.integers(0, 3999)))

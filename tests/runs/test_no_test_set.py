@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hasfl.cli.training_view import TrainingView, show_outcome
+from hasfl.cli.train import show_outcome
+from hasfl.cli.training_view import TrainingView
 from hasfl.errors import InputError
 from hasfl.report.analysis import HELD_OUT, Curve, Outcome, finish, measured_on, outcome, speed_ups
 from hasfl.report.figures import accuracy_against_time, race_picture

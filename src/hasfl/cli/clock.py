@@ -9,26 +9,16 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import typer
 
-from hasfl.cli.records.runs import Run
-from hasfl.cli.training import AsJson
+from hasfl.cli.options import AsJson, Run
 from hasfl.errors import InputError
-from hasfl.record import EDGE, MeasuredRound, RoundRecord
+from hasfl.record import DOWNLOAD, EDGE, ESTIMATE, EVALUATION, SPLIT_STEPS, UPLOAD, MeasuredRound, RoundRecord
 from hasfl.units import format_seconds, format_share
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-SPLIT_STEPS = (
-    "device_forward",
-    "activation_upload",
-    "server_forward",
-    "server_backward",
-    "gradient_download",
-    "device_backward",
-)
-EXCHANGE_STEPS = ("submodel_upload", "submodel_download")
-EVALUATION = "evaluation"
-BESIDE_TRAINING = ("reading", EVALUATION)  # the names of their phases begin so
+EXCHANGE_STEPS = (UPLOAD, DOWNLOAD)
+BESIDE_TRAINING = (ESTIMATE, EVALUATION)  # the names of their phases begin so
 WHOLE = "whole_round"  # everything on the wall but evaluations that only reports need
 NUMBERS = ("predicted", "measured", "error", "90 % of\nerrors below")
 IN_WORDS = {WHOLE: "whole round, mean", "split_training": "split training"}

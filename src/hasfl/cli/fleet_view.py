@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 from rich.markup import escape
 
-from hasfl.cli.plans.story import Course
+from hasfl.cli.announcements import BegunTraining
 from hasfl.cli.tables import titled
 from hasfl.cli.training_view import TrainingView
 from hasfl.goal import Goal
@@ -40,7 +40,7 @@ class FleetView(TrainingView):
             self._begun = True
             request, goal, devices = self._run
             before = self.before[: record.round - 1]
-            course = Course.of_fleet(goal, record, devices)
+            course = BegunTraining.of_fleet(goal, record, devices)
             self.begins(request, course, before[-1] if before else None)
         super().recorded(record)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hasfl.cli.training import AsJson
+from hasfl.cli.options import AsJson
 from hasfl.errors import InputError
 
 

@@ -2,12 +2,10 @@
 
 import io
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -16,17 +14,20 @@ import typer.core
 
 from hasfl import __version__
 from hasfl.cli.clock import clock
+from hasfl.cli.compare import compare
+from hasfl.cli.data import data
+from hasfl.cli.doctor import doctor
+from hasfl.cli.export import export
 from hasfl.cli.keys import keys
-from hasfl.cli.plans.command import plan
-from hasfl.cli.records.doctor import doctor
-from hasfl.cli.records.export import export
-from hasfl.cli.records.report import report
-from hasfl.cli.records.runs import runs, show
+from hasfl.cli.plan import plan
+from hasfl.cli.profile import profile
+from hasfl.cli.report import report
 from hasfl.cli.reproduce import reproduce
+from hasfl.cli.runs import runs, show
 from hasfl.cli.serve import serve
 from hasfl.cli.submit import status, submit
-from hasfl.cli.training import AsJson, compare, data, train
-from hasfl.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_WRONG_USAGE, HasflError, InputError
+from hasfl.cli.train import train
+from hasfl.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_WRONG_USAGE, HasflError
 
 typer.core.HAS_RICH = False  # else typer 0.20 shows "\\[default: …]", although help is plain text
 
@@ -127,67 +128,8 @@ def _options(
     pass
 
 
-@app.command()
-def profile(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="vgg16, resnet18, small-cnn, or a model of your own as package.module:callable.",
-            metavar="MODEL",
-        ),
-    ],
-    classes: Annotated[
-        int | None, typer.Option(min=1, help="Number of classes, for vgg16, resnet18 and small-cnn.")
-    ] = None,
-    norm: Annotated[
-        str | None, typer.Option(help="batch, group or none, for vgg16, resnet18 and small-cnn.")
-    ] = None,
-    optimizer: Annotated[
-        str,
-        typer.Option(
-            help="sgd, momentum, nesterov, adam or adamw. The optimiser's slots are counted in the JSON."
-        ),
-    ] = "sgd",
-    shape: Annotated[
-        str | None,
-        typer.Option("--input", help="Shape of one sample, as 3x32x32, for small-cnn or your own model."),
-    ] = None,
-    tokens: Annotated[
-        bool, typer.Option("--tokens", help="A sample of the shape --input is tokens (whole numbers).")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show what each layer of a model costs for one sample.
-
-    Example: hasfl profile resnet18 --classes 10
-    """
-    from hasfl.runs.document import checked
-    from hasfl.runs.model_costs import layers_of
-    from hasfl.runs.problem_file import ProfileFile
-    from hasfl.runs.scenario import ModelSection
-
-    given = {"name": model, "classes": classes, "norm": norm, "input": _shape(shape), "tokens": tokens}
-    options = {option: value for option, value in given.items() if value is not None}
-    section = checked(options, ModelSection, source="hasfl profile")
-    layers = layers_of(section, model, folder=Path())
-    table = ProfileFile.of(model, layers, optimizer=optimizer, classes=classes, norm=norm)
-    if as_json:
-        typer.echo(table.model_dump_json())
-    else:
-        from hasfl.cli.plans.profile_view import show_profile
-
-        show_profile(table)
-
-
-def _shape(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", text):
-        raise InputError(f"--input must be the shape of one sample like 3x32x32, got {text!r}")
-    return [int(size) for size in text.split("x")]
-
-
 for verb in (
+    profile,
     plan,
     data,
     train,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import hasfl
-from hasfl.cli.outputs import require_folder
-from hasfl.cli.training import PLACES, AsJson, Device, seeds_of, wait_politely
+from hasfl.cli.options import PLACES, AsJson, Device, require_folder, seeds_of, wait_politely
 from hasfl.errors import InputError
 
 if TYPE_CHECKING:

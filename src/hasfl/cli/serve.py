@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from hasfl.cli.options import AsJson, RunsFolder, ScenarioFile, wait_politely
 from hasfl.cli.submit import Resume, RunName, Seed, StrategyName, requested, train_and_show
-from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, wait_politely
 from hasfl.deployment.addresses import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDRESS
 from hasfl.errors import InputError, Interrupted, naming
 from hasfl.units import Dimension, parse_quantity

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasfl.cli.records.completion import strategy_names
-from hasfl.cli.training import AsJson, RunsFolder, ScenarioFile, say_nothing_to_resume
+from hasfl.cli.options import AsJson, RunsFolder, ScenarioFile, strategy_names
+from hasfl.cli.train import say_nothing_to_resume
 
 if TYPE_CHECKING:
     from hasfl.deployment.flower.control import Control
@@ -109,7 +109,7 @@ def train_and_show(
 ) -> None:
     """Order a run, show how it goes on, and print what came of it."""
     from hasfl.cli.fleet_view import FleetView, show_times
-    from hasfl.cli.training_view import show_outcome
+    from hasfl.cli.train import show_outcome
     from hasfl.deployment.orders import RunOrder
     from hasfl.deployment.submitting import SubmittedRun
     from hasfl.runs.store import RunFolder

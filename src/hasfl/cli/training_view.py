@@ -1,36 +1,35 @@
-"""A training as it runs, and what came out of it, for people."""
+"""Trainings as they run: live lines of one in this process, or of several in other processes."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from hasfl.cli.elsewhere_view import PLAIN_SECONDS, ElsewhereView
-from hasfl.cli.plans.outlook import ALL, VERY_ROOMY, Announcements, Outlook
-from hasfl.cli.plans.story import Course, PlanStory
-from hasfl.cli.tables import titled
+from hasfl.cli.announcements import ALL, VERY_ROOMY, BegunTraining, ForecastTimes, Outlook, PlanAnnouncer
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
-from hasfl.report.analysis import TEST_SET, Outcome
-from hasfl.runs.store import CHECKPOINT, MODEL, RESULT, ROUNDS, TIMING, RunFolder
+from hasfl.report.analysis import Outcome
+from hasfl.runs.store import RunFolder
 from hasfl.training.forecaster import LEAST_EVALUATIONS
-from hasfl.units import BITS_PER_BYTE, format_seconds, format_size
+from hasfl.units import format_seconds
 
 if TYPE_CHECKING:
-    from hasfl.runs.dry_run import Forecast
     from hasfl.runs.places.watching import News
     from hasfl.runs.request import RunRequest
     from hasfl.runs.run import Prepared
 
+
 WIDE = 100  # columns of a terminal that has room for a bar, and for which of several runs it is
 LEFT = "left"  # the last word of a live line that ends in the time left
+PLAIN_SECONDS = 60.0  # of wall time between two lines where the output is no terminal; chosen by hand
+OVER = ("finished", "finished before", "stopped")  # states of a run that leaves one line
 
 
 class TimeLeft(TimeRemainingColumn):
@@ -64,16 +63,16 @@ class TrainingView:
         self.label = ""  # of the lines of one of several runs
         self.goal, self.accuracy = Goal(), ""
         self.outlook = Outlook(self.goal)  # of the last evaluation
-        self.announcements = Announcements()  # of the training that runs
+        self.forecast_times = ForecastTimes()  # of the training that runs
         self.folder: Path | None = None  # of the run whose turn it is, until it was looked at
         self.before: Sequence[
             RoundRecord
         ] = ()  # what the run recorded before it was stopped, and was told then
         self.judged = 0  # evaluations on held-out samples in the training that runs
         self.too_short = False  # whether it was told that a training is too short for a forecast
-        self.story: PlanStory | None = None  # of the training that runs
+        self.plans: PlanAnnouncer | None = None  # of the training that runs
         self.told = time.monotonic()  # when a line was last printed
-        self.elsewhere: ElsewhereView | None = None  # of runs in other processes
+        self.processes: ProcessesView | None = None  # of runs in other processes
 
     def __enter__(self) -> "TrainingView":
         self.progress.start()
@@ -115,28 +114,28 @@ class TrainingView:
 
     def started(self, request: "RunRequest", prepared: "Prepared", last: RoundRecord | None) -> None:
         """A training begins, or goes on after a round."""
-        self.begins(request, Course.of(prepared), last)
+        self.begins(request, BegunTraining.of(prepared), last)
 
-    def begins(self, request: "RunRequest", course: Course, last: RoundRecord | None) -> None:
+    def begins(self, request: "RunRequest", training: BegunTraining, last: RoundRecord | None) -> None:
         """A training in this process or on a fleet begins, or goes on after a round."""
-        self.goal, self.accuracy = course.goal, ""
-        self.outlook, self.announcements, self.judged = Outlook(self.goal), Announcements(), 0
-        self.story = PlanStory(course, short=self.runs > 1)
+        self.goal, self.accuracy = training.goal, ""
+        self.outlook, self.forecast_times, self.judged = Outlook(self.goal), ForecastTimes(), 0
+        self.plans = PlanAnnouncer(training, short=self.runs > 1)
         for record in self.before[: last.round] if last else ():
             self._look_ahead(record)
         where = f", from round {last.round} on" if last else ""
         self._say(f"{self._called(request)}: training{where}")
-        for layer, reason in course.looped_layers.items():
+        for layer, reason in training.looped_layers.items():
             why = reason.partition("; ")[0]  # the rest is about parts of torch
             self._say(f"{self.label}layer {layer!r} is trained for one device after the other: {why}")
-        for line in self.story.beginning():
+        for line in self.plans.beginning():
             self._say(f"{self.label}{line}")
         done = _done(self.goal, last) if last else 0.0
         self.progress.reset(self.task, total=_total(self.goal), completed=int(done), state="the first round")
 
     def recorded(self, record: RoundRecord) -> None:
         """A round is over."""
-        lines = self.story.after(record) if self.story else []
+        lines = self.plans.after(record) if self.plans else []
         if record.shown_accuracy is not None:
             self.accuracy = f" · accuracy {_progress(self.goal, record)}"
         if self._look_ahead(record):
@@ -160,9 +159,9 @@ class TrainingView:
         if record.shown_accuracy is None:
             return False
         self.judged += record.held_out_accuracy is not None
-        seconds = self.story.course.round_seconds(record) if self.story else 0.0
+        seconds = self.plans.training.round_seconds(record) if self.plans else 0.0
         self.outlook = Outlook.after(record, self.goal, seconds)
-        return self.announcements.due(record, self.outlook)
+        return self.forecast_times.due(record, self.outlook)
 
     def finished(self, reached: Outcome) -> None:
         """A training is over."""
@@ -171,16 +170,16 @@ class TrainingView:
         state = f"round {reached.rounds}{accuracy} · virtual {virtual} · done"
         self.progress.update(self.task, total=ALL, completed=ALL, state=state)
         forecasts = self.goal.accuracy is not None or self.goal.loss is not None
-        if forecasts and not self.announcements.forecasts and not self.too_short:
+        if forecasts and not self.forecast_times.forecasts and not self.too_short:
             self.too_short = True
             self._say(f"{self.label}{_too_short(self.judged)}")
 
     def news(self, news: "News") -> None:
         """Something has changed for a run in another process."""
-        if self.elsewhere is None:
+        if self.processes is None:
             self.progress.remove_task(self.task)
-            self.elsewhere = ElsewhereView(self.progress, self._say, self.runs)
-        self.elsewhere.show(news)
+            self.processes = ProcessesView(self.progress, self._say, self.runs)
+        self.processes.show(news)
 
     def _called(self, request: "RunRequest") -> str:
         return f"{self._of_all()}{request.strategy}, seed {request.seed}"
@@ -226,77 +225,57 @@ def _done(goal: Goal, record: RoundRecord) -> float:
     return ALL * max((used / budget for budget, used in budgets if budget), default=0.0)
 
 
-def show_outcome(reached: Outcome, path: Path, goal: Goal, picture: Path | None) -> None:
-    """Print what a training came to: how it ended, the accuracy of the saved model, and every file."""
-    Console().print(
-        f"{escape(reached.strategy)} {ending(reached, goal)} after {_many(reached.rounds, 'round')}, "
-        f"{format_seconds(reached.seconds)} of virtual time and {_many(reached.samples, 'sample')}\n"
-        f"{_how_good(reached)}\n{_by_device(reached)}"
-        f"the run is in {escape(str(path))}: {MODEL} holds the model, {ROUNDS} a record of every round, "
-        f"{RESULT} the result, {CHECKPOINT} what --resume goes on from, {TIMING} wall times"
-        + ("" if picture is None else f"\nthe picture of the plans: {escape(str(picture))}"),
-        highlight=False,
-        soft_wrap=True,
-    )
+class ProcessesView:
+    """Live lines of the runs that train in other processes. A run that ends leaves one line.
+
+    Where the output is no terminal, there is a line when a run begins or ends, and one a minute for each run
+    that trains.
+    """
+
+    def __init__(self, progress: Progress, say: Callable[[str], None], runs: int) -> None:
+        self.progress, self.say, self.runs = progress, say, runs
+        self.latest: dict[Path, News] = {}  # of every run, by its folder
+        self.lines: dict[Path, TaskID] = {}  # of the runs that train
+        self.told: dict[Path, float] = {}  # when a line about a run was last printed
+        self.all = progress.add_task("runs", total=runs, state="")
+
+    def show(self, news: "News") -> None:
+        """Something has changed for a run."""
+        path = news.request.path
+        before = self.latest.get(path)
+        self.latest[path] = news
+        if news.state in OVER:
+            self._end(news)
+        elif news.state == "trains":
+            self._go_on(news, begins=before is None or before.state != "trains")
+        counted = Counter(each.state for each in self.latest.values())
+        done = counted["finished"] + counted["finished before"]
+        waiting = self.runs - len(self.latest) + counted["waits"]
+        state = f"{done} of {self.runs} finished · {counted['trains']} train · {waiting} wait"
+        self.progress.update(self.all, completed=done, state=state)
+
+    def _go_on(self, news: "News", *, begins: bool) -> None:
+        path, state = news.request.path, _news_in_words(news)
+        if begins:
+            self.lines[path] = self.progress.add_task(escape(path.name), total=None, state=state)
+            self._tell(path, f"training{f', from round {news.round} on' if news.round else ''}")
+        self.progress.update(self.lines[path], state=state)
+        if self.progress.disable and time.monotonic() - self.told[path] >= PLAIN_SECONDS:
+            self._tell(path, state)
+
+    def _end(self, news: "News") -> None:
+        path = news.request.path
+        if path in self.lines:
+            self.progress.remove_task(self.lines.pop(path))
+        self._tell(path, f"{news.state}{f' · {_news_in_words(news)}' if news.round else ''}")
+
+    def _tell(self, path: Path, what: str) -> None:
+        self.told[path] = time.monotonic()
+        self.say(f"{path.name}: {what}")
 
 
-def _how_good(reached: Outcome) -> str:
-    """How good the saved model is, as far as it is known."""
-    model = f"the saved model, of round {reached.saved_round}, "
-    if reached.accuracy is None or reached.best_accuracy is None:
-        return f"{model}was not evaluated: there is no test set, and no samples are held out"
-    without = "" if reached.measured_on == TEST_SET else " (there is no test set)"
-    return (
-        f"{model}has {reached.accuracy:.2%} on {reached.measured_on}{without}; the best evaluation had "
-        f"{reached.best_accuracy:.2%}"
-    )
-
-
-def _by_device(reached: Outcome) -> str:
-    """A line about how good the saved model is for single devices, where samples are held out."""
-    if reached.mean_device_accuracy is None or reached.worst_device_accuracy is None:
-        return ""
-    return (
-        f"on each device's own held-out samples, it has {reached.mean_device_accuracy:.2%} in the mean over "
-        f"devices and {reached.worst_device_accuracy:.2%} on the worst device\n"
-    )
-
-
-def ending(reached: Outcome, goal: Goal) -> str:
-    """Why training ended."""
-    held_out = reached.held_out_accuracy
-    if goal.accuracy is not None and held_out is not None and held_out >= goal.accuracy:
-        return f"reached {100 * goal.accuracy:g} % on held-out samples"
-    lowest = reached.lowest_held_out_loss
-    if goal.loss is not None and lowest is not None and lowest <= goal.loss:
-        return f"reached the loss {goal.loss:.4g} on held-out samples"
-    return "converged" if goal.converged and reached.converged else "used up its budget"
-
-
-def _many(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def show_forecast(found: "Forecast") -> None:
-    """Print what a training would hold in memory, by what it is for."""
-    table = titled("Memory of a round")
-    table.add_column("")
-    rounds = {"the first round": found.first, "the largest that may follow": found.largest}
-    for name in rounds:
-        table.add_column(name, justify="right")
-    table.add_row("samples", *(f"{each.samples:,}" for each in rounds.values()))
-    table.add_row("private layers", *(str(each.depth) for each in rounds.values()))
-    for part in asdict(found.first.need):
-        sizes = [getattr(each.need, part) for each in rounds.values()]
-        table.add_row(part, *(format_size(BITS_PER_BYTE * size) for size in sizes))
-    table.add_row("in all", *(format_size(BITS_PER_BYTE * each.need.total) for each in rounds.values()))
-    table.add_row("free", *[format_size(BITS_PER_BYTE * found.available)] * len(rounds))
-    console = Console()
-    console.print(table)
-    if not found.fits(found.largest):
-        console.print(
-            "the first round fits, but the largest one that the strategy may choose does not: lower "
-            "training.max_batch to be safe",
-            highlight=False,
-            soft_wrap=True,
-        )
+def _news_in_words(news: "News") -> str:
+    if not news.round:
+        return "starting"
+    accuracy = "" if news.accuracy is None else f" · accuracy {news.accuracy:.1%}"
+    return f"round {news.round}{accuracy} · virtual {format_seconds(news.clock)}"

@@ -4,7 +4,6 @@ A contestant is a strategy in a scenario; its runs differ in their seeds. Two ru
 strategy and seed are one training, which must not count as two seeds.
 """
 
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from hasfl.constants import BoundConstants
 from hasfl.data.partition import label_counts, sample_counts
 from hasfl.data.sources import PUBLISHED, default_folder
 from hasfl.errors import HasflError, InputError
-from hasfl.fleet import Fleet
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.advice.why import GAP, TIME_LIMIT, Upgrades, pace_setters, upgrades
 from hasfl.planning.strategies.catalogue import strategy
@@ -35,7 +33,6 @@ from hasfl.runs.store import SCENARIO, RunFolder
 from hasfl.runs.task import shared_data, world_of
 from hasfl.theory.objective import evaluate
 from hasfl.theory.paradigms import SPLIT, Paradigm
-from hasfl.world import World
 
 # ── who holds which labels ───────────────────────────────────────────────────────────────────────────────
 
@@ -180,44 +177,38 @@ CONSTANTS: Mapping[Origin, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LastPlan:
-    """The last plan of a run, and the devices that it was for."""
-
-    record: RoundRecord
-    fleet: Fleet  # of the devices that took part
-
-    @property
-    def plan(self) -> Plan:
-        """The plan itself."""
-        return self.record.plan
-
-
-def question_of(path: Path, others: Mapping[Path, str]) -> tuple[Question, str] | str:
-    """What `hasfl plan --from` would ask for a run, and whose constants it has; a sentence if it cannot.
-
-    A run that estimated none of the paper's constants is judged by those of another run of the report, if
-    that run has the same scenario; `others` are such runs with their names.
-    """
-    reasons = []
-    for each, name in {path: "this run", **others}.items():
-        try:
-            question = read_question(None, run=each).weighed()
-        except InputError as error:
-            reasons.append(str(error))
+def _qualities(
+    runs: Sequence[OpenRun], names: Mapping[Path, str], tell: Callable[[str], None]
+) -> dict[Path, PlanQuality | str]:
+    """How good the last plan of the first run of every contestant is; upgrades are tried once."""
+    found: dict[Path, PlanQuality | str] = {}
+    seen: set[str] = set()
+    for run in runs:
+        name = names[run.path]
+        if name in seen:
+            found[run.path] = f"The first run of {name} in this report says how good its plans are."
             continue
-        return question, f"{CONSTANTS[question.constants]} {name}"
-    return f"The plan cannot be judged: {reasons[0]}."
+        seen.add(name)
+        tell(f"judging the last plan of {run.path.name}")
+        tried = any(not isinstance(each, str) for each in found.values())
+        found[run.path] = _quality(run, runs, with_upgrades=not tried)
+    return found
 
 
-def quality_of(
-    last: LastPlan, question: Question, constants: str, *, with_upgrades: bool
-) -> PlanQuality | str:
-    """The plan against the best plan for the same devices; a sentence where the two cannot be compared."""
-    problem = _problem(last, question)
+def _quality(run: OpenRun, runs: Sequence[OpenRun], *, with_upgrades: bool) -> PlanQuality | str:
+    """The last plan of a run against the best plan for the same devices; a sentence where there is none."""
+    if not run.records:
+        return "There is no plan yet."
+    if run.on_machines:
+        return "The plan was made for machines whose measured speeds the run does not keep."
+    if run.paradigm is not SPLIT:
+        return f"{run.settings['strategy']} does not choose batch sizes and cuts, so no plan can be judged."
+    plan = run.records[-1].plan
     try:
-        own = evaluate(last.plan, problem)
-        best = solve(problem, time_limit=SEARCH_SECONDS, start=last.plan)
+        question, constants = _question(run, runs)
+        problem = _problem(run, question)
+        own = evaluate(plan, problem)
+        best = solve(problem, time_limit=SEARCH_SECONDS, start=plan)
     except InputError as error:
         return f"The plan cannot be judged: {error}."
     saved = _upgrades(best, problem) if with_upgrades else Upgrades([], 0)
@@ -227,22 +218,13 @@ def quality_of(
         objective=own.objective,
         best=min(best.objective, own.objective),
         lower_bound=best.lower_bound or 0.0,
-        pace_setters=pace_setters(last.plan, problem),
+        pace_setters=pace_setters(plan, problem),
         faults=tuple(faults(best, problem)),
-        upgrades=tuple(_last_plan_entry(each) for each in saved.found if each.tells)[:SHOWN_UPGRADES],
+        upgrades=tuple(
+            (each.resource, each.saved_seconds, each.error_seconds) for each in saved.found if each.tells
+        )[:SHOWN_UPGRADES],
         tried=len(saved.found),
         resources=saved.resources,
-    )
-
-
-def _problem(last: LastPlan, question: Question) -> Problem:
-    """The problem of the devices that took part in the last round, as fast as they were then."""
-    problem, devices = question.problem, last.record.devices
-    return replace(
-        problem,
-        fleet=last.fleet,
-        constants=question.constants_for(len(devices), problem.interval),
-        samples=None if problem.samples is None else problem.samples[devices],
     )
 
 
@@ -253,12 +235,35 @@ def _upgrades(best: PlanReport, problem: Problem) -> Upgrades:
     return upgrades(best.plan, problem, ask, seconds=UPGRADE_SECONDS)
 
 
-def _last_plan_entry(upgrade: Any) -> Mapping[str, Any]:
-    return {
-        "resource": upgrade.resource,
-        "saved": upgrade.saved_seconds,
-        "error": upgrade.error_seconds if math.isfinite(upgrade.error_seconds) else 0.0,
-    }
+def _question(run: OpenRun, runs: Sequence[OpenRun]) -> tuple[Question, str]:
+    """What `hasfl plan --from` would ask for a run, and whose constants it has.
+
+    A run that estimated none of the paper's constants is judged by those of another run of the report, if
+    that run has the same scenario and seed.
+    """
+    seed, refusals = run.settings["seed"], []
+    others = [each for each in runs if each.text == run.text and each.settings["seed"] == seed]
+    for each in (run, *(other for other in others if other is not run)):
+        try:
+            question = read_question(None, run=each.path).weighed()
+        except InputError as error:
+            refusals.append(error)
+        else:
+            name = "this run" if each is run else each.path.name
+            return question, f"{CONSTANTS[question.constants]} {name}"
+    raise refusals[0]
+
+
+def _problem(run: OpenRun, question: Question) -> Problem:
+    """The problem of the devices that took part in the last round, as fast as they were then."""
+    problem, last = question.problem, run.records[-1]
+    world = world_of(run.scenario, run.scenario.draw(), folder=run.folder)
+    return replace(
+        problem,
+        fleet=world.fleet_at(last.round).only(last.devices),
+        constants=question.constants_for(len(last.devices), problem.interval),
+        samples=None if problem.samples is None else problem.samples[last.devices],
+    )
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────
@@ -294,7 +299,7 @@ def report_of(written: Sequence[Path], tell: Callable[[str], None] = lambda step
 
 def _report(run: OpenRun, contestant: str, quality: PlanQuality | str, slider: int) -> RunReport:
     """What the report says about a run; its slider has at most so many rounds."""
-    records, fleet, last_plan, shown = run.records, None, None, list[ShownRound]()
+    scenario, records, fleet, last_plan, shown = run.scenario, run.records, None, None, list[ShownRound]()
     positions = slider_positions(len(records), changes(records), slider)
     if run.on_machines:
         devices = 1 + max(int(record.devices.max()) for record in records)
@@ -303,7 +308,7 @@ def _report(run: OpenRun, contestant: str, quality: PlanQuality | str, slider: i
                 predicted, measured = seconds_on_machines(record, record.measured)
                 shown.append(ShownRound(round=record.round, predicted=predicted, measured=measured))
     else:
-        rounds = SimulatedRounds.of(run.scenario, run.folder, records)
+        rounds = SimulatedRounds.of(scenario, run.folder, records)
         fleet, devices = rounds.world.fleet, len(rounds.world.fleet)
         shown = [ShownRound(round=records[k].round, predicted=rounds.seconds(int(k))) for k in positions]
         if records:
@@ -312,10 +317,11 @@ def _report(run: OpenRun, contestant: str, quality: PlanQuality | str, slider: i
             there = fleet.only(last.devices)
             split = run.paradigm.split_latency(last.plan, there, profile)
             last_plan = plan_columns(last.plan, there, profile, split)
+    number = f"{devices:,} {'device' if devices == 1 else 'devices'}"
     return RunReport(
         name=run.path.name,
         **run.compared(contestant),
-        about=_about(run, devices),
+        about=f"{scenario.model_name} on {scenario.data_name}, {number}",
         shown=shown,
         fleet=fleet,
         devices=devices,
@@ -325,54 +331,6 @@ def _report(run: OpenRun, contestant: str, quality: PlanQuality | str, slider: i
         environment=run.environment,
         command=run.command,
     )
-
-
-def _about(run: OpenRun, devices: int) -> str:
-    """What is trained, in a few words."""
-    number = f"{devices:,} {'device' if devices == 1 else 'devices'}"
-    return f"{run.scenario.model_name} on {run.scenario.data_name}, {number}"
-
-
-def _world(run: OpenRun) -> World:
-    return world_of(run.scenario, run.scenario.draw(), folder=run.folder)
-
-
-def _qualities(
-    runs: Sequence[OpenRun], names: Mapping[Path, str], tell: Callable[[str], None]
-) -> dict[Path, PlanQuality | str]:
-    """How good the last plan of the first run of every contestant is; upgrades are tried once."""
-    found: dict[Path, PlanQuality | str] = {}
-    seen: set[str] = set()
-    for run in runs:
-        name = names[run.path]
-        if name in seen:
-            found[run.path] = f"The first run of {name} in this report says how good its plans are."
-            continue
-        seen.add(name)
-        tell(f"judging the last plan of {run.path.name}")
-        tried = any(not isinstance(each, str) for each in found.values())
-        found[run.path] = _quality(run, runs, with_upgrades=not tried)
-    return found
-
-
-def _quality(run: OpenRun, runs: Sequence[OpenRun], *, with_upgrades: bool) -> PlanQuality | str:
-    if not run.records:
-        return "There is no plan yet."
-    if run.on_machines:
-        return "The plan was made for machines whose measured speeds the run does not keep."
-    if run.paradigm is not SPLIT:
-        return f"{run.settings['strategy']} does not choose batch sizes and cuts, so no plan can be judged."
-    others = {
-        each.path: each.path.name
-        for each in runs
-        if each.text == run.text and each.settings["seed"] == run.settings["seed"] and each is not run
-    }
-    last = run.records[-1]
-    plan = LastPlan(record=last, fleet=_world(run).fleet_at(last.round).only(last.devices))
-    asked = question_of(run.path, others)
-    if isinstance(asked, str):
-        return asked
-    return quality_of(plan, *asked, with_upgrades=with_upgrades)
 
 
 def _labels(run: OpenRun) -> Labels | str:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from hasfl.cli.elsewhere_view import ElsewhereView
+from hasfl.cli.training_view import ProcessesView
 from hasfl.errors import Diverged, InputError, Interrupted, MissingExtra, RunsMissing, StorageError
 from hasfl.runs.places.places import Here, nothing_more, place_of
 from hasfl.runs.places.processes import FOUND, LocalProcesses, environments, work
@@ -183,7 +183,7 @@ def test_each_process_has_its_share_of_cores_and_gpus(
 def test_lines_of_runs_elsewhere(requests_for: Requests) -> None:
     progress = Progress(TextColumn("{task.fields[state]}"), console=Console(quiet=True), disable=True)
     said: list[str] = []
-    view = ElsewhereView(progress, said.append, runs=3)
+    view = ProcessesView(progress, said.append, runs=3)
     first, second, third = requests_for("lines")
 
     def summary() -> str:

@@ -1,7 +1,7 @@
 """A plan as a page: its forecast, a round of it, and how both react to faster links and computers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hasfl.constants import Guesses
@@ -57,7 +57,7 @@ class ShownPlan:
             "words": self.words,
             "sentence": self.sentence,
             "certificate": self.certificate,
-            "doubts": list(self.doubts),
+            "doubts": self.doubts,
         }
 
 
@@ -177,21 +177,12 @@ class PlanPage:
             "steps": STEPS,
             "served": self.served,
             "rounds_known": self.rounds_known,
-            "remarks": list(self.remarks),
+            "remarks": self.remarks,
             "own": dict(self.own),
             "plans": plans,
             "sliders": sliders,
-            "guesses": None
-            if self.guesses is None
-            else {"columns": list(self.guesses.columns), "rows": [list(row) for row in self.guesses.rows]},
-            "advice": None
-            if self.advice is None
-            else {
-                "pace": list(self.advice.pace),
-                "upgrades": [list(row) for row in self.advice.upgrades],
-                "limits": list(self.advice.limits),
-                "mistakes": list(self.advice.mistakes),
-            },
+            "guesses": self.guesses and {"columns": self.guesses.columns, "rows": self.guesses.rows},
+            "advice": self.advice and asdict(self.advice),
         }
 
     def sections(self) -> list[Section]:

@@ -4,16 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from hasfl.arrays import IntN
 from hasfl.fleet import Fleet
-from hasfl.report.analysis import ComparedRun, Comparison
-from hasfl.report.page import answers, course
+from hasfl.report.analysis import HELD_OUT, Arrival, ComparedRun, Comparison, Level
+from hasfl.report.page import course
 from hasfl.report.page.columns import column, evenly, round_columns
 from hasfl.report.page.page import PLOTLY, Section, page
 from hasfl.report.timeline import STEPS, RoundSeconds, seconds_by_step
+from hasfl.units import format_seconds, format_share, format_size
 
 MOST_DEVICES = 60  # whose plans are shown over time; of more, evenly spaced ones. Chosen by hand
 MOST_NAMES = 4  # of strategies in a title
+NAMED = 2  # steps that a sentence names
+WHOLE_FROM = 100  # factors from here on are written without decimals
+WORTH_SAYING = 5e-4  # share of the time: less is written as 0.0 %
 SCRIPTS = (PLOTLY, "plots.js", "curves.js", "strips.js", "report_time.js", "report_plans.js", "report.js")
 
 
@@ -37,7 +43,7 @@ class PlanQuality:
     lower_bound: float  # no plan has a smaller Θ
     pace_setters: Mapping[str, str]  # of T₃ to T₆, by `planning/advice/why.py`
     faults: tuple[str, ...]  # what is wrong with the best plan, by `planning/verify.py`; empty if nothing
-    upgrades: tuple[Mapping[str, Any], ...] = ()  # the most valuable ones: resource, saved and error
+    upgrades: tuple[tuple[str, float, float], ...] = ()  # the best ones: resource, saving, its error
     tried: int = 0  # resources that were upgraded in turn
     resources: int = 0  # that could be upgraded
 
@@ -49,26 +55,12 @@ class PlanQuality:
     def as_json(self) -> dict[str, Any]:
         """Seconds where they are known, else shares of the plan's own Θ."""
         unit = 1.0 if self.rounds_known else self.objective
-        return {
-            "constants": self.constants,
-            "rounds_known": self.rounds_known,
-            "objective": self.objective / unit,
-            "best": self.best / unit,
-            "lower_bound": self.lower_bound / unit,
-            "gap": self.gap,
-            "pace_setters": dict(self.pace_setters),
-            "faults": list(self.faults),
-            "upgrades": [
-                {
-                    "resource": each["resource"],
-                    "saved": each["saved"] / unit,
-                    "error": each["error"] / unit,
-                }
-                for each in self.upgrades
-            ],
-            "tried": self.tried,
-            "resources": self.resources,
-        }
+        upgrades = [
+            {"resource": name, "saved": saved / unit, "error": error / unit}
+            for name, saved, error in self.upgrades
+        ]
+        times = {name: getattr(self, name) / unit for name in ("objective", "best", "lower_bound")}
+        return asdict(self) | times | {"gap": self.gap, "upgrades": upgrades}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -189,6 +181,213 @@ class Labels:
         }
 
 
+# ── the answers in words ─────────────────────────────────────────────────────────────────────────────────
+
+
+def convergence_in_words(runs: Sequence[ComparedRun], comparison: Comparison) -> str:
+    """Who arrived first, how much later the others, and whether accuracies may still rise."""
+    level, rows = comparison.level, comparison.rows
+    if level is None:
+        which, has = ("The run", "has not") if len(runs) == 1 else ("No run", "has")
+        sentences = [f"{which} {has} been evaluated yet, so there is no accuracy."]
+    else:
+        sentences = [_race(level, rows)] if level.is_goal else [_race(level, rows), _converged(rows)]
+    sentences += [
+        f"{run.strategy} with seed {run.seed} is {run.state}, after {len(run.records):,} rounds so far."
+        for run in runs
+        if run.state != "finished"
+    ]
+    return " ".join(sentences)
+
+
+def _race(level: Level, rows: Sequence[Arrival]) -> str:
+    """Who arrived first, and how much later the others."""
+    means = {row.strategy: row.seconds.mean for row in rows if row.seconds and row.reached == row.seeds}
+    arrived = sorted((row for row in rows if row.strategy in means), key=lambda row: means[row.strategy])
+    late = [row for row in rows if row.reached < row.seeds]
+    samples = "the held-out samples" if level.samples == HELD_OUT else level.samples
+    what = f"{100 * level.accuracy:.4g} % of {samples} right"
+    if not arrived:
+        return f"No strategy has {what} with every seed yet. {_best_so_far(rows)}".strip()
+    best, *others = arrived
+    assert best.rounds is not None
+    mean = f", the mean of {best.seeds} seeds" if best.seeds > 1 else ""
+    how = "reached" if not others and not late else "was first to reach"
+    aim = "its goal" if level.is_goal and not others else "the goal" if level.is_goal else "what all reach"
+    seconds = format_seconds(means[best.strategy])
+    took = f"after {seconds} of virtual time and {best.rounds.mean:,.0f} rounds{mean}"
+    if not others and not late and not level.is_goal:
+        sentence = f"{best.strategy} came to {what}, its best, {took}."
+    else:
+        sentence = f"{best.strategy} {how} {aim}, {what}, {took}."
+    if others:
+        sentence += f" That is {_enumerated([_sooner(row) for row in others])}."
+    if late:
+        some = " with every seed" if any(row.reached for row in late) else ""
+        sentence += f" {_enumerated([row.strategy for row in late])} did not reach it{some}."
+    return sentence
+
+
+def _converged(rows: Sequence[Arrival]) -> str:
+    """Whether accuracies may still rise; the paper's rule decides."""
+    runs, converged = sum(row.seeds for row in rows), sum(row.converged_runs for row in rows)
+    full = all(row.best is not None and row.best.low == 1.0 for row in rows)
+    if runs == 1:
+        if (after := rows[0].converged) is not None:
+            return f"By the paper's rule it converged after {format_seconds(after.mean)}."
+        return (
+            f"By the paper's rule it has not converged{'' if full else ', so its accuracy may still rise'}."
+        )
+    if converged == runs:
+        return "By the paper's rule all runs converged."
+    count = "none" if converged == 0 else f"only {converged}"
+    rise = "" if full else ", so accuracies may still rise"
+    return f"By the paper's rule {count} of the {runs} runs converged{rise}."
+
+
+def _sooner(row: Arrival) -> str:
+    factor = row.times_as_long or 1.0
+    written = f"{factor:,.0f}" if factor >= WHOLE_FROM else f"{factor:.2g}"
+    how = "about as soon as" if written == "1" else f"{written} times sooner than"
+    return f"{how} {row.strategy}"
+
+
+def _best_so_far(rows: Sequence[Arrival]) -> str:
+    means = {row.strategy: row.best.mean for row in rows if row.best is not None}
+    if not means:
+        return ""
+    best = max(means, key=lambda name: means[name])
+    return f"{best} came to {100 * means[best]:.3g} %."
+
+
+def _enumerated(words: Sequence[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def time_in_words(runs: Sequence[RunReport]) -> str:
+    """The largest steps of the first run, and the largest one of every other strategy."""
+    if not runs[0].records:
+        return "There are no rounds yet."
+    first, *others = runs
+    total = seconds_by_step(first.records)
+    whole = format_seconds(sum(total.values()))
+    largest = " and ".join(f"{share} on {words}" for share, words in _largest(total, NAMED))
+    sentence = f"{first.strategy} spent {largest}, of {whole} of virtual time."
+    rest = [
+        f"{run.strategy}, {share} on {words}"
+        for run in others
+        if run.records
+        for share, words in _largest(seconds_by_step(run.records), 1)
+    ]
+    return sentence + (f" The largest part of the others: {'; '.join(rest)}." if rest else "")
+
+
+def _largest(total: Mapping[str, float], count: int) -> list[tuple[str, str]]:
+    whole = sum(total.values()) or 1.0
+    ordered = sorted(total.items(), key=lambda item: -item[1])[:count]
+    return [
+        (format_share(seconds / whole), (STEPS[step][2] if step in STEPS else step))
+        for step, seconds in ordered
+        if seconds > 0
+    ]
+
+
+def plans_in_words(runs: Sequence[RunReport]) -> str:
+    """How often the plan of each strategy changed, and the last plan of the first one."""
+    if not runs[0].records:
+        return "There is no plan yet."
+    counts = [
+        (run.strategy, len(course.changes(run.records)), len(run.records)) for run in runs if run.records
+    ]
+    told = "; ".join(f"{name} {_plans(number)} in {rounds:,} rounds" for name, number, rounds in counts)
+    last = runs[0].records[-1].plan
+    batches, cuts = _span("batch size", "batch sizes", last.batch_sizes), _span("cut", "cuts", last.cuts)
+    return f"{told}.\nIn its last plan, {runs[0].strategy} gives devices {batches} and {cuts}."
+
+
+def _plans(number: int) -> str:
+    return "kept one plan" if number == 1 else f"used {number:,} plans"
+
+
+def _span(one: str, many: str, values: IntN) -> str:
+    low, high = int(np.min(values)), int(np.max(values))
+    return f"the {one} {low}" if low == high else f"{many} from {low} to {high}"
+
+
+def quality_in_words(runs: Sequence[RunReport]) -> str:
+    """How much a better plan could save, for every strategy; and the best upgrade."""
+    judged = [(run.strategy, run.quality) for run in runs if not isinstance(run.quality, str)]
+    if not judged:
+        return str(runs[0].quality)
+    sentences = [f"{name}: {_saving(found)}" for name, found in judged]
+    for _, found in judged:
+        if found.upgrades:
+            sentences.append(_best_upgrade(*found.upgrades[0][:2], found.best))
+    return "\n".join(sentences)
+
+
+def _best_upgrade(resource: str, saved: float, best: float) -> str:
+    saved /= best
+    if saved < WORTH_SAYING:
+        return "10 % more of any one resource would save less than 0.1 % of the time."
+    return f"10 % more {resource} would save most: {format_share(saved)} of the time."
+
+
+def _saving(found: PlanQuality) -> str:
+    saved = 1 - found.best / found.objective
+    if saved < WORTH_SAYING:
+        return f"no better plan was found, and none saves more than {format_share(found.gap)} of the time."
+    return (
+        f"another plan would save {format_share(saved)} of the training time; none saves more than "
+        f"{format_share(found.gap)}."
+    )
+
+
+def traffic_in_words(runs: Sequence[RunReport]) -> str:
+    """How much each strategy sent, and the largest arrows of the first."""
+    sent = [
+        (run.strategy, course.bits_by_arrow(run.records), len(run.records)) for run in runs if run.records
+    ]
+    if not sent or not any(sum(bits.values()) for _, bits, _ in sent):
+        return "Nothing has been sent yet."
+    totals = [
+        f"{name} sent {format_size(sum(bits.values()))} ({format_size(sum(bits.values()) / rounds)} a round)"
+        for name, bits, rounds in sent
+    ]
+    return f"{'; '.join(totals)}."
+
+
+def labels_in_words(found: Labels | str) -> str:
+    """How unequal the devices' samples are."""
+    if isinstance(found, str):
+        return found
+    samples = found.counts.sum(axis=1)
+    held = f"{_samples(samples)} of {found.data} each"
+    if not len(found.classes):
+        return f"{len(found.devices):,} devices hold {held}. Samples do not have one class each."
+    classes = (found.counts > 0).sum(axis=1)
+    every = int(classes.min()) == len(found.classes)
+    kinds = "all" if every else f"{int(classes.min()):,} to {int(classes.max()):,} of the"
+    return f"{len(found.devices):,} devices hold {held}, from {kinds} {len(found.classes):,} classes."
+
+
+def _samples(values: IntN) -> str:
+    low, high = int(values.min()), int(values.max())
+    return f"{low:,} {'sample' if low == 1 else 'samples'}" if low == high else f"{low:,} to {high:,} samples"
+
+
+def commands_in_words(runs: Sequence[RunReport]) -> str:
+    """The command that trains the first run again."""
+    versions = {str(run.environment.get("hasfl", "unknown")) for run in runs}
+    what = "This command trains the run" if len(runs) == 1 else "These commands train the runs"
+    made = "It was" if len(runs) == 1 else "They were"
+    return f"{what} again. {made} made with hasfl {' and '.join(sorted(versions))}."
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Report:
     """One or several runs, and who holds which labels in the first of them."""
@@ -231,16 +430,16 @@ class Report:
 
     def sections(self) -> list[Section]:
         """The seven questions, each with its answer in words."""
-        verdict = answers.convergence(self.runs, Comparison.of(self.runs))
+        verdict = convergence_in_words(self.runs, Comparison.of(self.runs))
         firsts = list({run.strategy: run for run in reversed(self.runs)}.values())[::-1]
         return [
             Section("convergence", "Did it converge?", verdict),
-            Section("time", "Where did the time go?", answers.time(firsts)),
-            Section("plans", "What did the planner decide?", answers.plans(firsts)),
-            Section("quality", "How good is the plan?", answers.quality(firsts)),
-            Section("traffic", "What went over the wire?", answers.traffic(firsts)),
-            Section("labels", "Who holds which labels?", answers.labels(self.labels)),
-            Section("again", "How to run it again?", answers.again(self.runs)),
+            Section("time", "Where did the time go?", time_in_words(firsts)),
+            Section("plans", "What did the planner decide?", plans_in_words(firsts)),
+            Section("quality", "How good is the plan?", quality_in_words(firsts)),
+            Section("traffic", "What went over the wire?", traffic_in_words(firsts)),
+            Section("labels", "Who holds which labels?", labels_in_words(self.labels)),
+            Section("again", "How to run it again?", commands_in_words(self.runs)),
         ]
 
     def html(self) -> str:

@@ -36,7 +36,7 @@
     const often = plan.interval === 1 ? "after every round" : `every ${page.count(plan.interval)} rounds`;
     facts.replaceChildren(...[
       data.rounds_known ? fact("training time", page.seconds(plan.time), plan.range ? `${plan.range.map(page.seconds).join(" to ")}` : "")
-        : fact("training time, compared with the scenario's", `${page.digits(plan.time)} ×`),
+        : fact("training time, compared with the scenario's own values", plan === own ? "the same" : `${page.digits(plan.time)} times as long`),
       data.rounds_known ? fact("rounds", page.count(Math.round(plan.rounds))) : [],
       fact("a round", page.seconds(plan.round_seconds), "with its share of aggregations"),
       fact("an aggregation", page.seconds(plan.aggregation_seconds), often),
@@ -119,7 +119,7 @@
   page.body("round").append(el("div", {class: "controls"}, kinds), gantt);
   page.body("plan").append(table);
   page.body("reaction").append(el("div", {class: "pair reactions"}, reactions), el("p", {class: "note"},
-    "The dashed line is the scenario's own value. The large dot is the plan above. An uplink is faster to both servers. With another number of devices or another interval, noise and drift follow as in trainings; the rounds that infinitely large batches need (R∞) count as the same."));
+    "The dashed line is the scenario's own value. The large dot is the plan above. An uplink is faster to both servers. With another number of devices or another interval, noise and drift follow as in trainings; the rounds that infinitely large batches need count as the same."));
   controls.forEach((_, k) => move(k, positions[k]));
   use(own);
 
@@ -135,7 +135,7 @@
     const {pace, upgrades, limits, mistakes} = data.advice, host = page.body("advice");
     const list = (lines) => (lines.length ? el("ul", {}, lines.map((line) => el("li", {}, line))) : null);
     host.append(...[list(pace),
-      upgrades.length ? page.table([{name: "10 % more", words: true}, {name: "would save"}, {name: "known to ±"}], upgrades) : null,
+      upgrades.length ? page.table([{name: "10 % more", words: true}, {name: "would save"}, {name: "off by at most"}], upgrades) : null,
       list(limits), list(mistakes), el("p", {class: "note"}, "All of this holds for the scenario's own values.")].filter(Boolean));
   }
   document.documentElement.dataset.drawn = "true";

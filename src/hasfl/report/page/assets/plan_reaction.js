@@ -4,7 +4,7 @@ const reaction = (() => {
   const {el, svg} = page;
   const HEIGHT = 190, LEFT = 52, RIGHT = 14, TOP = 12, BOTTOM = 36;
   const say = ({unit}, value) => (unit === "×" ? `${page.digits(value)} ×` : page.count(value));
-  const time = (value) => (page.data.rounds_known ? page.seconds(value) : `${page.digits(value)} ×`);
+  const time = (value) => (page.data.rounds_known ? page.seconds(value) : `${page.digits(value)} times as long`);
 
   /* A line through the points that have a plan; a gap where there is none. */
   const path = (points) => points.map((point, k) => (point ? `${points[k - 1] ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}` : "")).join("");

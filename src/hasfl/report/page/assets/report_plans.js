@@ -59,8 +59,8 @@
   }
 
   /* 4. Objective, bound, gap, upgrades. */
-  const PARTS = {T3: "the time until the edge server has all activations (T₃)", T4: "the time after the edge server (T₄)",
-    T5: "the upload of sub-models (T₅)", T6: "the download of sub-models (T₆)"};
+  const PARTS = {T3: "the time until the edge server has all activations", T4: "the time after the edge server",
+    T5: "the upload of sub-models", T6: "the download of sub-models"};
   function quality() {
     const host = page.body("quality");
     const firsts = data.strategies.map((name) => data.runs.find((run) => run.strategy === name)), judged = firsts.filter((run) => typeof run.quality !== "string");
@@ -80,7 +80,7 @@
   function upgrades(found, amount) {
     const tried = found.tried < found.resources ? ` The time was enough to try ${found.tried} of ${found.resources} resources.` : ` All ${found.resources} resources were tried.`;
     if (!found.upgrades.length) return el("p", {class: "note"}, `10 % more of any one resource would save too little to tell.${tried}`);
-    return el("div", {}, el("h3", {}, "The most valuable upgrades"), page.table([{name: "10 % more", words: true}, {name: "would save"}, {name: "known to ±"}],
+    return el("div", {}, el("h3", {}, "The most valuable upgrades"), page.table([{name: "10 % more", words: true}, {name: "would save"}, {name: "off by at most"}],
       found.upgrades.map((each) => [each.resource, amount(found, each.saved), amount(found, each.error)])), el("p", {class: "note"}, `${tried.trim()} After each upgrade, the best plan is found anew.`));
   }
 

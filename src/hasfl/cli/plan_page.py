@@ -1,23 +1,41 @@
-"""Plans for other values than those of a scenario: compute, uplinks, the interval, the number of devices."""
+"""The page of `plan`, as a file (--html) or served on this machine (--serve)."""
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import typer
 
 from hasfl.arrays import MOST
-from hasfl.cli.plans.plan_view import certificate, warnings
-from hasfl.cli.plans.story import in_words
+from hasfl.cli.announcements import plan_in_words
+from hasfl.cli.plan_view import (
+    certificate,
+    guess_columns,
+    guess_rows,
+    guess_sentences,
+    limits,
+    pace,
+    savings,
+    warnings,
+)
 from hasfl.errors import HasflError, InputError
 from hasfl.fleet import Fleet
-from hasfl.plan import PlanReport
-from hasfl.planning.advice.sensitivity import time_range
+from hasfl.plan import Plan, PlanReport
+from hasfl.planning.advice.sensitivity import Mistake, in_words, time_range
+from hasfl.planning.advice.why import Upgrades
 from hasfl.planning.intervals import Ask, try_intervals
 from hasfl.problem import Problem
+from hasfl.replacing import replace_file, write_text
 from hasfl.report.page.columns import evenly
-from hasfl.report.page.plan_page import Found, ShownPlan, Slider
+from hasfl.report.page.plan_page import Advice, Found, GuessTable, PlanPage, ShownPlan, Slider
+from hasfl.report.page.plan_page_server import PageServer
 from hasfl.runs.questions import Question
+
+# ── plans for other values than those of the question ────────────────────────────────────────────────────
+
 
 # The stops of the sliders. All are chosen by hand, so that a file has about thirty plans.
 FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # of compute, of rates, and of the number of devices
@@ -137,7 +155,7 @@ class WhatIf:
         return ShownPlan(
             report=report,
             problem=problem,
-            words=in_words(report.plan, problem.fleet.names, of=len(problem.fleet)),
+            words=plan_in_words(report.plan, problem.fleet.names, of=len(problem.fleet)),
             certificate=""
             if report.status == "evaluated"
             else certificate(report, problem, rounds_known=known),
@@ -181,7 +199,7 @@ class WhatIf:
             return list(FACTORS)
         own = getattr(self.own, name)
         if name == "interval":
-            return _sorted(own, INTERVALS)
+            return _with_own(own, INTERVALS)
         if self.question.scenario is None:
             return [own]  # a problem in raw numbers has its own devices only
         return self._whole_devices(round(own * factor) for factor in FACTORS)
@@ -194,13 +212,113 @@ class WhatIf:
             return [float(f"{2 ** (k / STEPS):.3g}") for k in exponents]
         own = getattr(self.own, name)
         if name == "interval":
-            return _sorted(own, range(1, max(INTERVALS) + 1))
+            return _with_own(own, range(1, max(INTERVALS) + 1))
         most = int(max(FACTORS) * own)
         return self._whole_devices(1 + int(k) for k in evenly(most, MOST_POSITIONS))
 
     def _whole_devices(self, values: Iterable[int]) -> list[float]:
-        return _sorted(self.own.devices, (n for n in values if 1 <= n <= self.most_devices))
+        return _with_own(self.own.devices, (n for n in values if 1 <= n <= self.most_devices))
 
 
-def _sorted(own: int, values: Iterable[int]) -> list[float]:
+def _with_own(own: int, values: Iterable[int]) -> list[float]:
     return sorted({own, *values})
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+ORIGINS = {
+    "given": "with given constants",
+    "guessed": "with guessed constants",
+    "measured": "with guessed constants and the rounds of a run",
+    "estimated": "with constants that a run has estimated",
+}
+START_SECONDS = 15.0  # for the stops of a page that is served; chosen by hand, by how long one waits for it
+ADVICE = "nothing was changed"  # if a page cannot be written
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PagedPlan:
+    """The page of a plan, and what plans anew for it."""
+
+    page: PlanPage
+    what_if: WhatIf
+    seconds: float  # for one plan, and for all stops of the sliders together
+
+    @classmethod
+    def of(
+        cls,
+        question: Question,
+        report: PlanReport,
+        search: Callable[..., PlanReport],
+        upgrades: Upgrades | None,
+        mistakes: Sequence[Mistake] | None,
+        *,
+        name: str,
+        seconds: float,
+    ) -> Self:
+        """The page of a plan that was found, without sliders yet."""
+
+        def ask(problem: Problem, start: Plan | None, share: float) -> PlanReport:
+            return search(problem, time_limit=share, start=start)
+
+        what_if, devices = WhatIf(question, ask, report), len(question.problem.fleet)
+        model = "" if question.scenario is None else f"{question.scenario.model_name} · "
+        number = f"{devices:,} {'device' if devices == 1 else 'devices'}"
+        ratios_by_guess = ratios(report.plan, question.problem)
+        page = PlanPage(
+            name=Path(name).stem,
+            about=f"{model}{number} · {ORIGINS[question.constants]}",
+            base=what_if.base(),
+            own=asdict(what_if.own),
+            sliders=(),
+            rounds_known=question.rounds_known,
+            remarks=question.remarks,
+            guesses=GuessTable(
+                columns=guess_columns(question),
+                rows=guess_rows(report, question, ratios_by_guess),
+                answer="\n".join(guess_sentences(report, question, ratios_by_guess)),
+            )
+            if ratios_by_guess
+            else None,
+            advice=None
+            if upgrades is None and mistakes is None
+            else Advice(
+                pace=() if upgrades is None else pace(report, question.problem),
+                upgrades=() if upgrades is None else savings(report, question, upgrades),
+                limits=() if upgrades is None else limits(upgrades),
+                mistakes=() if mistakes is None else in_words(mistakes),
+            ),
+        )
+        return cls(page, what_if, seconds)
+
+    def with_sliders(self, *, served: bool, tell: Callable[[str], None]) -> Self:
+        """The same page with sliders, whose stops are planned now."""
+        seconds = min(self.seconds, START_SECONDS) if served else self.seconds
+        sliders = self.what_if.sliders(served=served, seconds=seconds, tell=tell)
+        return replace(self, page=replace(self.page, sliders=sliders, served=served))
+
+    def write(self, file: Path) -> int:
+        """Write the page; returns its bytes."""
+        text = self.page.html()
+        replace_file(file, lambda opened: write_text(opened, text), advice=ADVICE)
+        return len(text.encode())
+
+    def serve(self, port: int) -> None:
+        """Serve the page until Ctrl-C; port 0 is any free one."""
+        try:
+            server = PageServer(self.page.html(), self.answer, port)
+        except OSError as error:
+            raise InputError(
+                f"--port must be a free port of this machine, got {port} ({error.strerror}): leave it out"
+            ) from None
+        typer.echo(f"the plan is at {server.address}\nCtrl-C ends the server")
+        with server:
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                typer.echo("\nthe server has ended")
+
+    def answer(self, written: Any) -> dict[str, Any]:
+        """The plan for the setting that a page sent."""
+        return self.page.shown(self.what_if.plan(Setting.of(written), seconds=self.seconds))

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hasfl.cli.outputs import require_page
-from hasfl.cli.training import AsJson, wait_politely
+from hasfl.cli.options import AsJson, require_page, wait_politely
 
 
 def report(

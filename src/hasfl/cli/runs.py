@@ -1,24 +1,29 @@
-"""Prints runs: all of a folder in a table, or one with all that is known of it."""
+"""The commands `runs` and `show`: all runs of a folder, or one with all that is known of it."""
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hasfl.cli.plans.outlook import course
-from hasfl.cli.plans.story import every, in_words
+from hasfl.cli.announcements import every, forecast_in_words, plan_in_words
+from hasfl.cli.options import AsJson, Run
 from hasfl.cli.tables import titled
-from hasfl.cli.training_view import ending
+from hasfl.cli.train import ending
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import HELD_OUT, Outcome
-from hasfl.runs.overview import RunDetails, RunSummary
 from hasfl.runs.store import CHECKPOINT, ENVIRONMENT, MODEL, RESULT, ROUNDS, SCENARIO, SETTINGS, TIMING
 from hasfl.units import BITS_PER_BYTE, format_seconds, format_size
+
+if TYPE_CHECKING:
+    from hasfl.runs.overview import RunDetails, RunSummary
 
 STYLES = {"running": "bold green", "stopped": "yellow", "finished": "", "broken": "bold red"}
 LEAST_WIDTH = 12  # characters of a run's or a strategy's name before it is broken
@@ -38,7 +43,56 @@ MEANING = {
 }
 
 
-def show_runs(runs: Sequence[RunSummary], folder: Path) -> None:
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(help="The folder that holds the folders of all runs.", metavar="[FOLDER]")
+    ] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List all runs of a folder.
+
+    A run is running, stopped, finished or broken. A stopped run goes on with `hasfl train --resume`, or on
+    machines with `hasfl submit --resume`.
+
+    Example: hasfl runs runs
+    """
+    from hasfl.runs.overview import runs_in, summary
+
+    found = [summary(path) for path in runs_in(folder)]
+    if as_json:
+        typer.echo(json.dumps({"runs": [asdict(run) for run in found]}))
+    else:
+        show_runs(found, folder)
+
+
+def show(
+    run: Run,
+    as_json: AsJson = False,
+) -> None:
+    """Show one run: what it is, how it ended, its files.
+
+    Its last plan is shown by kind of device, and the commands that resume or export it are printed.
+
+    Example: hasfl show runs/scenario-hasfl-seed0
+    """
+    from hasfl.runs.overview import details, find_run
+
+    found = details(find_run(run))
+    if as_json:
+        described = asdict(found.summary) | {
+            "path": str(found.path),
+            "scenario": str(found.scenario_file),
+            "result": found.result,
+            "last": None if found.last is None else found.last.as_json(),
+            "files": found.files,
+            "commands": commands(found),
+        }
+        typer.echo(json.dumps(described))
+    else:
+        show_run(found)
+
+
+def show_runs(runs: Sequence["RunSummary"], folder: Path) -> None:
     """Print one line for each run."""
     console = Console()
     if not runs:
@@ -56,12 +110,12 @@ def show_runs(runs: Sequence[RunSummary], folder: Path) -> None:
             )
 
 
-def _mark(run: RunSummary) -> str:
+def _mark(run: "RunSummary") -> str:
     """Marks an accuracy that is not about a test set."""
     return "*" if run.measured_on == HELD_OUT and run.accuracy is not None else ""
 
 
-def _table(runs: Sequence[RunSummary], folder: Path, hidden: Sequence[str]) -> Table:
+def _table(runs: Sequence["RunSummary"], folder: Path, hidden: Sequence[str]) -> Table:
     """One row for each run, without the hidden columns."""
     table = titled(f"Runs in {escape(str(folder))}", padding=(0, 1, 0, 0))
     rows = [_cells(run) for run in runs]
@@ -82,7 +136,7 @@ def _least_width(table: Table) -> int:
     return EDGE + sum(GAP + (column.min_width or 0) for column in table.columns)
 
 
-def _cells(run: RunSummary) -> Mapping[str, Text]:
+def _cells(run: "RunSummary") -> Mapping[str, Text]:
     """The cells of a run's row, by column; of a broken run, little is known."""
     known = {
         "strategy": run.strategy or "",
@@ -96,7 +150,7 @@ def _cells(run: RunSummary) -> Mapping[str, Text]:
     return {"run": Text(run.run), STATE: Text(run.state, STYLES[run.state]), **cells}
 
 
-def show_run(run: RunDetails) -> None:
+def show_run(run: "RunDetails") -> None:
     """Print what a run is, how it ended, its last plan, its files, and the commands that go with it."""
     console = Console()
 
@@ -109,7 +163,7 @@ def show_run(run: RunDetails) -> None:
     if run.last is not None:
         say(f"  plan of round {run.last.round}: {_plan(run, run.last)}")
     if run.forecast is not None:
-        say(f"  {course(run.forecast)}")
+        say(f"  {forecast_in_words(run.forecast)}")
     console.print(_files(run))
     for what, command in commands(run).items():
         say(f"  {what}: {command}")
@@ -117,19 +171,19 @@ def show_run(run: RunDetails) -> None:
         say(f"  {run.scenario_file} is gone; {run.path / SCENARIO} is a copy of it")
 
 
-def _plan(run: RunDetails, last: RoundRecord) -> str:
+def _plan(run: "RunDetails", last: RoundRecord) -> str:
     """The plan of the last round; the devices of a run on machines are not those that a scenario draws."""
     if last.measured is not None:
-        return in_words(last.plan, [f"device {i}" for i in last.devices], of=len(last.devices))
+        return plan_in_words(last.plan, [f"device {i}" for i in last.devices], of=len(last.devices))
     fleet = run.scenario.draw()
-    return in_words(last.plan, fleet.only(last.devices).names, of=len(fleet))
+    return plan_in_words(last.plan, fleet.only(last.devices).names, of=len(fleet))
 
 
-def _on_machines(run: RunDetails) -> bool:
+def _on_machines(run: "RunDetails") -> bool:
     return run.last is not None and run.last.measured is not None
 
 
-def _what_it_is(run: RunDetails) -> str:
+def _what_it_is(run: "RunDetails") -> str:
     scenario, training = run.scenario, run.scenario.training
     devices = "a fleet of machines" if _on_machines(run) else f"{len(scenario.draw())} devices"
     return (
@@ -139,7 +193,7 @@ def _what_it_is(run: RunDetails) -> str:
     )
 
 
-def _how_it_stands(run: RunDetails) -> str:
+def _how_it_stands(run: "RunDetails") -> str:
     summary = run.summary
     how: str = summary.state
     if run.result is not None:
@@ -155,7 +209,7 @@ def _how_it_stands(run: RunDetails) -> str:
     )
 
 
-def _files(run: RunDetails) -> Table:
+def _files(run: "RunDetails") -> Table:
     table = titled(f"Files in {escape(str(run.path))}")
     for file, size in run.files.items():
         if file in MEANING or file.startswith("model."):
@@ -166,7 +220,7 @@ def _files(run: RunDetails) -> Table:
     return table
 
 
-def commands(run: RunDetails) -> Mapping[str, str]:
+def commands(run: "RunDetails") -> Mapping[str, str]:
     """The commands that a person may want next, by what they do; only those that can succeed."""
     if run.summary.state == "running":
         return {}

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hasfl.cli.records.runs import Run
-from hasfl.cli.training import AsJson
+from hasfl.cli.options import AsJson, Run
 from hasfl.errors import InputError
 
 if TYPE_CHECKING:
-    from hasfl.runs.exports.following import Exported
+    from hasfl.runs.exports.following import Destination
+    from hasfl.runs.store import RunFolder
 
 OPTIONS_OF = {"--follow": ("tensorboard", "mlflow"), "--rounds": ("trace",), "--server": ("mlflow",)}
 
@@ -90,19 +90,15 @@ def _require_its_format(to: str, **given: Any) -> None:
 
 
 def _to_tensorboard(path: Path, out: Path | None, *, follow: bool) -> dict[str, Any]:
-    from hasfl.runs.exports.following import export_rounds
     from hasfl.runs.exports.tensorboard import FOLDER, EventFile
     from hasfl.runs.store import RunFolder
 
     with RunFolder.open(path) as run:
         destination = EventFile(run, out or path / FOLDER)
-        _say_that_it_follows(path, follow=follow)
-        done = export_rounds(run, destination, follow=follow)
-    return {"wrote": str(destination.folder), **_progress(done)}
+        return {"wrote": str(destination.folder), **_export_rounds(run, destination, follow=follow)}
 
 
 def _to_mlflow(path: Path, server: str | None, *, follow: bool) -> dict[str, Any]:
-    from hasfl.runs.exports.following import export_rounds
     from hasfl.runs.exports.mlflow import ServerRun
     from hasfl.runs.exports.tracking_server import TrackingServer
     from hasfl.runs.store import RunFolder
@@ -110,10 +106,18 @@ def _to_mlflow(path: Path, server: str | None, *, follow: bool) -> dict[str, Any
     at = TrackingServer.at(server)
     with RunFolder.open(path) as run:
         destination = ServerRun(run, at)
-        _say_that_it_follows(path, follow=follow)
-        done = export_rounds(run, destination, follow=follow)
-    place = f"{at.address}/#/experiments/{destination.experiment_id}/runs/{destination.run_id}"
-    return {"wrote": place, **_progress(done)}
+        place = f"{at.address}/#/experiments/{destination.experiment_id}/runs/{destination.run_id}"
+        return {"wrote": place, **_export_rounds(run, destination, follow=follow)}
+
+
+def _export_rounds(run: "RunFolder", destination: "Destination", *, follow: bool) -> dict[str, Any]:
+    """Write the rounds of a run; says how far, and how the run stands."""
+    from hasfl.runs.exports.following import export_rounds
+
+    if follow:
+        typer.echo(f"following {run.path}; Ctrl-C ends the following, not the run", err=True)
+    done = export_rounds(run, destination, follow=follow)
+    return {"rounds": done.rounds, "state": done.state}
 
 
 def _to_trace(path: Path, out: Path | None, rounds: str | None) -> dict[str, Any]:
@@ -123,15 +127,6 @@ def _to_trace(path: Path, out: Path | None, rounds: str | None) -> dict[str, Any
     with RunFolder.open(path) as run:
         file, written = write_trace(run, out, rounds)
     return {"wrote": str(file), "rounds": written}
-
-
-def _progress(done: "Exported") -> dict[str, Any]:
-    return {"rounds": done.rounds, "state": done.state}
-
-
-def _say_that_it_follows(path: Path, *, follow: bool) -> None:
-    if follow:
-        typer.echo(f"following {path}; Ctrl-C ends the following, not the run", err=True)
 
 
 def _sentence(told: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Prints a plan: what each device does, which devices are slowest, where the time of a round goes."""
+"""Prints a plan: what each device does, where the time goes, what guesses, mistakes and intervals do."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from hasfl.arrays import FloatN, IntN
-from hasfl.cli.plans.constants_view import show_guesses, show_mistakes
-from hasfl.cli.plans.interval_view import show_intervals
-from hasfl.cli.plans.story import every
+from hasfl.cli.announcements import every
 from hasfl.cli.tables import titled
 from hasfl.constants import Guesses
 from hasfl.plan import PlanReport
-from hasfl.planning.advice.sensitivity import Mistake
+from hasfl.planning.advice.sensitivity import Mistake, in_words
 from hasfl.planning.advice.why import EDGE_SERVER, Upgrades, pace_setters
-from hasfl.planning.intervals import Intervals
+from hasfl.planning.guess_ratios import Ratio, mean_ratio, ratios
+from hasfl.planning.intervals import FEWEST_INTERVALS, LONGEST_MEASURED, Intervals, Tried
 from hasfl.problem import Problem
 from hasfl.runs.questions import Question
 from hasfl.theory.latency import (
@@ -43,26 +42,26 @@ COLUMNS = ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (
 
 def show_plan(
     report: PlanReport,
-    asked: Question,
+    question: Question,
     intervals: Intervals | None,
     upgrades: Upgrades | None,
     mistakes: Sequence[Mistake],
 ) -> None:
     """Print the plan, the time of a round by step, the training time, and the advice that was asked for."""
-    console, problem = Console(), asked.problem
+    console, problem = Console(), question.problem
     split = split_training_latency(report.plan, problem.fleet, problem.profile)
     aggregation = aggregation_latency(report.plan, problem.fleet, problem.profile)
     console.print(_devices(report, problem, split, console.width))
     console.print(_phases(split, aggregation, problem.interval))
     planned_in = report.seconds if intervals is None else intervals.seconds
-    console.print(_worth(report, asked, planned_in))
-    for remark in asked.remarks:
+    console.print(_worth(report, question, planned_in))
+    for remark in question.remarks:
         console.print(Text(f"  {remark}"), soft_wrap=True)  # commands are there to be copied
-    show_guesses(report, asked)
+    show_guesses(report, question)
     if intervals is not None:
-        show_intervals(intervals, asked)
+        show_intervals(intervals, question)
     if upgrades is not None:
-        console.print(_why(report, asked, upgrades))
+        console.print(_why(report, question, upgrades))
     if mistakes:
         show_mistakes(mistakes)
 
@@ -139,8 +138,8 @@ def _phases(split: SplitTrainingLatency, aggregation: AggregationLatency, interv
     return table
 
 
-def _worth(report: PlanReport, asked: Question, planned_in: float) -> Text:
-    problem, text, known = asked.problem, Text(), asked.rounds_known
+def _worth(report: PlanReport, question: Question, planned_in: float) -> Text:
+    problem, text, known = question.problem, Text(), question.rounds_known
     is_mean = isinstance(problem.constants, Guesses)
     if known:
         mean = ", in the mean over the guesses," if is_mean else ""
@@ -174,13 +173,13 @@ def certificate(report: PlanReport, problem: Problem, *, rounds_known: bool) -> 
     return f"{report.status}: {proof}"
 
 
-def _why(report: PlanReport, asked: Question, upgrades: Upgrades) -> Text:
+def _why(report: PlanReport, question: Question, upgrades: Upgrades) -> Text:
     """Who sets the pace, and which upgrades save most."""
     text = Text("  Why not faster?\n", style="bold")
-    for sentence in pace(report, asked.problem):
+    for sentence in pace(report, question.problem):
         text.append(f"  {sentence}\n", style="not bold")
-    for resource, saved, error in savings(report, asked, upgrades)[:SHOWN_UPGRADES]:
-        sentence = f"  10 % more {resource} would save {saved}; the searches know this to ± {error}\n"
+    for resource, saved, error in savings(report, question, upgrades)[:SHOWN_UPGRADES]:
+        sentence = f"  10 % more {resource} would save {saved} of training; this is off by at most {error}\n"
         text.append(sentence, style="not bold")
     for sentence in limits(upgrades):
         text.append(f"  {sentence}\n", style="not bold")
@@ -196,11 +195,11 @@ def pace(report: PlanReport, problem: Problem) -> list[str]:
     return [f"{who} {PARTS[part]}" for part, who in named.items()]
 
 
-def savings(report: PlanReport, asked: Question, upgrades: Upgrades) -> list[tuple[str, str, str]]:
+def savings(report: PlanReport, question: Question, upgrades: Upgrades) -> list[tuple[str, str, str]]:
     """Resources, what 10 % more of them saves, and the error of that; the largest saving first."""
 
     def told(seconds: float) -> str:
-        return format_seconds(seconds) if asked.rounds_known else format_share(seconds / report.objective)
+        return format_seconds(seconds) if question.rounds_known else format_share(seconds / report.objective)
 
     return [
         (upgrade.resource, told(upgrade.saved_seconds), told(upgrade.error_seconds))
@@ -227,7 +226,7 @@ def warnings(report: PlanReport, problem: Problem) -> list[str]:
     too_small = np.flatnonzero(report.margins.min_batch < 0)
     fewest = problem.smallest_batch_upto[report.plan.deepest_cut - 1]
     return [
-        *(f"not feasible: device {problem.fleet.names[i]} lacks memory (C4)" for i in too_full[:3]),
+        *(f"not feasible: device {problem.fleet.names[i]} lacks memory" for i in too_full[:3]),
         *(
             f"not feasible: device {problem.fleet.names[i]} exceeds max_batch {problem.max_batch}"
             for i in too_large[:3]
@@ -239,3 +238,171 @@ def warnings(report: PlanReport, problem: Problem) -> list[str]:
         ),
         *law_of(problem).doubts(),
     ]
+
+
+# ── guesses of the constants, and mistakes in them ───────────────────────────────────────────────────────
+
+
+GUESS, WEIGHT, TIME = "if this guess is right", "weight", "training takes"
+COMPARED = "this plan takes, compared\nwith the best plan for it"
+UNLIKE = "0: all devices have the same shares of labels, 1: they have no label in common"
+
+
+def show_guesses(report: PlanReport, question: Question) -> None:
+    """Print what the plan costs by each guess of the constants; nothing without guesses."""
+    found = ratios(report.plan, question.problem)
+    if not found:
+        return
+    console = Console()
+    table = titled("The guesses of the constants")
+    for name in guess_columns(question):
+        table.add_column(name, justify="left" if name == GUESS else "right", no_wrap=True)
+    for row in guess_rows(report, question, found):
+        table.add_row(*map(Text, row))
+    console.print(table)
+    for sentence in guess_sentences(report, question, found):
+        console.print(Text(f"  {sentence}"))
+
+
+def guess_columns(question: Question) -> list[str]:
+    """The heads of the columns of `guess_rows`."""
+    return [GUESS, WEIGHT, *([TIME] if question.rounds_known else []), COMPARED]
+
+
+def guess_rows(report: PlanReport, question: Question, found: Sequence[Ratio]) -> list[tuple[str, ...]]:
+    """What the plan costs by each guess, by column."""
+    return [
+        (
+            each.guess,
+            format_share(each.weight),
+            *([format_seconds(each.rounds * report.round_seconds)] if question.rounds_known else []),
+            f"{each.ratio:.2f} times as long",
+        )
+        for each in found
+    ]
+
+
+def guess_sentences(report: PlanReport, question: Question, found: Sequence[Ratio]) -> list[str]:
+    """The mean and the worst ratio, what is proved of the mean, and how unlike labels are."""
+    worst = max(each.ratio for each in found)
+    mean = (
+        f"The mean ratio: with these weights, the plan takes {mean_ratio(found):.3f} times as long as the "
+        f"best plan for the guess that is right. At worst, it takes {worst:.2f} times as long."
+    )
+    sentences = [mean]
+    if report.gap is not None:
+        sentences.append(f"No plan has a mean ratio that is smaller by more than {format_share(report.gap)}.")
+    assert question.scenario is not None, "only scenarios have guesses"
+    own = question.scenario.training.interval
+    if question.problem.interval != own:
+        sentences.append(f"The plans that it is compared with have the interval of the file, {own}.")
+    if question.unlikeness is None:
+        sentences.append("How unlike labels are is unknown, so they count as wholly unlike.")
+    else:
+        sentences.append(f"Labels are {question.unlikeness:.2f} unlike ({UNLIKE}).")
+    return sentences
+
+
+def show_mistakes(found: Sequence[Mistake]) -> None:
+    """Print what is planned, predicted and lost with every constant off by every factor."""
+    console = Console()
+    table = titled("If a constant is off")
+    for name in ("constant", "off by", "median\nbatch", "cuts", "predicted", "loses"):
+        table.add_column(name, justify="left" if name in ("constant", "loses") else "right")
+    for mistake in found:
+        table.add_row(*map(Text, _mistake_row(mistake)))
+    console.print(table)
+    for sentence in in_words(found):
+        console.print(Text(f"  {sentence}"))
+
+
+def _mistake_row(mistake: Mistake) -> tuple[str, ...]:
+    return (
+        mistake.constant,
+        f"{mistake.factor:g} ×",
+        "-" if mistake.median_batch is None else f"{mistake.median_batch:g}",
+        "-" if mistake.cuts is None else "-".join(map(str, dict.fromkeys(mistake.cuts))),
+        "-" if mistake.predicted_seconds is None else format_seconds(mistake.predicted_seconds),
+        mistake.trouble or format_share(mistake.regret or 0.0),
+    )
+
+
+# ── several intervals ────────────────────────────────────────────────────────────────────────────────────
+
+
+NO_PLAN = "no plan reaches the target"
+DOUBTFUL = "*"  # marks plans for which the law is not known
+LOOSE = 0.2  # a bound on what other intervals save that is above this says nothing; chosen by hand
+UNKNOWN = "How much other intervals could save is not known."
+LAW_ENDS = (
+    f"The law was measured for intervals up to {LONGEST_MEASURED} rounds and for trainings of at least "
+    f"{FEWEST_INTERVALS} intervals."
+)
+# Measured in docs/constants.md, "How the constants go with N and I".
+LEFT_OUT = (
+    "The rounds that infinitely large batches would need count as the same for every interval. In trainings "
+    "of 20 devices they rose by 4 to 20 % from 15 to 50 rounds, so long intervals take a little longer than "
+    "the table says."
+)
+
+
+def show_intervals(found: Intervals, question: Question) -> None:
+    """Print the plan of every interval that was tried, and what the others could save; one is no choice."""
+    if len(found.tried) == 1:
+        return
+    console, known = Console(), question.rounds_known
+    table = titled("The best plan for each interval")
+    last = ("rounds", "a round", "training") if known else ("a round", "training, compared\nwith the best")
+    for name in ("interval", "median\nbatch", "cuts", *last, "gap"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for each in found.tried:
+        table.add_row(*map(Text, _interval_row(each, found, rounds_known=known)))
+    console.print(table)
+    for sentence in _interval_sentences(found, question):
+        console.print(Text(f"  {sentence}"))
+
+
+def _interval_row(each: Tried, found: Intervals, *, rounds_known: bool) -> list[str]:
+    """One interval, by column; the last one marks the best interval, or says what is wrong with this one."""
+    report, interval = each.report, f"{each.interval:,}"
+    if report is None:
+        return [interval, *["-"] * (6 if rounds_known else 5), NO_PLAN]
+    cuts = dict.fromkeys((int(report.plan.cuts.min()), int(report.plan.cuts.max())))
+    relative = each.seconds / found.best.objective if found.best.objective > 0 else 1.0
+    time = [f"{report.rounds:,.1f}", format_seconds(report.round_seconds), format_seconds(each.seconds)]
+    return [
+        interval,
+        f"{np.median(report.plan.batch_sizes):g}",
+        "-".join(map(str, cuts)),
+        *(time if rounds_known else [format_seconds(report.round_seconds), f"{relative:.3f} times as long"]),
+        "-" if report.gap is None else f"{100 * report.gap:.2g} %",
+        f"{'◀ best' if each.interval == found.best_interval else ''}{DOUBTFUL if each.doubt else ''}",
+    ]
+
+
+def _interval_sentences(found: Intervals, question: Question) -> list[str]:
+    """What intervals that are not in the table could save, and what the law does not know."""
+    sentences = []
+    if found.others_save is not None:
+        upto = "" if found.longest is None else f" up to {found.longest:,}"
+        share = format_share(found.others_save)
+        bound = f"No other interval{upto} saves more than {share} of the time."
+        sentences.append(bound if found.others_save <= LOOSE else UNKNOWN)
+    if question.problem.constants.kind == "measured":
+        marked = (
+            f"{DOUBTFUL} The law is not known for this plan. " if any(t.doubt for t in found.tried) else ""
+        )
+        sentences += [f"{marked}{LAW_ENDS}{_recommended_limit(found, question)}", LEFT_OUT]
+    return sentences
+
+
+def _recommended_limit(found: Intervals, question: Question) -> str:
+    """What the limits of the law mean for the best interval, where the search chose it."""
+    if found.longest is None:
+        return ""
+    limit = f" So intervals above {found.longest:,} are not recommended."
+    if question.rounds_known:
+        return limit
+    rounds = FEWEST_INTERVALS * found.best_interval
+    return f"{limit} How many rounds training takes is unknown; the best interval needs {rounds:,} or more."

@@ -1,20 +1,83 @@
-"""Who holds what: how many samples of each class every device has, as a table that fits the terminal."""
+"""The command `data`: who holds what, as a table that fits the terminal."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from hasfl.cli.options import AsJson, ScenarioFile
 from hasfl.cli.tables import titled
+from hasfl.errors import InputError, naming
 
 DEVICES_SHOWN = 40
 CLASSES_SHOWN = 10
 ANY_WIDTH = 10_000  # columns of a terminal that is wide enough for every table
+
+
+def data(
+    scenario: ScenarioFile,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            help="Save a picture of the classes that each device holds in this file (.png or .svg)."
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            help="Write the samples of each device into a .npz file of this folder, and the test set into "
+            "test.npz. hasfl serve device and hasfl serve edge take such files.",
+            metavar="DIR",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how many samples of each class every device holds.
+
+    If samples have several labels, or labels that are no classes, only the samples are counted.
+
+    Example: hasfl data scenario.toml --export samples
+    """
+    from hasfl.data.partition import label_counts, sample_counts
+    from hasfl.deployment.samples import export_samples
+    from hasfl.report.figures import save_figure, who_holds_what
+    from hasfl.runs.scenario import read_scenario
+    from hasfl.runs.task import shared_data
+
+    asked = read_scenario(scenario)
+    with naming(str(scenario)):
+        fleet = asked.draw()
+        dataset, shares = shared_data(asked, fleet.names, folder=scenario.parent)
+    names = dataset.class_names if dataset.one_class_each else ()
+    counts = label_counts(shares, dataset.y_train.numpy(), len(names)) if names else sample_counts(shares)
+    if picture is not None:
+        if not names:
+            raise InputError(
+                f"a picture shows classes, but samples of {dataset.name} do not have one class each"
+            )
+        save_figure(who_holds_what(counts, names), picture)
+    files = [] if to is None else export_samples(dataset, shares, fleet.names, to)
+    if as_json:
+        held = dict(zip(fleet.names, counts.tolist(), strict=True))
+        drawn = {} if picture is None else {"picture": str(picture)}
+        written = {"files": [str(file) for file in files]} if files else {}
+        typer.echo(json.dumps({"classes": names, "samples": held, **drawn, **written}))
+        return
+    show_shares(dataset.name, fleet.names, counts, names, picture)
+    if files:
+        typer.echo(
+            f"wrote the samples of {len(fleet)} devices into {to}, {files[0].name} to {files[-2].name}, and "
+            f"{len(dataset.y_test):,} samples to test on into {files[-1].name}"
+        )
 
 
 def show_shares(

@@ -1,25 +1,133 @@
-"""What a comparison says: who reached the goal first, or who converged where, and what the first one did."""
+"""The command `compare`: who reached the goal first, or who converged where, and what the first one did."""
 
+import json
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hasfl.cli.options import (
+    AsJson,
+    Device,
+    On,
+    RunsFolder,
+    ScenarioFile,
+    seeds_of,
+    strategy_names,
+    wait_politely,
+)
 from hasfl.cli.tables import titled
+from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.report.analysis import Finish, Spread, finish, outcome, speed_ups
-from hasfl.runs.comparison import ChosenPlan, Contest
 from hasfl.theory.latency import SplitTrainingLatency
 from hasfl.theory.paradigms import SPLIT
 from hasfl.units import format_quantity, format_seconds
 
+if TYPE_CHECKING:
+    from hasfl.runs.comparison import ChosenPlan, Contest
+
+# A comma is inside a name if an option such as cut=2 follows, but not a pair such as b=4+cut=2.
+BETWEEN_NAMES = r";|,(?!\s*(?:b|cut)=[^+,;]*(?:[,;]|$))"
+PAPER = "hasfl,rbs+hams,habs+rms,rbs+rms,rbs+rhams"
 MOST_GROUPS = 12  # of devices with the same plan that are shown; of more, the slowest ones
 WHOLE_FROM = 100  # factors from here on are written without decimals
 WORTH_SAYING = 1.05  # times as long: less is not worth a sentence
+
+
+def compare(
+    scenario: ScenarioFile,
+    strategies: Annotated[
+        str,
+        typer.Option(
+            help="Names of strategies, with commas or semicolons between them, as hasfl,sfl:b=16,cut=2,fl. "
+            "A comma before b= or cut= belongs to the name.",
+            autocompletion=strategy_names,
+        ),
+    ] = PAPER,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, as 0,1,2. Default: the scenario's seed.")] = None,
+    out: RunsFolder = Path("runs"),
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            help="Save the picture of accuracy against time in this file (.png or .svg). Default: a .png "
+            "file in the folder of --out, named after the scenario."
+        ),
+    ] = None,
+    device: Device = None,
+    on: On = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train several strategies and compare accuracies and times.
+
+    If the scenario has a stop.accuracy, the times to this accuracy are compared. Otherwise the converged
+    accuracies and times are compared. Finished runs are used again, and stopped runs are resumed.
+
+    Example: hasfl compare scenario.toml --strategies hasfl,sfl,fl
+    """
+    wait_politely()
+    from hasfl.cli.training_view import TrainingView
+    from hasfl.report.canvas import require_matplotlib
+    from hasfl.report.figures import require_drawable
+    from hasfl.runs.scenario import read_scenario
+
+    drawn = picture or out / f"{scenario.stem}-accuracy.png"
+    require_matplotlib()
+    if picture is not None:
+        require_drawable(drawn)
+    asked = read_scenario(scenario)
+    names, chosen = _names(strategies), [asked.seed] if seeds is None else seeds_of(seeds)
+    with TrainingView(runs=len(names) * len(chosen)) as view:
+        from hasfl.runs.comparison import compare as contests_of  # brings torch
+
+        contests = contests_of(scenario, out, names, chosen, view, device=device, on=on)
+    if asked.stop.accuracy is None:
+        _tell_convergence(contests, drawn, as_json=as_json)
+    else:
+        _tell_race(contests, asked.stop.accuracy, drawn, as_json=as_json)
+    if not as_json:
+        typer.echo(f"the runs are in {out}; `hasfl runs {out}` lists them")
+
+
+def _tell_convergence(contests: "Sequence[Contest]", drawn: Path, *, as_json: bool) -> None:
+    """Draw and print where each strategy converged."""
+    from hasfl.report.figures import accuracy_against_time, save_figure
+
+    save_figure(accuracy_against_time(contests[0].runs, contests[0].seed), drawn)
+    rows = convergence_rows(contests)
+    if as_json:
+        typer.echo(json.dumps({"picture": str(drawn), "strategies": [asdict(row) for row in rows]}))
+    else:
+        show_convergence(rows, [contest.seed for contest in contests], drawn)
+
+
+def _tell_race(contests: "Sequence[Contest]", goal: float, drawn: Path, *, as_json: bool) -> None:
+    """Draw and print when each strategy reached the goal."""
+    from hasfl.report.figures import race_picture, save_figure
+    from hasfl.runs.comparison import last_plan
+
+    save_figure(race_picture(contests[0].runs, goal, contests[0].seed), drawn)
+    rows = race_rows(contests, goal)
+    if as_json:
+        summary = {"picture": str(drawn), "goal": goal, "strategies": [asdict(row) for row in rows]}
+        typer.echo(json.dumps(summary))
+    else:
+        show_race(rows, goal, last_plan(contests[0]), drawn)
+
+
+def _names(text: str) -> Sequence[str]:
+    """Strategies separated by commas or semicolons; a comma before an option belongs to the name."""
+    names = [name.strip() for name in re.split(BETWEEN_NAMES, text.rstrip("; "))]
+    if not all(names):
+        raise InputError(f"--strategies must be names with commas between, as {PAPER}; got {text!r}")
+    return names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +158,7 @@ class ConvergenceRow:
     common_slower: Spread
 
 
-def race_rows(contests: Sequence[Contest], goal: float) -> list[RaceRow]:
+def race_rows(contests: Sequence["Contest"], goal: float) -> list[RaceRow]:
     """When each strategy reached an accuracy on held-out samples."""
     finishes = {
         name: [finish(name, contest.runs[name], goal) for contest in contests] for name in contests[0].runs
@@ -75,7 +183,7 @@ def _race_row(name: str, own: Sequence[Finish], first: Sequence[Finish]) -> Race
     )
 
 
-def convergence_rows(contests: Sequence[Contest]) -> list[ConvergenceRow]:
+def convergence_rows(contests: Sequence["Contest"]) -> list[ConvergenceRow]:
     """The numbers of the paper's Fig. 6, and the time to one common accuracy, which compares better."""
     first = next(iter(contests[0].runs))
     ratios = [{each.strategy: each for each in speed_ups(contest.runs, first)} for contest in contests]
@@ -98,7 +206,7 @@ def convergence_rows(contests: Sequence[Contest]) -> list[ConvergenceRow]:
     return rows
 
 
-def show_race(rows: Sequence[RaceRow], goal: float, plan: ChosenPlan, picture: Path) -> None:
+def show_race(rows: Sequence[RaceRow], goal: float, plan: "ChosenPlan", picture: Path) -> None:
     """Print who reached the goal when, the last plan of the first strategy, and the winner."""
     first = rows[0].strategy
     table = titled(f"Who has {100 * goal:g} % of the held-out samples right first")
@@ -184,7 +292,7 @@ def _few_digits(factor: float) -> str:
     return f"{factor:,.0f}" if factor >= WHOLE_FROM else f"{factor:.2g}"
 
 
-def _plan_table(plan: ChosenPlan) -> Table:
+def _plan_table(plan: "ChosenPlan") -> Table:
     """The batch size and the cut of every group of devices, and how long a round's two halves take them."""
     latency = plan.latency(plan.plan)
     when = f"round {plan.round}, seed {plan.seed}"
@@ -213,7 +321,7 @@ def _plan_table(plan: ChosenPlan) -> Table:
     return table
 
 
-def _groups(plan: ChosenPlan) -> list[tuple[str, int]]:
+def _groups(plan: "ChosenPlan") -> list[tuple[str, int]]:
     """Neighbours with the same batch size, cut and speed, as one name, and the index of one of them."""
     fleet, own = plan.fleet, plan.plan
     keys = [
@@ -240,7 +348,7 @@ def _name_of(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
-def _why(plan: ChosenPlan) -> str:
+def _why(plan: "ChosenPlan") -> str:
     """What a round would take with the same samples dealt out equally; empty where it is hardly longer."""
     devices, samples = len(plan.fleet), int(plan.plan.batch_sizes.sum())
     cut = int(np.bincount(plan.plan.cuts).argmax())

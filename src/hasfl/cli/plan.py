@@ -15,8 +15,7 @@ import numpy as np
 import typer
 
 from hasfl.arrays import MOST, IntN
-from hasfl.cli.outputs import require_page
-from hasfl.cli.training import AsJson
+from hasfl.cli.options import AsJson, require_page
 from hasfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def plan(
         lost = _mistakes(report, asked, gap, time_limit, tell) if sensitivity else None
         paged = None
         if html is not None or serve:
-            from hasfl.cli.plans.page import PagedPlan
+            from hasfl.cli.plan_page import PagedPlan
 
             paged = PagedPlan.of(
                 asked, report, search, saved, lost, name=str(question or run), seconds=time_limit
@@ -145,7 +144,7 @@ def plan(
     if as_json:
         typer.echo(json.dumps(_as_json(report, asked, found, saved, lost)))
         return
-    from hasfl.cli.plans.plan_view import show_plan
+    from hasfl.cli.plan_view import show_plan
 
     show_plan(report, asked, found, saved, lost or [])
     if written:
@@ -248,7 +247,7 @@ def _tried(
     tell: Callable[[str], None],
 ) -> "Intervals":
     """The best plan for every interval that --interval asks for."""
-    from hasfl.cli.plans.story import every
+    from hasfl.cli.announcements import every
     from hasfl.planning.intervals import best_interval, try_intervals
 
     def ask(problem: "Problem", start: "Plan | None", share: float) -> "PlanReport":
@@ -258,19 +257,9 @@ def _tried(
     own, known = asked.problem.interval, asked.rounds_known
     if written == BEST:
         return best_interval(asked.at, own, ask, gap=gap, seconds=seconds, rounds_known=known)
-    return try_intervals(asked.at, _intervals(written), ask, seconds=seconds, rounds_known=known)
-
-
-def _intervals(text: str) -> list[int]:
-    """The intervals of "15" or "5,15,50"."""
-    try:
-        values = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(
-            f"--interval must be a whole number, several like 5,15,50, or {BEST}; got {text!r}"
-        ) from None
+    values = _whole_numbers("--interval", written, f", several like 5,15,50, or {BEST};")
     _require_counts("--interval", values)
-    return list(dict.fromkeys(values))
+    return try_intervals(asked.at, list(dict.fromkeys(values)), ask, seconds=seconds, rounds_known=known)
 
 
 def _upgrades(
@@ -305,18 +294,21 @@ def _mistakes(
 
 def _per_device(option: str, text: str, devices: int) -> IntN:
     """One whole number for every device, from "16" or "8,16,4"."""
-    try:
-        values = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(
-            f"{option} must be a whole number, or one per device like 8,16,4; got {text!r}"
-        ) from None
+    values = _whole_numbers(option, text, ", or one per device like 8,16,4;")
     if len(values) not in (1, devices):
         raise InputError(
             f"{option} has {len(values)} entries for {devices} devices: give one, or one per device"
         )
     _require_counts(option, values)
     return np.broadcast_to(values, devices)
+
+
+def _whole_numbers(option: str, text: str, others: str) -> list[int]:
+    """The numbers of "8,16,4"; `others` says what else the option may be than one number."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option} must be a whole number{others} got {text!r}") from None
 
 
 def _require_counts(option: str, values: list[int]) -> None:
