@@ -79,8 +79,8 @@ def _tensors(change: Callable[[torch.Tensor], torch.Tensor], *names: str) -> Cal
     return _changed(changed)
 
 
-def _fields(**fields: Any) -> Callable[[bytes], bytes]:
-    return _changed(lambda f: Message(f.message.kind, {**f.message.fields, **fields}, f.message.tensors))
+def _with_nonsense(frame: Frame) -> Message:
+    return Message(frame.message.kind, {**frame.message.fields, "resources": "much"}, frame.message.tensors)
 
 
 def _not_numbers(tensor: torch.Tensor) -> torch.Tensor:
@@ -105,19 +105,12 @@ def _late(right: bytes) -> bytes:
 # What a worker can do wrong: the question after which it does so, and what it makes of its right answer.
 MISBEHAVIOURS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "activations that are not numbers": ("forward", _tensors(_not_numbers, "activations")),
-    "huge activations": ("forward", _tensors(lambda t: t * 1e30, "activations")),
-    "activations of another shape": ("forward", _tensors(lambda t: t.flatten()[:8], "activations")),
-    "too few samples": ("forward", _tensors(lambda t: t[:1])),
     "labels that do not exist": ("forward", _tensors(lambda t: t + 99, "labels")),
-    "layers that are not numbers": ("give", _tensors(_not_numbers)),
     "layers of another shape": ("give", _tensors(lambda t: t.flatten()[:1])),
     "layers of an old interval": ("give", _changed(_older)),
     "an answer to an old question": ("backward", _of_question_before),
-    "an answer of another kind": ("backward", _changed(lambda f: Message("layers", f.message.fields))),
-    "seconds below zero": ("backward", _fields(seconds=-1.0)),
-    "resources that are no table": ("begin", _fields(resources="much")),
+    "resources that are no table": ("begin", _changed(_with_nonsense)),
     "answers that come late": ("forward", _late),
     "an oversized frame": ("forward", lambda right: bytes(MOST_FRAME_BYTES + 1)),
-    "a truncated frame": ("forward", lambda right: right[: len(right) // 2]),
     "random bytes": ("backward", lambda right: os.urandom(1000)),
 }

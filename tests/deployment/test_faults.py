@@ -238,20 +238,13 @@ def misbehaving(stage: Stage, run: Run, what: str, reason: str) -> Iterator[None
     yield
 
 
-REASONS = {
+REASONS = {  # one for each check that a real process can fail; test_malice.py has every kind of nonsense
     "activations that are not numbers": "finite",
-    "huge activations": "finite|far",  # of activations, of the loss, or of layers after a step
-    "activations of another shape": "shape",
-    "too few samples": "shape",
     "labels that do not exist": "label|fit",
-    "layers that are not numbers": "finite",
     "layers of another shape": "must be a tensor .*, got",
     "layers of an old interval": "interval",
     "an answer to an old question": "answered question",
-    "an answer of another kind": "answered",
-    "seconds below zero": "seconds",
     "an oversized frame": "connection ended",
-    "a truncated frame": "malformed",
     "random bytes": "malformed",
 }
 
