@@ -48,12 +48,11 @@ class Stage(Field):
     """Four devices; the streams of one go through cords that can be cut."""
 
     def __init__(self, folder: Path) -> None:
-        fakes, slow = "tests.deployment.fault_workers", {"link": "2 Mbps"}
-        super().__init__(folder, [slow] * 4)
+        super().__init__(folder, [{"link": "2 Mbps"}] * 4)
         self.cords = {address: Cord(address) for address in (self.listen, self.edge_listen)}
         detours = " ".join(f"{address}={cord.address}" for address, cord in self.cords.items())
-        self.change(DETOURED, make=f"{fakes}:open_detoured", listen=detours)
-        self.change(MISBEHAVING, make=f"{fakes}:open_misbehaving")
+        self.change(DETOURED, listen=detours)
+        self.faulty = {DETOURED: "detoured", MISBEHAVING: "misbehaving"}
 
     def mend(self) -> None:
         """Let the misbehaving device be honest again, and the cords whole."""
