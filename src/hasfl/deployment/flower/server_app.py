@@ -55,12 +55,12 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _carry_out(grid: Grid, run: str, host: FedHost, order: RunOrder, stop_asked: StopAsked) -> None:
-    from hasfl.deployment.training import train_on_fleet  # brings torch, as the app begins to work
-
     with _open_port(host) as links:
         roster = Roster(grid, links, run=run, announce=host.told, tell=log.info)
         threading.Thread(target=roster.keep, name="roster", daemon=True).start()
         try:
+            from hasfl.deployment.training import train_on_fleet  # brings torch, while parties connect
+
             _wait_for_fleet(links, roster, order, stop_asked)
             train_on_fleet(links, order, stop_asked)
         finally:
