@@ -1,41 +1,47 @@
 """Workers of devices for tests of faults: some misbehave, some reach the servers by a detour."""
 
+import json
 import os
+import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import torch
 
-from hasfl.deployment import device_worker
+from hasfl.deployment import device_worker, worker
 from hasfl.deployment.channels import MOST_FRAME_BYTES, MOST_MESSAGE_BYTES, open_channel
 from hasfl.deployment.hosts import WorkerSettings
 from hasfl.deployment.messages import Message
 from hasfl.deployment.sessions import answering
 from hasfl.deployment.sessions.answering import ServerPlace
 from hasfl.deployment.wire import Frame, pack, unpack
-from hasfl.deployment.worker import open_worker
 
 LATE_SECONDS = 12.0  # more than the deadline of a round
 MISBEHAVIOUR_FILE = "misbehaviour"  # in the state folder; its text names what the worker does wrong
 
 
-def open_detoured(settings: WorkerSettings) -> AbstractContextManager[object]:
-    """A device that finds servers at other addresses; `listen` says which: "edge=detour fed=detour"."""
+def main() -> None:
+    """Run the worker of a device that is faulty: `python -m tests.deployment.fault_workers KIND SETTINGS`."""
+    kind, path = sys.argv[1:]
+    FAULTY[kind](WorkerSettings(**json.loads(Path(path).read_text())))
+    worker.main()
+
+
+def detour(settings: WorkerSettings) -> None:
+    """Find servers at other addresses; `listen` says which: "edge=detour fed=detour"."""
     detours = dict(pair.split("=") for pair in settings.listen.split())
 
     def place(role: str, address: str, folder: Path) -> ServerPlace:
         return ServerPlace(role, detours[address], folder)
 
     vars(device_worker)["ServerPlace"] = place
-    return open_worker(settings)
 
 
-def open_misbehaving(settings: WorkerSettings) -> AbstractContextManager[object]:
-    """A device that does wrong what a file in its state folder names, while the file is there."""
+def misbehave(settings: WorkerSettings) -> None:
+    """Do wrong what a file in the state folder names, while the file is there."""
     file, honest = Path(settings.state) / MISBEHAVIOUR_FILE, answering._Conversation._answer
 
     def answer(self: Any, data: bytes, arrived: float) -> bytes:
@@ -48,7 +54,6 @@ def open_misbehaving(settings: WorkerSettings) -> AbstractContextManager[object]
 
     answering._Conversation._answer = answer  # type: ignore[method-assign]
     vars(answering)["open_channel"] = _channel_without_limit
-    return open_worker(settings)
 
 
 def _channel_without_limit(role: str, address: str, folder: Path, **_: object) -> grpc.Channel:
@@ -79,8 +84,8 @@ def _tensors(change: Callable[[torch.Tensor], torch.Tensor], *names: str) -> Cal
     return _changed(changed)
 
 
-def _fields(**fields: Any) -> Callable[[bytes], bytes]:
-    return _changed(lambda f: Message(f.message.kind, {**f.message.fields, **fields}, f.message.tensors))
+def _with_nonsense(frame: Frame) -> Message:
+    return Message(frame.message.kind, {**frame.message.fields, "resources": "much"}, frame.message.tensors)
 
 
 def _not_numbers(tensor: torch.Tensor) -> torch.Tensor:
@@ -105,19 +110,16 @@ def _late(right: bytes) -> bytes:
 # What a worker can do wrong: the question after which it does so, and what it makes of its right answer.
 MISBEHAVIOURS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "activations that are not numbers": ("forward", _tensors(_not_numbers, "activations")),
-    "huge activations": ("forward", _tensors(lambda t: t * 1e30, "activations")),
-    "activations of another shape": ("forward", _tensors(lambda t: t.flatten()[:8], "activations")),
-    "too few samples": ("forward", _tensors(lambda t: t[:1])),
     "labels that do not exist": ("forward", _tensors(lambda t: t + 99, "labels")),
-    "layers that are not numbers": ("give", _tensors(_not_numbers)),
     "layers of another shape": ("give", _tensors(lambda t: t.flatten()[:1])),
     "layers of an old interval": ("give", _changed(_older)),
     "an answer to an old question": ("backward", _of_question_before),
-    "an answer of another kind": ("backward", _changed(lambda f: Message("layers", f.message.fields))),
-    "seconds below zero": ("backward", _fields(seconds=-1.0)),
-    "resources that are no table": ("begin", _fields(resources="much")),
+    "resources that are no table": ("begin", _changed(_with_nonsense)),
     "answers that come late": ("forward", _late),
     "an oversized frame": ("forward", lambda right: bytes(MOST_FRAME_BYTES + 1)),
-    "a truncated frame": ("forward", lambda right: right[: len(right) // 2]),
     "random bytes": ("backward", lambda right: os.urandom(1000)),
 }
+FAULTY = {"detoured": detour, "misbehaving": misbehave}
+
+if __name__ == "__main__":
+    main()

@@ -143,6 +143,7 @@ class Field:
                 keys=str(self.keys / "devices" / names[i]), state=str(folder / names[i]), data=str(files[i])
             )
             self.settings[i] = replace(plain, **changed)
+        self.faulty: dict[int, str] = {}  # workers with a fault, and which one
         self._parts = ExitStack()
         self.fed: subprocess.Popen[bytes] | None = None
         self.old_tokens: dict[str, str] = {}  # of the run before
@@ -153,13 +154,20 @@ class Field:
 
     def __enter__(self) -> Self:
         with ExitStack() as parts:
-            programs = [replace(worker_program(own), name=str(party)) for party, own in self.settings.items()]
+            programs = [self._program(party) for party in self.settings]
             self.workers = parts.enter_context(Supervisor(programs))
             self._parts = parts.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._parts.close()
+
+    def _program(self, party: int) -> Program:
+        program = replace(worker_program(self.settings[party]), name=str(party))
+        if party not in self.faulty:
+            return program
+        command = (sys.executable, "-m", "tests.deployment.fault_workers", self.faulty[party])
+        return replace(program, command=(*command, program.command[-1]))
 
     def train(self, name: str, rounds: int, *, resume: bool = False) -> Run:
         """Start a fed server that trains; it ends the one before by force."""

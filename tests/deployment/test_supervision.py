@@ -2,17 +2,19 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hasfl.deployment import supervision
-from hasfl.deployment.addresses import require_free, require_private, split_address
+from hasfl.deployment.addresses import free_port, require_free, require_private, split_address
 from hasfl.deployment.supervision import Program, Supervisor
 from hasfl.errors import InputError
 
@@ -86,6 +88,17 @@ def test_pauses_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "0.04",
         "0.04",
     ]
+
+
+def test_a_program_starts_after_somebody_listens(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with Supervisor([replace(program(tmp_path, *SLEEP), after=address)]) as running:
+        time.sleep(0.3)
+        assert running.starts() == {"it": 0}
+        with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+            until(lambda: running.starts() == {"it": 1})
+    with Supervisor([replace(program(tmp_path, *SLEEP), after=address)]):
+        pass  # it ends, although nobody ever listens
 
 
 def test_output_goes_to_the_log(tmp_path: Path) -> None:
@@ -170,8 +183,6 @@ def test_addresses_have_a_host_and_a_port(address: str) -> None:
 
 
 def test_an_address_in_use_is_refused() -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(InputError, match="the SuperLink cannot listen at"):

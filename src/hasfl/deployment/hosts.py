@@ -98,7 +98,6 @@ class WorkerSettings:
     threads: int = 1  # that torch computes with
     sharers: int = 1  # devices on this machine, which share its memory
     trust: tuple[str, ...] = ()  # modules whose callables a scenario may name
-    make: str = "hasfl.deployment.worker:open_worker"  # the function that makes the worker
 
 
 def worker_program(settings: WorkerSettings) -> Program:

@@ -61,7 +61,6 @@ class RunOrder:
     resume: bool = False
     devices: int = 1  # training begins when so many devices, and the edge server, are connected …
     patience: float = 600.0  # … or fails after so many seconds
-    training: str = "hasfl.deployment.training:train_on_fleet"  # the function that trains
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "RunOrder":
@@ -81,8 +80,12 @@ class RunOrder:
             "seed": request.seed,
             "device": request.device,
         }
-        own = {name: getattr(self, name) for name in ("resume", "devices", "patience", "training")}
-        return {"request": asked, **own}
+        return {
+            "request": asked,
+            "resume": self.resume,
+            "devices": self.devices,
+            "patience": self.patience,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

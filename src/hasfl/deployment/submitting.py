@@ -85,7 +85,7 @@ class SubmittedRun:
     _answered: float = 0.0  # when Flower answered last
 
     def follow(self) -> Outcome:
-        """RunOrder the run, and follow it to its end. Ctrl-C stops it at the end of an interval."""
+        """Order the run, and follow it to its end. Ctrl-C stops it at the end of an interval."""
         self.records = RecordTail(self.order.request.path)
         if self.order.resume:
             list(self.records.records())  # those were told before

@@ -10,14 +10,11 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import cast
 
 import torch
 
-from hasfl.callables import find
 from hasfl.deployment.channels import EDGE_NAME
 from hasfl.deployment.device_worker import DeviceWorker
 from hasfl.deployment.edge_worker import EdgeWorker
@@ -30,7 +27,6 @@ from hasfl.errors import HasflError, InputError
 from hasfl.units import Dimension, parse_quantity
 
 DEVICE = "device-"  # the beginning of the name in a device's certificate
-Make = Callable[[WorkerSettings], AbstractContextManager[object]]  # the worker, while it works
 
 
 def main() -> None:
@@ -41,8 +37,7 @@ def main() -> None:
         signal.signal(number, lambda *_: ending.set())
     settings = WorkerSettings(**json.loads(Path(sys.argv[-1]).read_text()))
     try:
-        make = cast(Make, find(settings.make, "the worker"))
-        with make(settings):
+        with open_worker(settings):
             ending.wait()
     except HasflError as error:
         sys.exit(f"hasfl: {error}")

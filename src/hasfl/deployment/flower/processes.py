@@ -48,7 +48,7 @@ def fed_programs(keys: Path, state: Path, address: str) -> list[Program]:
     work = ["--root-certificates", authority, "--runtime-api-address", address]
     return [
         _program("superlink", state, link),
-        _program("superexec", state, [*work, "--superexec-auth-secret-file", secret]),
+        _program("superexec", state, [*work, "--superexec-auth-secret-file", secret], after=address),
     ]
 
 
@@ -61,28 +61,30 @@ def node_programs(keys: Path, state: Path, superlink: str, runtime_port: int) ->
     split_address(superlink)
     make_state_folder(state)
     secret = _secret(state)
+    meeting = f"127.0.0.1:{runtime_port}"
     node = [
         *("--superlink", superlink, "--root-certificates", _key_file(keys, AUTHORITY_FILE)),
         *("--auth-supernode-private-key", _key_file(keys, NODE_KEY_FILE)),
         *("--host", "127.0.0.1", "--port", str(runtime_port), "--isolation", "process"),
         *("--superexec-auth-secret-file", secret),
     ]
-    work = ["--insecure", "--runtime-api-address", f"127.0.0.1:{runtime_port}"]  # on this machine only
+    work = ["--insecure", "--runtime-api-address", meeting]  # on this machine only
     return [
         _program("supernode", state, node),
-        _program("superexec", state, [*work, "--superexec-auth-secret-file", secret]),
+        _program("superexec", state, [*work, "--superexec-auth-secret-file", secret], after=meeting),
     ]
 
 
-def _program(name: str, state: Path, arguments: list[str]) -> Program:
-    """A program of Flower's. It finds other ones of Flower's, which it starts, on its path."""
-    command, path = (
-        f"flower-{name}",
-        os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]),
-    )
-    found = shutil.which(command, path=path)
+def _program(name: str, state: Path, arguments: list[str], after: str = "") -> Program:
+    """A program of Flower's. It finds other ones of Flower's, which it starts, on its path.
+
+    It starts when somebody listens at the address `after`: if it came earlier, it would look again only after
+    pauses that grow to a minute.
+    """
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    found = shutil.which(f"flower-{name}", path=path)
     if found is None:
-        raise MissingExtra(f"a deployment needs Flower's program {command}: pip install 'hasfl[deploy]'")
+        raise MissingExtra(f"a deployment needs Flower's program flower-{name}: pip install 'hasfl[deploy]'")
     environment = {
         **os.environ,
         **OFFLINE,
@@ -92,7 +94,8 @@ def _program(name: str, state: Path, arguments: list[str]) -> Program:
         STATE_VARIABLE: str(state.resolve()),
         "PYTHONUNBUFFERED": "1",
     }
-    return Program(name=name, command=(found, *arguments), log=log_file(state, name), environment=environment)
+    command, log = (found, *arguments), log_file(state, name)
+    return Program(name=name, command=command, log=log, environment=environment, after=after)
 
 
 def _key_file(keys: Path, name: str) -> str:

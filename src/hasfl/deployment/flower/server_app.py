@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hasfl.callables import find
 from hasfl.deployment.addresses import STATE_VARIABLE
 from hasfl.deployment.channels import FED_NAME
 from hasfl.deployment.flower.bundle import ORDER_KEY
@@ -32,7 +30,6 @@ LOOK_SECONDS = 0.1  # between two looks at who is connected
 PORT_SECONDS = 30.0  # that a run waits until the run before has closed its port
 
 StopAsked = Callable[[], bool]  # whether somebody wants the run to stop at the end of an interval
-Training = Callable[[PartyServer, RunOrder, StopAsked], None]
 log = logging.getLogger(__name__)
 
 app = ServerApp()
@@ -58,13 +55,14 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _carry_out(grid: Grid, run: str, host: FedHost, order: RunOrder, stop_asked: StopAsked) -> None:
-    train = cast(Training, find(order.training, "the training"))
     with _open_port(host) as links:
         roster = Roster(grid, links, run=run, announce=host.told, tell=log.info)
         threading.Thread(target=roster.keep, name="roster", daemon=True).start()
         try:
+            from hasfl.deployment.training import train_on_fleet  # brings torch, while parties connect
+
             _wait_for_fleet(links, roster, order, stop_asked)
-            train(links, order, stop_asked)
+            train_on_fleet(links, order, stop_asked)
         finally:
             roster.end()
 
