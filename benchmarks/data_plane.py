@@ -21,8 +21,8 @@ import grpc
 import torch
 
 from hasfl.deployment.channels import FED, handlers, method, open_channel, open_port, server_options
+from hasfl.deployment.fields import Message
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
-from hasfl.deployment.messages import Message
 from hasfl.deployment.sessions.answering import ServerPlace, Stop, answer_questions
 from hasfl.deployment.sessions.asking import PartyServer
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hasfl.deployment.channels import EDGE as EDGE_NAME
 from hasfl.deployment.channels import FED, device_name
+from hasfl.deployment.fields import Message
 from hasfl.deployment.fleet.samples import export_samples
 from hasfl.deployment.hosting import worker
 from hasfl.deployment.hosting.nursery import Nursery
@@ -26,7 +27,7 @@ from hasfl.deployment.hosting.places import free_port
 from hasfl.deployment.hosting.supervision import Program, Supervisor
 from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
-from hasfl.deployment.messages import Answer, Message
+from hasfl.deployment.links import Answer
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.offers import SOCKET_FILE
 from hasfl.deployment.sessions.streams import party_name
@@ -60,7 +61,7 @@ class TimedServer(PartyServer):
         self.waited: dict[tuple[str, str], list[float]] = defaultdict(list)
         super().__init__(FED, f"{host}:0", keys / FED)
 
-    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
+    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer[Message]]:
         began = time.perf_counter()
         answers = super().ask(questions, seconds)
         for party, message in questions.items():

@@ -12,8 +12,8 @@ import torch
 
 from hasfl.deployment import device_worker
 from hasfl.deployment.channels import MOST_FRAME_BYTES, MOST_MESSAGE_BYTES, open_channel
+from hasfl.deployment.fields import Message
 from hasfl.deployment.hosting.worker import WorkerSettings
-from hasfl.deployment.messages import Message
 from hasfl.deployment.sessions import answering
 from hasfl.deployment.sessions.answering import ServerPlace
 from hasfl.deployment.wire import Frame, pack, unpack

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from hasfl.deployment.channels import method, open_channel
-from hasfl.deployment.messages import Handler, Message
+from hasfl.deployment.fields import Handler, Message
 from hasfl.deployment.sessions.answering import Pace, ServerPlace, Stop, TokenRefused, answer_questions
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.wire import pack, unpack

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from hasfl.deployment.channels import client_options, open_channel
+from hasfl.deployment.fields import Message
 from hasfl.deployment.keys import make_keys
-from hasfl.deployment.messages import Message
 from hasfl.deployment.sessions import asking
 from hasfl.deployment.wire import Frame, pack, unpack
 from hasfl.record import EDGE

@@ -14,7 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.deployment.messages import Links, Message, Refused
+from hasfl.deployment.fields import Message, Refused
+from hasfl.deployment.links import Links
 from hasfl.deployment.sessions import answering, asking, streams
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.streams import DRIFT, ClockReading, Trip, better_reading

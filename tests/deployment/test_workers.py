@@ -14,7 +14,8 @@ import pytest
 
 from hasfl.deployment.device_worker import DeviceWorker
 from hasfl.deployment.edge_worker import EdgeWorker
-from hasfl.deployment.messages import Links, Message
+from hasfl.deployment.fields import Message
+from hasfl.deployment.links import Links
 from hasfl.deployment.sessions import offers
 from hasfl.deployment.sessions.answering import Stop
 from hasfl.deployment.sessions.offers import Offer, SessionDesk

@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from hasfl.deployment.channels import EDGE, FED
-from hasfl.deployment.fields import text_of
-from hasfl.deployment.messages import Message, Refused
+from hasfl.deployment.fields import Message, Refused
 from hasfl.deployment.sessions.answering import Pace, ServerPlace, Stop, TokenRefused, answer_questions
 from hasfl.deployment.sessions.offers import Offer, SessionDesk
 
@@ -75,11 +74,10 @@ class DeviceWorker:
         edge = _EdgeStream(party, self._certificates, hello, self._edge_pace)
 
         def from_fed(question: Message) -> Message:
-            if question.kind not in NAMING_EDGE or "edge" not in question.fields:
-                return party.from_fed(question)
-            address, token = text_of(question, "edge"), text_of(question, "edge_token")
+            named = _edge_named_in(question)
             answer = party.from_fed(question)
-            edge.open(address, token)
+            if named is not None:
+                edge.open(*named)
             return answer
 
         try:
@@ -87,6 +85,16 @@ class DeviceWorker:
             answer_questions(place, {**hello, "token": offer.token}, from_fed, stop, pace=self._fed_pace)
         finally:
             edge.close()
+
+
+def _edge_named_in(question: Message) -> tuple[str, str] | None:
+    """The address of the edge server and the token for it, if a question has them."""
+    address, token = (question.fields.get(name) for name in ("edge", "edge_token"))
+    if question.kind not in NAMING_EDGE or (address is None and token is None):
+        return None
+    if not isinstance(address, str) or not isinstance(token, str):
+        raise Refused(f"edge and edge_token of {question.kind!r} must be text")
+    return address, token
 
 
 class _OneAtATime:

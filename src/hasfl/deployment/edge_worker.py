@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from hasfl.deployment.channels import EDGE, FED
-from hasfl.deployment.messages import Links, Message, Refused
+from hasfl.deployment.fields import Message, Refused
+from hasfl.deployment.links import Links
 from hasfl.deployment.sessions.answering import Pace, ServerPlace, Stop, answer_questions
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.offers import Offer, SessionDesk

@@ -15,6 +15,7 @@ from hasfl.deployment.engine import NetworkedEngine
 from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.fleet.agreement import Agreement, Built, build
 from hasfl.deployment.fleet.meeting import Meeting
+from hasfl.deployment.fleet.meters import Deadlines
 from hasfl.deployment.hosting.desks import Desk
 from hasfl.deployment.hosting.orders import RunOrder
 from hasfl.deployment.ordering.requests import require_splitting
@@ -23,7 +24,7 @@ from hasfl.deployment.sessions.streams import party_name
 from hasfl.errors import HasflError
 from hasfl.learning.served_model import norms_of
 from hasfl.learning.state import Weights
-from hasfl.plan import Order
+from hasfl.planning.strategies.catalogue import strategy
 from hasfl.record import EDGE, RoundRecord
 from hasfl.report.analysis import Outcome
 from hasfl.runs.build import Holdings, training_of
@@ -33,12 +34,9 @@ from hasfl.runs.from_scenario import settings_of
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared, carry_out
 from hasfl.runs.simulation import form_of_samples
-from hasfl.theory.traffic import Arrangement
+from hasfl.training.clock import ModelledClock
 from hasfl.training.loop import Training
-from hasfl.world import LiveWorld
 
-SLACK, SHORTEST = 5.0, 5.0  # a device may take so many times as long as predicted, and so many seconds more
-CONNECTING_SECONDS = 5.0  # that a device may need beside its sub-model to connect to the edge server
 LOOK_SECONDS = 0.2  # between two looks at who is connected
 RETURN_SECONDS = 6.0  # for all devices to come back, once the edge server and one device are there
 MOST_LOSSES = 10  # of one interval; then something is wrong that does not pass
@@ -144,14 +142,16 @@ class FleetAtWork:
         built = build(agreement, trusted=None, folder=request.folder)
         tell("measuring the fleet")
         meters = self.meeting.measure(agreement, built, settings)
-        engine = NetworkedEngine(built.computation, self.meeting, edge=self.meeting.edge_address())
+        engine = NetworkedEngine(
+            built.computation,
+            self.meeting,
+            edge=self.meeting.edge_address(),
+            meters=meters,
+            deadlines=Deadlines(_clock(agreement, built), meters.world),
+        )
         holdings = _holdings(agreement, built, engine)
         training = training_of(engine, None, holdings, meters.world, built.profile, settings)
         training.report_every = 1  # a record must be there when its checkpoint is saved
-        deadlines = Deadlines(training, meters.world)
-        engine.patience, engine.leading.exchanging = deadlines.of_round, deadlines.of_exchange
-        engine.begins_round = meters.begins_round
-        engine.leading.time.heard, engine.leading.reported = meters.heard, meters.reported
         self._leave_if_asked()
         return FleetTraining(training, engine, built, self.meeting.samples_marks())
 
@@ -163,29 +163,18 @@ def _holdings(agreement: Agreement, built: Built, engine: NetworkedEngine) -> Ho
         held_out=agreement.held_out,
         sample_bits=agreement.sample_bits,
         measures_norms=built.settings.serving.calibrates and norms,
-        unlikeness=None if agreement.numbers else engine.leading.unlikeness(agreement.sizes),
+        unlikeness=None if agreement.numbers else engine.fed.unlikeness(agreement.sizes),
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Deadlines:
-    """How long a device may take for one answer: a multiple of what the plan predicts."""
-
-    training: Training
-    world: LiveWorld
-
-    def of_round(self, order: Order) -> float:
-        """Seconds for an answer in a round; the plan predicts the whole round."""
-        return SLACK * self.training.clock.round(self._now(order)).seconds + SHORTEST
-
-    def of_exchange(self, order: Order) -> float:
-        """Seconds to take a sub-model or to give it; the plan predicts both."""
-        now = self._now(order)
-        return SLACK * self.training.clock.aggregation(now, now).seconds + SHORTEST + CONNECTING_SECONDS
-
-    def _now(self, order: Order) -> Arrangement:
-        fleet = self.world.fleet_at(order.round).only(order.devices)
-        return Arrangement(order.plan, fleet, self.training.clock.depth(order.plan))
+def _clock(agreement: Agreement, built: Built) -> ModelledClock:
+    """The clock that predicts how long answers take."""
+    return ModelledClock(
+        profile=built.profile,
+        paradigm=strategy(built.settings.strategy).paradigm,
+        sample_bits=agreement.sample_bits,
+        keeps_mean=built.settings.serving.averages,
+    )
 
 
 class LogWatcher:

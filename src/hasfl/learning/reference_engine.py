@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hasfl.learning.engine import Job, LocalEngine
-from hasfl.learning.optimizers import scaled, squared_norm
+from hasfl.learning.optimizers import gradient_of, scaled, squared_norm
 from hasfl.learning.randomness import EVERYBODY, forward_in_round
-from hasfl.learning.state import LayerState, SplitState, Tensors, cloned, trainable
+from hasfl.learning.state import LayerState, SplitState, Tensors, trainable
 from hasfl.plan import Order
 
 
@@ -77,22 +77,20 @@ def _forward(job: Job, x: Tensor, states: list[LayerState], first: int, round: i
 
 def _replica(state: SplitState, i: int) -> list[LayerState]:
     """The private layers of one device: views of weights and slots, and copies of buffers."""
-    rows = [layer.row(i) for layer in state.private]
-    return [trainable(LayerState(row.weights, cloned(row.buffers), row.slots)) for row in rows]
+    return [trainable(layer.row(i), own_buffers=True) for layer in state.private]
 
 
 def _keep_buffers(state: SplitState, i: int, replica: list[LayerState]) -> None:
     """Copy the changed buffers of one device back into the state."""
     for layer, changed in zip(state.private, replica, strict=True):
-        for name, buffer in changed.buffers.items():
-            layer.buffers[name][i] = buffer
+        layer.row(i).take_buffers(changed)
 
 
 def _step(job: Job, replicas: Sequence[list[LayerState]], common: list[LayerState], round: int) -> None:
     """Step each device's layers on its own gradient, and the common layers on the mean gradient."""
     rate = torch.full((), job.updates.rates.at(round), dtype=job.dtype, device=job.data.x.device)
-    own = [[_gradient(layer, devices=1) for layer in replica] for replica in replicas]
-    mean = [_gradient(layer, devices=len(replicas)) for layer in common]
+    own = [[gradient_of(layer) for layer in replica] for replica in replicas]
+    mean = [gradient_of(layer, devices=len(replicas)) for layer in common]
     if job.updates.clip is not None:
         own, mean = _clipped(job, own, mean)
     for layers, gradients in zip([*replicas, common], [*own, mean], strict=True):
@@ -112,11 +110,3 @@ def _clipped(
         for gradients, factor in zip(own, own_factors, strict=True)
     ]
     return clipped, [scaled(layer, mean_factor) for layer in mean]
-
-
-def _gradient(layer: LayerState, *, devices: int) -> Tensors:
-    """The gradient of a layer's weights, divided by `devices`; 0 for a weight that no sample used."""
-    return {
-        name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
-        for name, weight in layer.weights.items()
-    }

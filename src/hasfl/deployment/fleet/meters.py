@@ -5,11 +5,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hasfl.deployment.measuring.resources import ResourceMeter
-from hasfl.deployment.messages import Message
 from hasfl.errors import InputError
 from hasfl.plan import Order
 from hasfl.profile import Profile
 from hasfl.record import EDGE
+from hasfl.theory.traffic import Arrangement
+from hasfl.training.clock import ModelledClock
 from hasfl.world import LiveWorld
 
 
@@ -41,9 +42,8 @@ class FleetMeters:
         if step == "device_backward" and self.order.round % self.world.interval == 0:
             self._report()  # before the next plan is made
 
-    def reported(self, party: int, answer: Message) -> None:
+    def reported(self, party: int, resources: object) -> None:
         """Take what a device says of its memory when an interval begins."""
-        resources = answer.fields.get("resources")
         with suppress(InputError):  # then what it said before counts
             self.memory[party] = positive(resources if isinstance(resources, Mapping) else {}, "memory")
 
@@ -94,6 +94,31 @@ class FleetMeters:
                 self.world.server_reports(**known.as_server())
             else:
                 self.world.device_reports(party, known.as_device(self.world.fleet.names[party]))
+
+
+SLACK, SHORTEST = 5.0, 5.0  # a device may take so many times as long as predicted, and so many seconds more
+CONNECTING_SECONDS = 5.0  # that a device may need beside its sub-model to connect to the edge server
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deadlines:
+    """How long a device may take for one answer: a multiple of what the plan predicts."""
+
+    clock: ModelledClock
+    world: LiveWorld
+
+    def of_round(self, order: Order) -> float:
+        """Seconds for an answer in a round; the plan predicts the whole round."""
+        return SLACK * self.clock.round(self._now(order)).seconds + SHORTEST
+
+    def of_exchange(self, order: Order) -> float:
+        """Seconds to take a sub-model or to give it; the plan predicts both."""
+        now = self._now(order)
+        return SLACK * self.clock.aggregation(now, now).seconds + SHORTEST + CONNECTING_SECONDS
+
+    def _now(self, order: Order) -> Arrangement:
+        fleet = self.world.fleet_at(order.round).only(order.devices)
+        return Arrangement(order.plan, fleet, self.clock.depth(order.plan))
 
 
 def positive(fields: Mapping[str, object], name: str) -> float:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import grpc
 
 from hasfl.deployment.channels import method, open_channel
-from hasfl.deployment.messages import Handler, Message
+from hasfl.deployment.fields import Handler, Message
 from hasfl.deployment.sessions.streams import ARRIVED, FAILED, HELLO, PING, PONG, SENT, one_sentence
 from hasfl.deployment.wire import MOST_FRAME_BYTES, WireError, pack, unpack
 from hasfl.errors import HasflError

@@ -19,7 +19,8 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 
 from hasfl.deployment.channels import common_name, handlers, open_port, server_options
-from hasfl.deployment.messages import Answer, Message
+from hasfl.deployment.fields import Message
+from hasfl.deployment.links import Answer
 from hasfl.deployment.sessions.streams import (
     CONNECTION_ENDED,
     FIRST_PINGS,
@@ -45,7 +46,7 @@ T = TypeVar("T")
 
 
 class PartyServer:
-    """Connections to parties, as `hasfl.deployment.messages.Links`; a gRPC server in a thread of its own."""
+    """Connections to parties, as `hasfl.deployment.links.Links`; a gRPC server in a thread of its own."""
 
     def __init__(self, role: str, address: str, folder: Path, *, most_bytes: int = MOST_FRAME_BYTES) -> None:
         """Listen at host:port with the certificates of a folder; port 0 asks for any free port."""
@@ -95,7 +96,7 @@ class PartyServer:
         with self._changed:
             return self._streams[party].greeting if party in self._streams else {}
 
-    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
+    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer[Message]]:
         """Ask parties, all at the same time, and wait for their answers; see `Links`."""
         deadline = time.monotonic() + seconds
         number = next(IDS)
@@ -258,12 +259,14 @@ class PartyServer:
                 self._reasons[stream.party] = stream.reason
                 log.warning("%s was dropped: %s", party_name(stream.party), stream.reason)
 
-    async def _ask_all(self, asked: Mapping[int, tuple[PartyStream, Question]]) -> Mapping[int, Answer]:
+    async def _ask_all(
+        self, asked: Mapping[int, tuple[PartyStream, Question]]
+    ) -> Mapping[int, Answer[Message]]:
         answers = await asyncio.gather(*(self._ask(*each) for each in asked.values()))
         found = zip(asked, answers, strict=True)
         return {party: answer for party, answer in found if answer is not None}
 
-    async def _ask(self, stream: PartyStream, question: Question) -> Answer | None:
+    async def _ask(self, stream: PartyStream, question: Question) -> Answer[Message] | None:
         answer = await stream.ask(question)
         if answer is None:
             self._leave(stream, stream.reason)

@@ -14,7 +14,8 @@ import grpc
 
 from hasfl.deployment.channels import EDGE as EDGE_NAME
 from hasfl.deployment.channels import device_name
-from hasfl.deployment.messages import Answer, Message
+from hasfl.deployment.fields import Message
+from hasfl.deployment.links import Answer
 from hasfl.deployment.wire import Frame, WireError, pack, unpack
 from hasfl.errors import HasflError
 from hasfl.record import EDGE
@@ -127,7 +128,7 @@ class PartyStream:
             if self._expected and not self._expected[1].done():
                 self._expected[1].set_result(None)
 
-    async def ask(self, question: Question) -> Answer | None:
+    async def ask(self, question: Question) -> Answer[Message] | None:
         """The answer to a question; None, and the stream ends, if there is no good one at the deadline."""
         try:
             async with asyncio.timeout_at(question.deadline):
