@@ -20,11 +20,11 @@ from typing import Any
 import grpc
 import torch
 
+from hasfl.deployment.answering import ServerPlace, Stop, answer_questions
+from hasfl.deployment.asking import PartyServer
 from hasfl.deployment.channels import FED, handlers, method, open_channel, open_port, server_options
 from hasfl.deployment.fields import Message
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
-from hasfl.deployment.sessions.answering import ServerPlace, Stop, answer_questions
-from hasfl.deployment.sessions.asking import PartyServer
 
 LOOPBACK = "127.0.0.1"
 MEGABYTES = (0.1, 1.0, 10.0)  # of activations

@@ -16,6 +16,8 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from hasfl.deployment.answering import SOCKET_FILE
+from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.channels import EDGE as EDGE_NAME
 from hasfl.deployment.channels import FED, device_name
 from hasfl.deployment.fields import Message
@@ -28,9 +30,6 @@ from hasfl.deployment.hosting.supervision import Program, Supervisor
 from hasfl.deployment.hosting.worker import WorkerSettings, worker_program
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
 from hasfl.deployment.links import Answer
-from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.deployment.sessions.offers import SOCKET_FILE
-from hasfl.deployment.sessions.streams import party_name
 from hasfl.deployment.training import train_on_fleet
 from hasfl.record import EDGE, RoundRecord
 from hasfl.runs.from_scenario import shared_data

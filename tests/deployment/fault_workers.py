@@ -10,12 +10,11 @@ from typing import Any
 import grpc
 import torch
 
-from hasfl.deployment import device_worker
+from hasfl.deployment import answering, joining
+from hasfl.deployment.answering import ServerPlace
 from hasfl.deployment.channels import MOST_FRAME_BYTES, MOST_MESSAGE_BYTES, open_channel
 from hasfl.deployment.fields import Message
 from hasfl.deployment.hosting.worker import WorkerSettings
-from hasfl.deployment.sessions import answering
-from hasfl.deployment.sessions.answering import ServerPlace
 from hasfl.deployment.wire import Frame, pack, unpack
 from hasfl.deployment.workers import open_worker
 
@@ -30,7 +29,7 @@ def open_detoured(settings: WorkerSettings) -> AbstractContextManager[object]:
     def place(role: str, address: str, folder: Path) -> ServerPlace:
         return ServerPlace(role, detours[address], folder)
 
-    vars(device_worker)["ServerPlace"] = place
+    vars(joining)["ServerPlace"] = place
     return open_worker(settings)
 
 

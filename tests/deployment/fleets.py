@@ -11,17 +11,15 @@ import pytest
 import torch
 
 from hasfl.data.dataset import Dataset
-from hasfl.deployment import device, edge_server
+from hasfl.deployment import device, edge_server, resources
+from hasfl.deployment.answering import Offer
 from hasfl.deployment.device import DeviceSetup
-from hasfl.deployment.device_worker import DeviceWorker
 from hasfl.deployment.edge_server import EdgeSetup
-from hasfl.deployment.edge_worker import EdgeWorker
 from hasfl.deployment.fleet import agreement
 from hasfl.deployment.fleet.samples import Samples
 from hasfl.deployment.hosting.orders import RunOrder
-from hasfl.deployment.measuring import resources
-from hasfl.deployment.measuring.pacing import Link, SlowTo
-from hasfl.deployment.sessions.offers import Offer
+from hasfl.deployment.joining import DeviceWorker, EdgeWorker
+from hasfl.deployment.pacing import Link, SlowTo
 from hasfl.deployment.training import train_on_fleet
 from hasfl.models import costs
 from hasfl.record import EDGE

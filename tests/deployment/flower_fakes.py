@@ -7,12 +7,11 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from hasfl.deployment.device_worker import DeviceWorker
-from hasfl.deployment.edge_worker import EdgeWorker
+from hasfl.deployment.asking import PartyServer
 from hasfl.deployment.fields import Message
 from hasfl.deployment.hosting.orders import RunOrder
 from hasfl.deployment.hosting.worker import WorkerSettings
-from hasfl.deployment.sessions.asking import PartyServer
+from hasfl.deployment.joining import DeviceWorker, EdgeWorker
 
 
 class Echo:

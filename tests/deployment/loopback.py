@@ -12,10 +12,10 @@ from typing import Any
 
 import grpc
 
+from hasfl.deployment.answering import Pace, ServerPlace, Stop, TokenRefused, answer_questions
+from hasfl.deployment.asking import PartyServer
 from hasfl.deployment.channels import method, open_channel
 from hasfl.deployment.fields import Handler, Message
-from hasfl.deployment.sessions.answering import Pace, ServerPlace, Stop, TokenRefused, answer_questions
-from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.wire import pack, unpack
 from hasfl.record import EDGE
 

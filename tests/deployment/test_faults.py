@@ -18,8 +18,8 @@ import pytest
 
 from hasfl.deployment.channels import method, open_channel
 from hasfl.deployment.fields import Message
-from hasfl.deployment.fleet.meters import SHORTEST, SLACK
 from hasfl.deployment.keys import make_keys
+from hasfl.deployment.resources import SHORTEST, SLACK
 from hasfl.deployment.wire import pack, unpack
 from hasfl.record import EDGE
 from tests.deployment.fault_workers import MISBEHAVIOUR_FILE, MISBEHAVIOURS

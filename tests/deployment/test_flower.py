@@ -15,6 +15,8 @@ from shutil import rmtree
 
 import pytest
 
+from hasfl.deployment import answering
+from hasfl.deployment.answering import Offer, SessionDesk
 from hasfl.deployment.flower.bundle import FILES, build_bundle
 from hasfl.deployment.flower.client_app import hand_over
 from hasfl.deployment.flower.processes import OFFLINE, fed_programs, node_programs
@@ -24,8 +26,6 @@ from hasfl.deployment.hosting.places import SOCKET_FILE, Place, free_port
 from hasfl.deployment.hosting.supervision import Supervisor
 from hasfl.deployment.keys import add_devices
 from hasfl.deployment.local import LocalDevice, LocalFleet
-from hasfl.deployment.sessions import offers
-from hasfl.deployment.sessions.offers import Offer, SessionDesk
 from hasfl.errors import InputError, MissingExtra
 from hasfl.record import EDGE
 from tests.deployment.test_supervision import lives
@@ -58,7 +58,7 @@ def test_the_app_of_a_node_needs_no_torch() -> None:
 
 
 def test_an_offer_goes_to_the_worker_and_its_answer_comes_back(tmp_path: Path) -> None:
-    assert SOCKET_FILE == offers.SOCKET_FILE
+    assert SOCKET_FILE == answering.SOCKET_FILE
     state, taken = tmp_path / "state", list[Offer]()
     with SessionDesk(state, lambda offer, stop: taken.append(offer)):
         assert hand_over(state / SOCKET_FILE, OFFER) == {"taken": True}

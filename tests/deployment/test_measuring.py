@@ -11,11 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.deployment.fields import Message, Refused
-from hasfl.deployment.fleet.meters import FleetMeters
 from hasfl.deployment.links import Answer, DirectLinks
-from hasfl.deployment.measuring.probing import LONGEST, SIZES, answer_probe, probe_rates
-from hasfl.deployment.measuring.resources import ResourceMeter
 from hasfl.deployment.messages import FedAsksAnybody, answered
+from hasfl.deployment.resources import (
+    LONGEST_PROBE,
+    PROBE_SIZES,
+    FleetMeters,
+    ResourceMeter,
+    answer_probe,
+    probe_rates,
+)
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
 from hasfl.record import EDGE
@@ -58,10 +63,10 @@ def test_rates_are_found_with_probes_that_do_not_take_long(links: list[tuple[flo
         expected = {"up_rate": up, "down_rate": down, "fed_up_rate": up, "fed_down_rate": down}
         assert found[party] == pytest.approx(expected)
         slower = min(up, down)
-        assert known.sizes[party] == list(SIZES[: len(known.sizes[party])])
-        assert all(8 * size / slower <= LONGEST * (1 + 1e-9) for size in known.sizes[party][1:])
-        if known.sizes[party][-1] != SIZES[-1]:  # the next one would have taken too long
-            assert 8 * SIZES[len(known.sizes[party])] / slower > LONGEST
+        assert known.sizes[party] == list(PROBE_SIZES[: len(known.sizes[party])])
+        assert all(8 * size / slower <= LONGEST_PROBE * (1 + 1e-9) for size in known.sizes[party][1:])
+        if known.sizes[party][-1] != PROBE_SIZES[-1]:  # the next one would have taken too long
+            assert 8 * PROBE_SIZES[len(known.sizes[party])] / slower > LONGEST_PROBE
 
 
 @pytest.mark.parametrize("answers", [0, 1, 2])

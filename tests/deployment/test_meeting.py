@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from hasfl.deployment import meeting as module
 from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.fields import Message
-from hasfl.deployment.fleet import meeting as module
 from hasfl.deployment.fleet.agreement import build
-from hasfl.deployment.fleet.meeting import Meeting
 from hasfl.deployment.links import Answer
+from hasfl.deployment.meeting import Meeting
 from hasfl.errors import InputError
 from hasfl.record import EDGE
 from hasfl.runs.from_scenario import settings_of

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hasfl.deployment.fed_server import IntervalLost
-from hasfl.deployment.fleet.meters import CONNECTING_SECONDS, SHORTEST, SLACK, Deadlines
 from hasfl.deployment.hosting.orders import RunOrder
+from hasfl.deployment.resources import CONNECTING_SECONDS, SHORTEST, SLACK, Deadlines
 from hasfl.deployment.training import MOST_LOSSES, FleetAtWork, FleetLost, LogWatcher
 from hasfl.plan import Order, Plan
 from hasfl.record import EDGE

@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 
-from hasfl.deployment.device_worker import DeviceWorker
-from hasfl.deployment.edge_worker import EdgeWorker
+from hasfl.deployment import answering
+from hasfl.deployment.answering import Offer, SessionDesk, Stop
 from hasfl.deployment.fields import Message
+from hasfl.deployment.joining import DeviceWorker, EdgeWorker
 from hasfl.deployment.links import Links
-from hasfl.deployment.sessions import offers
-from hasfl.deployment.sessions.answering import Stop
-from hasfl.deployment.sessions.offers import Offer, SessionDesk
 from hasfl.errors import InputError
 from hasfl.record import EDGE
 from tests.deployment.loopback import LONG, Site, folder_of, held, token, wait_until
@@ -298,7 +296,7 @@ def test_the_socket_is_its_owner_s_alone(tmp_path: Path) -> None:
 def test_a_session_that_still_works_is_not_pushed_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers, "LAST_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(answering, "LAST_ANSWER_SECONDS", 0.2)
     release = threading.Event()
     begun: list[str] = []
 

@@ -22,9 +22,6 @@ from hasfl.deployment.computation import Computation
 from hasfl.deployment.fields import Message, Refused, Tensors, TypedMessage
 from hasfl.deployment.fleet.agreement import Agreement, build
 from hasfl.deployment.fleet.samples import Samples
-from hasfl.deployment.measuring.pacing import SlowTo
-from hasfl.deployment.measuring.probing import answer_probe
-from hasfl.deployment.measuring.resources import FreeMemory, measure_flops
 from hasfl.deployment.messages import (
     Activations,
     AfterClientPart,
@@ -58,6 +55,8 @@ from hasfl.deployment.messages import (
     answered,
 )
 from hasfl.deployment.norms import Known, next_moments, require_all, require_fitting, with_moments
+from hasfl.deployment.pacing import SlowTo
+from hasfl.deployment.resources import FreeMemory, answer_probe, measure_flops
 from hasfl.goal import held_out_counts
 from hasfl.learning.optimizers import gradient_of, scaled, squared_norm
 from hasfl.learning.randomness import generators_kept

@@ -31,8 +31,6 @@ from hasfl.deployment.fields import Message, Refused, TypedMessage
 from hasfl.deployment.fleet.agreement import Agreement, Built, build
 from hasfl.deployment.fleet.samples import Samples
 from hasfl.deployment.links import Links, ask
-from hasfl.deployment.measuring.probing import answer_probe
-from hasfl.deployment.measuring.resources import measure_flops
 from hasfl.deployment.messages import (
     Admit,
     BeginEdge,
@@ -62,6 +60,7 @@ from hasfl.deployment.messages import (
     Train,
     answered,
 )
+from hasfl.deployment.resources import answer_probe, measure_flops
 from hasfl.errors import InputError
 from hasfl.learning.served_model import RunningMean, without_slots
 from hasfl.learning.state import LayerState

@@ -15,9 +15,9 @@ from torch import Tensor
 from hasfl.arrays import IntN
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.fed_server import FedServer, ServedModel, mean_of
-from hasfl.deployment.fleet.meters import Deadlines, FleetMeters
 from hasfl.deployment.links import Links
 from hasfl.deployment.messages import Finish
+from hasfl.deployment.resources import Deadlines, FleetMeters
 from hasfl.learning.served_model import BestModel, RunningMean
 from hasfl.learning.state import LayerState, Tensors, Weights
 from hasfl.plan import Order

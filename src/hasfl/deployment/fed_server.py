@@ -17,7 +17,6 @@ import numpy as np
 from hasfl.arrays import IntN
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.fields import Refused, Tensors, TypedMessage, written
-from hasfl.deployment.fleet.meters import Deadlines, FleetMeters
 from hasfl.deployment.links import Answer, Links, ask, typed
 from hasfl.deployment.messages import (
     Admit,
@@ -39,6 +38,7 @@ from hasfl.deployment.messages import (
     Train,
 )
 from hasfl.deployment.norms import require_all, require_fitting, with_moments
+from hasfl.deployment.resources import Deadlines, FleetMeters
 from hasfl.errors import Diverged, HasflError
 from hasfl.learning.served_model import BestModel, RunningMean, without_slots
 from hasfl.learning.state import LayerState, Weights, whole_model

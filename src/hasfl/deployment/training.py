@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.engine import NetworkedEngine
 from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.fleet.agreement import Agreement, Built, build
-from hasfl.deployment.fleet.meeting import Meeting
-from hasfl.deployment.fleet.meters import Deadlines
 from hasfl.deployment.hosting.desks import Desk
 from hasfl.deployment.hosting.orders import RunOrder
+from hasfl.deployment.meeting import Meeting
 from hasfl.deployment.ordering.requests import require_splitting
-from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.deployment.sessions.streams import party_name
+from hasfl.deployment.resources import Deadlines
 from hasfl.errors import HasflError
 from hasfl.learning.served_model import norms_of
 from hasfl.learning.state import Weights

@@ -7,13 +7,12 @@ import torch
 
 from hasfl.deployment.channels import EDGE
 from hasfl.deployment.device import DeviceSetup
-from hasfl.deployment.device_worker import DeviceWorker
 from hasfl.deployment.edge_server import EdgeSetup
-from hasfl.deployment.edge_worker import EdgeWorker
 from hasfl.deployment.fleet.samples import load_samples
 from hasfl.deployment.hosting.worker import WorkerSettings
+from hasfl.deployment.joining import DeviceWorker, EdgeWorker
 from hasfl.deployment.keys import certificate_name
-from hasfl.deployment.measuring.pacing import Link, SlowTo
+from hasfl.deployment.pacing import Link, SlowTo
 from hasfl.errors import InputError
 from hasfl.units import Dimension, parse_quantity
 

@@ -15,8 +15,8 @@ from typing import Protocol
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from hasfl.deployment.asking import party_name
 from hasfl.deployment.flower.client_app import ANSWER, OFFER, SESSION
-from hasfl.deployment.sessions.streams import party_name
 from hasfl.record import EDGE
 
 LOOK_SECONDS = 0.5  # between two looks

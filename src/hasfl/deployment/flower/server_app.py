@@ -17,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hasfl.callables import find
+from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.channels import FED
 from hasfl.deployment.flower.bundle import ORDER_KEY
 from hasfl.deployment.flower.parent import end_with_flower
@@ -24,8 +25,6 @@ from hasfl.deployment.flower.roster import Roster
 from hasfl.deployment.hosting.desks import Desk
 from hasfl.deployment.hosting.orders import FedHost, RunOrder, read_host, read_order
 from hasfl.deployment.hosting.places import LOGS_FOLDER, STATE_VARIABLE
-from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.deployment.sessions.streams import party_name
 from hasfl.errors import HasflError, InputError
 from hasfl.record import EDGE
 

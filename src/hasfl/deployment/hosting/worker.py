@@ -23,7 +23,7 @@ from hasfl.deployment.hosting.supervision import Program
 from hasfl.errors import HasflError
 
 SETTINGS_FILE = "worker.json"
-MODULES = ("hasfl.deployment.device_worker", "hasfl.deployment.edge_worker")  # that workers import
+MODULES = ("hasfl.deployment.joining",)  # that workers import
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,16 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.fields import Message
 from hasfl.deployment.fleet.agreement import Agreement, Built
-from hasfl.deployment.fleet.meters import FleetMeters
 from hasfl.deployment.links import Answer, ask
-from hasfl.deployment.measuring.probing import probe_rates
-from hasfl.deployment.measuring.resources import ResourceMeter, Resources
 from hasfl.deployment.messages import Meet, Met
-from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.deployment.sessions.streams import party_name
+from hasfl.deployment.resources import FleetMeters, ResourceMeter, Resources, probe_rates
 from hasfl.errors import HasflError, InputError
 from hasfl.fleet import Fleet
 from hasfl.record import EDGE
