@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import torch
 
-from hasfl.deployment.answering import ServerPlace, Stop, answer_questions
+from hasfl.deployment.answering import ServerAddress, Stop, answer_questions
 from hasfl.deployment.asking import PartyServer
 from hasfl.deployment.channels import FED, handlers, method, open_channel, open_port, server_options
 from hasfl.deployment.fields import Message
@@ -46,7 +46,7 @@ def party(kind: str, port: int, keys: Path) -> None:
     if kind == "ours":
         hello = {"token": TOKEN, "party": 0}
         answer_questions(
-            ServerPlace(FED, address, folder), hello, lambda q: Message("done", {}, q.tensors), Stop()
+            ServerAddress(FED, address, folder), hello, lambda q: Message("done", {}, q.tensors), Stop()
         )
         return
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

@@ -11,7 +11,7 @@ import grpc
 import torch
 
 from hasfl.deployment import answering, joining
-from hasfl.deployment.answering import ServerPlace
+from hasfl.deployment.answering import ServerAddress
 from hasfl.deployment.channels import MOST_FRAME_BYTES, MOST_MESSAGE_BYTES, open_channel
 from hasfl.deployment.fields import Message
 from hasfl.deployment.hosting.worker import WorkerSettings
@@ -26,10 +26,10 @@ def open_detoured(settings: WorkerSettings) -> AbstractContextManager[object]:
     """A device that finds servers at other addresses; `listen` says which: "edge=detour fed=detour"."""
     detours = dict(pair.split("=") for pair in settings.listen.split())
 
-    def place(role: str, address: str, folder: Path) -> ServerPlace:
-        return ServerPlace(role, detours[address], folder)
+    def place(role: str, address: str, folder: Path) -> ServerAddress:
+        return ServerAddress(role, detours[address], folder)
 
-    vars(joining)["ServerPlace"] = place
+    vars(joining)["ServerAddress"] = place
     return open_worker(settings)
 
 

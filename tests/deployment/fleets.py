@@ -112,7 +112,7 @@ def fleet_of(keys: Path, folder: Path, stock: Stock, boxes: Sequence[Box] = ()) 
         )
         setup.address = f"127.0.0.1:{edge.devices.port}"
         parts.callback(edge.close)
-        edge._desk.take(Offer(site.address, token(EDGE), "run"))
+        edge.sessions.take(Offer(site.address, token(EDGE), "run"))
         for i in range(devices):
             box = boxes[i] if boxes else None
             parts.callback(_device(keys, folder, stock, i, site, box).close)
@@ -132,5 +132,5 @@ def _device(keys: Path, folder: Path, stock: Stock, i: int, site: Site, box: Box
         fed_pace=Link.parse(box.link) if box else None,
         edge_pace=Link.parse(box.link) if box else None,
     )
-    worker._desk.take(Offer(site.address, token(i), "run"))
+    worker.sessions.take(Offer(site.address, token(i), "run"))
     return worker

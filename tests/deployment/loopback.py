@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from hasfl.deployment.answering import Pace, ServerPlace, Stop, TokenRefused, answer_questions
+from hasfl.deployment.answering import Pace, ServerAddress, Stop, TokenRefused, answer_questions
 from hasfl.deployment.asking import PartyServer
 from hasfl.deployment.channels import method, open_channel
 from hasfl.deployment.fields import Handler, Message
@@ -80,7 +80,7 @@ class Site:
         present: bool = True,
     ) -> Party:
         """Let a party connect; wait until it is present."""
-        place = ServerPlace(self.server.role, address or self.address, folder_of(self.keys, party))
+        place = ServerAddress(self.server.role, address or self.address, folder_of(self.keys, party))
         greeting = {"token": token(party), "party": party, **(hello or {})}
         refused: list[str] = []
 

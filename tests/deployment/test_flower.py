@@ -16,7 +16,7 @@ from shutil import rmtree
 import pytest
 
 from hasfl.deployment import answering
-from hasfl.deployment.answering import Offer, SessionDesk
+from hasfl.deployment.answering import Offer, SessionHolder
 from hasfl.deployment.flower.bundle import FILES, build_bundle
 from hasfl.deployment.flower.client_app import hand_over
 from hasfl.deployment.flower.processes import OFFLINE, fed_programs, node_programs
@@ -60,7 +60,7 @@ def test_the_app_of_a_node_needs_no_torch() -> None:
 def test_an_offer_goes_to_the_worker_and_its_answer_comes_back(tmp_path: Path) -> None:
     assert SOCKET_FILE == answering.SOCKET_FILE
     state, taken = tmp_path / "state", list[Offer]()
-    with SessionDesk(state, lambda offer, stop: taken.append(offer)):
+    with SessionHolder(state, lambda offer, stop: taken.append(offer)):
         assert hand_over(state / SOCKET_FILE, OFFER) == {"taken": True}
         answer = hand_over(state / SOCKET_FILE, {"fed": 1})
     assert taken == [Offer("10.0.0.1:9201", "secret", "7")]

@@ -295,8 +295,8 @@ def test_pings_while_idle_find_a_party_that_hangs(site: Site, monkeypatch: pytes
 ANSWER_IN_A_PROCESS = """
 import sys
 from pathlib import Path
-from hasfl.deployment.answering import ServerPlace, Stop, answer_questions
-place = ServerPlace("fed", sys.argv[1], Path(sys.argv[2]))
+from hasfl.deployment.answering import ServerAddress, Stop, answer_questions
+place = ServerAddress("fed", sys.argv[1], Path(sys.argv[2]))
 answer_questions(place, {"token": sys.argv[3], "party": 0}, lambda question: question, Stop())
 """
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import grpc
@@ -52,7 +51,7 @@ class Pace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerPlace:
+class ServerAddress:
     """A server to connect to: its role, its host:port, and the folder with our certificates."""
 
     role: str
@@ -99,7 +98,7 @@ class Stop:
 
 
 def answer_questions(
-    server: ServerPlace,
+    server: ServerAddress,
     hello: Mapping[str, Any],
     handler: Handler,
     stop: Stop,
@@ -142,7 +141,7 @@ class _Conversation:
     """One stream to a server."""
 
     def __init__(
-        self, server: ServerPlace, handler: Handler, pace: Pace | None, connected: Callable[[], None]
+        self, server: ServerAddress, handler: Handler, pace: Pace | None, connected: Callable[[], None]
     ) -> None:
         self.server = server
         self.handler = handler
@@ -203,7 +202,7 @@ class _Conversation:
             return pack(Message(FAILED, {"reason": one_sentence(error)}), id=id, times=times)
 
 
-def _reason(error: grpc.RpcError, server: ServerPlace) -> str:
+def _reason(error: grpc.RpcError, server: ServerAddress) -> str:
     """Why a stream ended; raise TokenRefused if another attempt would be useless."""
     code, details = error.code(), one_sentence(error.details())
     if code is grpc.StatusCode.UNAUTHENTICATED:
@@ -222,7 +221,7 @@ LONGEST_SOCKET = 107  # bytes of a path; Linux allows no more
 MOST_OFFER_BYTES = 64 * 1024
 LONGEST_TEXT = 1024  # of an address, a token or the name of a run
 LINE_SECONDS = 10.0  # for the line of an offer
-LOOK_SECONDS = 0.1  # between two looks whether the desk is to close
+LOOK_SECONDS = 0.1  # between two looks whether the socket is to close
 LAST_ANSWER_SECONDS = 30.0  # that a session has to answer its last question, when another one begins
 
 
@@ -250,7 +249,7 @@ class Offer:
 Hold = Callable[[Offer, Stop], None]  # take part in a session until it ends or is to stop
 
 
-class SessionDesk:
+class SessionHolder:
     """Takes offers and holds one session at a time; a new offer ends the session before it.
 
     It answers an offer as soon as its session has begun. The same offer once more changes nothing while its
@@ -292,12 +291,10 @@ class SessionDesk:
         with self._turn:
             self._end_session()
 
-    def __enter__(self) -> "SessionDesk":
+    def __enter__(self) -> "SessionHolder":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _end_session(self) -> bool:
@@ -325,9 +322,9 @@ class _Door(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, path: Path, desk: SessionDesk) -> None:
+    def __init__(self, path: Path, sessions: SessionHolder) -> None:
         self.path = path
-        self.desk = desk
+        self.sessions = sessions
         try:
             super().__init__(str(path), _Line)
         except OSError as error:
@@ -348,7 +345,7 @@ class _Line(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         with suppress(OSError):  # who made the offer may be gone
             try:
-                answer = self.server.desk.take(Offer.parse(self.rfile.readline(MOST_OFFER_BYTES)))
+                answer = self.server.sessions.take(Offer.parse(self.rfile.readline(MOST_OFFER_BYTES)))
             except InputError as error:
                 answer = {"taken": False, "reason": str(error)}
             self.wfile.write(json.dumps(answer).encode() + b"\n")

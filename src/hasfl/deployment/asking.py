@@ -16,7 +16,6 @@ from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -351,9 +350,7 @@ class PartyServer:
     def __enter__(self) -> "PartyServer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # In the thread of the server.

@@ -32,12 +32,12 @@ from hasfl.deployment.messages import (
     CountClasses,
     Counted,
     DeviceReady,
+    Done,
     EdgeAsksDevice,
     FedAsksAnybody,
     FedAsksDevice,
     FindEdge,
     Forward,
-    Found,
     GiveClientPart,
     MeasureNorms,
     Meet,
@@ -48,8 +48,6 @@ from hasfl.deployment.messages import (
     Probed,
     Score,
     Step,
-    Stepped,
-    Taken,
     TakeServedModel,
     ToScore,
     answered,
@@ -168,7 +166,7 @@ class Device:
     def _answer_fed(self, question: FedAsksDevice) -> TypedMessage:
         match question:
             case FindEdge():  # the connection to it is made outside of this party
-                return Found()
+                return Done()
             case BeginDevice():
                 return self._begin(question)
             case GiveClientPart():
@@ -218,10 +216,10 @@ class Device:
         self._require_interval(question.interval)
         return ClientPart(interval=self.interval, layers=self.computation.named(self.client))
 
-    def _take(self, question: TakeServedModel) -> Taken:
+    def _take(self, question: TakeServedModel) -> Done:
         """Take the client part of the served model, without slots, beside the one in training."""
         self.served = self._first_layers(question.layers, question.cut, slots=False)
-        return Taken()
+        return Done()
 
     def _first_layers(self, layers: Tensors, cut: int, *, slots: bool) -> list[LayerState]:
         if cut > (most := len(self.computation.layers)):
@@ -295,13 +293,13 @@ class Device:
             raise Refused(f"the gradient must have the shape of the activations, and be of {expected}")
         return gradient.to(batch.activations.dtype)
 
-    def _step(self, question: Step) -> Stepped:
+    def _step(self, question: Step) -> Done:
         """Step with clipped gradients; the factor comes from the edge server (docs/decisions/0008)."""
         batch = self._batch_under_way(question, returned=True)
         factor = torch.tensor(question.factor, dtype=self.computation.dtype)
         self._take_step(batch, [scaled(layer, factor) for layer in batch.gradients()])
         self.under_way = None
-        return Stepped()
+        return Done()
 
     def _batch_under_way(self, question: Backward | Step, *, returned: bool) -> UnderWay:
         """The batch that a question is about; `returned` says whether its gradient must have come."""

@@ -120,23 +120,6 @@ class Interval:
     forms: tuple[Form, ...]  # of activations after each layer
     over: bool = False
 
-    @classmethod
-    def of(
-        cls,
-        number: int,
-        depth: int,
-        cuts: Mapping[int, int],
-        private: Sequence[LayerState],
-        lowest: int,
-        forms: tuple[Form, ...],
-    ) -> "Interval":
-        """Each device gets a copy of the private layers after its cut; `private` begins at the lowest cut."""
-        middle = {
-            device: [state.map(Tensor.clone) for state in private[cut - lowest :]]
-            for device, cut in cuts.items()
-        }
-        return cls(number, depth, dict(cuts), middle, forms)
-
     def leave(self, device: int) -> None:
         """A device has gone: its middle part goes too."""
         self.cuts.pop(device, None)
@@ -176,7 +159,12 @@ def train_round(
 
     Devices that do not answer in time, or answer wrongly, leave the interval. The round goes on without them.
     """
-    led = Round.of(computation, links, interval, list(common), question)
+    each_once = len(set(question.devices)) == len(question.devices)
+    if not each_once or not len(question.devices) == len(question.drawn) == len(question.batch_sizes):
+        raise Refused("a round must give each of its devices a batch")
+    if interval.over:
+        raise Refused("a round must be in an interval that is not over")
+    led = Round(computation, links, interval, list(common), question)
     batches = led.collect()
     if batches and not led.any_finite(batches):
         return HasDiverged(dropped=led.dropped)
@@ -207,30 +195,17 @@ class Round:
     links: Links
     interval: Interval
     common: list[LayerState]
-    number: int  # t
-    seconds: float  # that devices have for one answer
-    asked: dict[int, tuple[int, int]]  # by device: the samples it has drawn so far, and its batch size
+    question: Train
     dropped: dict[int, str] = field(default_factory=dict)  # devices that left, with the reason
 
-    @classmethod
-    def of(
-        cls,
-        computation: Computation,
-        links: Links,
-        interval: Interval,
-        common: list[LayerState],
-        question: Train,
-    ) -> "Round":
-        """The round that the fed server asks for."""
-        devices, drawn, sizes = question.devices, question.drawn, question.batch_sizes
-        if not len(set(devices)) == len(devices) == len(drawn) == len(sizes) or interval.over:
-            raise Refused("a round must give each of its devices a batch, in an interval that is not over")
-        asked = {d: (n, b) for d, n, b in zip(devices, drawn, sizes, strict=True) if d in interval.cuts}
-        return cls(computation, links, interval, common, question.round, question.seconds, asked)
+    @property
+    def number(self) -> int:
+        """The number of the round, t."""
+        return self.question.round
 
     def ask(self, questions: Mapping[int, EdgeToDevice[A]]) -> dict[int, Answer[A]]:
         """Ask devices; those that are dropped leave the interval."""
-        answers = ask(self.links, questions, self.seconds)
+        answers = ask(self.links, questions, self.question.seconds)
         reasons = self.links.reasons()
         for device in questions.keys() - answers.keys():
             self.leave(device, reasons.get(device, "it did not answer"))
@@ -249,16 +224,23 @@ class Round:
 
     def collect(self) -> dict[int, Batch]:
         """Steps a1 and a2: the activations of every device that is left."""
-        for device in self.interval.cuts.keys() - self.asked.keys():
+        asked, cuts = self.question, self.interval.cuts
+        for device in cuts.keys() - set(asked.devices):
             self.interval.leave(device)
+        drawn, sizes = (
+            dict(zip(asked.devices, each, strict=True)) for each in (asked.drawn, asked.batch_sizes)
+        )
         questions = {
-            device: Forward(interval=self.interval.number, round=self.number, start=start, count=b)
-            for device, (start, b) in self.asked.items()
+            device: Forward(
+                interval=self.interval.number, round=self.number, start=drawn[device], count=sizes[device]
+            )
+            for device in asked.devices
+            if device in cuts
         }
         batches = {}
         for device, answer in self.ask(questions).items():
             try:
-                batches[device] = self._batch(device, answer)
+                batches[device] = self._batch(device, answer, sizes[device])
             except Refused as refused:
                 self.drop(device, str(refused))
         for device in of_another_form({d: batch.labels for d, batch in batches.items()}) if batches else ():
@@ -266,9 +248,9 @@ class Round:
             self.drop(device, "its labels are of another form than those of other devices")
         return batches
 
-    def _batch(self, device: int, answer: Answer[Activations]) -> Batch:
+    def _batch(self, device: int, answer: Answer[Activations], b: int) -> Batch:
         """Check what a device sent."""
-        sent, (_, b) = answer.message, self.asked[device]
+        sent = answer.message
         form = self.interval.forms[self.interval.cuts[device] - 1]
         activations = fitting_activations(sent.activations, b, form, sent_as=self.computation.sent_as)
         wanted = sent.differentiable and activations.is_floating_point()

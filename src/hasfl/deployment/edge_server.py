@@ -37,18 +37,16 @@ from hasfl.deployment.messages import (
     Compared,
     CompareLabels,
     CountClasses,
-    EdgeReady,
+    Done,
     Evaluate,
     FedAsksAnybody,
     FedAsksEdge,
     Finish,
-    Finished,
     GiveMiddleParts,
     HandOut,
     HasDiverged,
     Judged,
     KeepBest,
-    Kept,
     LayersOfEdge,
     Meet,
     Met,
@@ -243,7 +241,7 @@ class Edge:
     def _answer(self, question: FedAsksEdge) -> TypedMessage:
         match question:
             case Admit():  # the tokens are taken outside of this party
-                return EdgeReady()
+                return Done()
             case CompareLabels():  # nothing else is told of the labels
                 return Compared(unlikeness=unlikeness_of(self.links, question.sizes))
             case BeginEdge():
@@ -273,7 +271,7 @@ class Edge:
 
     # ── intervals ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, question: BeginEdge) -> EdgeReady:
+    def _begin(self, question: BeginEdge) -> Done:
         """Begin an interval after so many finished ones: layers may change sides, and middle parts are made.
 
         The question brings the layers from the lowest cut on that the edge server does not have.
@@ -288,10 +286,13 @@ class Edge:
         beyond = received + self.common[max(lowest - first, 0) :]  # layers `lowest`, `lowest` + 1, …
         private = beyond[: depth - lowest]
         self._forms = self._forms or forms_after_layers(self.computation, in_round=True)
-        self.interval = Interval.of(self.finished, depth, cuts, private, lowest, self._forms)
+        middle = {
+            device: [s.map(Tensor.clone) for s in private[cut - lowest :]] for device, cut in cuts.items()
+        }
+        self.interval = Interval(self.finished, depth, dict(cuts), middle, self._forms)
         self.common, self.running = beyond[depth - lowest :], running
         self.store.forget_after(question.finished)
-        return EdgeReady()
+        return Done()
 
     def _require_layers(self, upto: int) -> None:
         if upto > (most := len(self.computation.layers)):
@@ -345,7 +346,7 @@ class Edge:
             mean=self.computation.named(self.running.states[:leaving], first=first),
         )
 
-    def _finish(self, question: Finish) -> Finished | HasDiverged:
+    def _finish(self, question: Finish) -> Done | HasDiverged:
         """End an interval: the running mean takes the common layers, and everything is kept on disk."""
         interval = self.present()
         if question.interval != interval.number or interval.over:
@@ -356,7 +357,7 @@ class Edge:
             self.running.take(self.common)
         self.finished, interval.over = self.finished + 1, True
         self.store.save(self.finished, CommonAtEnd(self.common, self.running))
-        return Finished(intervals=self.finished)
+        return Done()
 
     # ── the served model ─────────────────────────────────────────────────────────────────────────────────
 
@@ -403,13 +404,13 @@ class Edge:
         states = [without_slots(state) for state in common]
         return LayersOfEdge(layers=self.computation.named(states, first=first), mean={})
 
-    def _keep(self) -> Kept:
+    def _keep(self) -> Done:
         """Keep the common layers of the model of the last evaluation, because it is the best so far."""
         if self.judge is None or self.interval is None:
             raise Refused("no model has been evaluated")
         self.best = self.judge.common
         self.store.save_best(self.interval.number + 1, self.best)
-        return Kept()
+        return Done()
 
 
 def _require_cuts(cuts: Mapping[int, int], depth: int) -> None:

@@ -7,14 +7,13 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from hasfl.deployment.answering import (
     Offer,
     Pace,
-    ServerPlace,
-    SessionDesk,
+    ServerAddress,
+    SessionHolder,
     Stop,
     TokenRefused,
     answer_questions,
@@ -70,18 +69,16 @@ class DeviceWorker:
         self._hello = hello
         self._fed_pace = fed_pace
         self._edge_pace = edge_pace
-        self._desk = SessionDesk(state, self._hold)
+        self.sessions = SessionHolder(state, self._hold)
 
     def close(self) -> None:
         """End the session, and take no more offers."""
-        self._desk.close()
+        self.sessions.close()
 
     def __enter__(self) -> "DeviceWorker":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _hold(self, offer: Offer, stop: Stop) -> None:
@@ -98,7 +95,7 @@ class DeviceWorker:
             return answer
 
         try:
-            place = ServerPlace(FED, offer.fed, self._certificates)
+            place = ServerAddress(FED, offer.fed, self._certificates)
             answer_questions(place, {**hello, "token": offer.token}, from_fed, stop, pace=self._fed_pace)
         finally:
             edge.close()
@@ -154,7 +151,7 @@ class _EdgeStream:
             return
         self.close()
         self._stop, self._current, open_now = Stop(), (address, token), threading.Event()
-        arguments = (ServerPlace(EDGE, address, self._certificates), token, self._stop, open_now.set)
+        arguments = (ServerAddress(EDGE, address, self._certificates), token, self._stop, open_now.set)
         threading.Thread(target=self._keep_open, args=arguments, name="edge stream", daemon=True).start()
         open_now.wait(CONNECTING_SECONDS)
 
@@ -163,7 +160,7 @@ class _EdgeStream:
         self._stop.set()
         self._current = None
 
-    def _keep_open(self, place: ServerPlace, token: str, stop: Stop, connected: Callable[[], None]) -> None:
+    def _keep_open(self, place: ServerAddress, token: str, stop: Stop, connected: Callable[[], None]) -> None:
         """Answer the edge server until another stream replaces this one.
 
         An edge server that has just started learns the tokens from the fed server, so a refusal is not final.
@@ -226,36 +223,34 @@ class EdgeWorker:
         self.devices = PartyServer(EDGE, address, certificates)
         log.info("waits for devices at port %d", self.devices.port)
         try:
-            self._desk = SessionDesk(state, self._hold)
+            self.sessions = SessionHolder(state, self._hold)
         except BaseException:
             self.devices.close()
             raise
 
     def close(self) -> None:
         """End the session, take no more offers, and let the devices go."""
-        self._desk.close()
+        self.sessions.close()
         self.devices.close()
 
     def __enter__(self) -> "EdgeWorker":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _hold(self, offer: Offer, stop: Stop) -> None:
         """Take part in a session."""
         hello = {**self._hello(), "party": EDGE_NUMBER, "token": offer.token}
-        asked = _Asked(self._make_party(offer, self.devices), self.devices)
+        asked = _Admitting(self._make_party(offer, self.devices), self.devices)
         try:
-            place = ServerPlace(FED, offer.fed, self._certificates)
+            place = ServerAddress(FED, offer.fed, self._certificates)
             answer_questions(place, hello, asked.from_fed, stop, pace=self._pace)
         finally:
             self.devices.allow_only({})
 
 
-class _Asked:
+class _Admitting:
     """The party of a session, and the devices that may connect in it."""
 
     def __init__(self, party: EdgeParty, devices: PartyServer) -> None:
@@ -266,10 +261,11 @@ class _Asked:
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
-        if question.kind not in ADMITTING:
-            self._wait_for(self._expected | _named(question, self._allowed))
-            self._expected = frozenset()
         if question.kind not in ADMITTING or "tokens" not in question.fields:
+            # A device may say that it is connected before it is let in here, so it gets some time.
+            if expected := self._expected | _named(question, self._allowed):
+                self._devices.wait_until_present(expected, WAITING_SECONDS)
+            self._expected = frozenset()
             return self._party.from_fed(question)
         tokens = _tokens(question)
         answer = self._party.from_fed(question)
@@ -277,11 +273,6 @@ class _Asked:
         self._allowed = frozenset(tokens)
         self._expected = _named(question, self._allowed) if "cuts" in question.fields else self._allowed
         return answer
-
-    def _wait_for(self, devices: frozenset[int]) -> None:
-        """Give devices time to connect; a device may say that it is connected before it is let in here."""
-        if devices:
-            self._devices.wait_until_present(devices, WAITING_SECONDS)
 
 
 def _named(question: Message, allowed: frozenset[int]) -> frozenset[int]:

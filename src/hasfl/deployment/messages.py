@@ -84,6 +84,13 @@ class EdgeToDevice(Question[A]):
     __slots__ = ()
 
 
+@fields_checked
+class Done(TypedMessage):
+    """What was asked for is done."""
+
+    kind = "done"
+
+
 # ── the fed server asks both, before a training ──────────────────────────────────────────────────────────
 
 
@@ -128,14 +135,7 @@ FedAsksAnybody = Meet | Probe
 
 
 @fields_checked
-class Found(TypedMessage):
-    """The device knows where the edge server is."""
-
-    kind = "found"
-
-
-@fields_checked
-class FindEdge(FedToDevice[Found]):
+class FindEdge(FedToDevice[Done]):
     """Where the edge server is."""
 
     kind = "find"
@@ -181,14 +181,7 @@ class GiveClientPart(FedToDevice[ClientPart]):
 
 
 @fields_checked
-class Taken(TypedMessage):
-    """The device has the model to judge."""
-
-    kind = "taken"
-
-
-@fields_checked
-class TakeServedModel(FedToDevice[Taken]):
+class TakeServedModel(FedToDevice[Done]):
     """A model to judge."""
 
     kind = "take"
@@ -224,14 +217,7 @@ Failed = HasDiverged | NobodyLeft
 
 
 @fields_checked
-class EdgeReady(TypedMessage):
-    """The edge server has done what was asked."""
-
-    kind = "ready"
-
-
-@fields_checked
-class Admit(FedToEdge[EdgeReady]):
+class Admit(FedToEdge[Done]):
     """Which devices may connect."""
 
     kind = "admit"
@@ -255,7 +241,7 @@ class CompareLabels(FedToEdge[Compared]):
 
 
 @fields_checked
-class BeginEdge(FedToEdge[EdgeReady]):
+class BeginEdge(FedToEdge[Done]):
     """An interval begins: who takes part, and with which cut."""
 
     kind = "begin"
@@ -334,15 +320,7 @@ class HandOut(FedToEdge[LayersOfEdge]):
 
 
 @fields_checked
-class Finished(TypedMessage):
-    """The common layers are kept."""
-
-    kind = "finished"
-    intervals: Whole
-
-
-@fields_checked
-class Finish(FedToEdge[Finished | HasDiverged]):
+class Finish(FedToEdge[Done | HasDiverged]):
     """An interval is over: keep the common layers on disk."""
 
     kind = "finish"
@@ -373,14 +351,7 @@ class Evaluate(FedToEdge[Judged | HasDiverged | NobodyLeft]):
 
 
 @fields_checked
-class Kept(TypedMessage):
-    """The model is the best so far."""
-
-    kind = "kept"
-
-
-@fields_checked
-class KeepBest(FedToEdge[Kept]):
+class KeepBest(FedToEdge[Done]):
     """The model of the last evaluation is the best so far."""
 
     kind = "keep"
@@ -444,7 +415,7 @@ class Forward(EdgeToDevice[Activations]):
 class BackwardDone(TypedMessage):
     """The backward pass is done."""
 
-    kind = "done"
+    kind = "gradients taken"
     seconds: Seconds
     square: NotNegative | None = None  # of the norm of the gradient, with clipping; None if it is not finite
 
@@ -460,14 +431,7 @@ class Backward(EdgeToDevice[BackwardDone]):
 
 
 @fields_checked
-class Stepped(TypedMessage):
-    """The clipped step is done."""
-
-    kind = "stepped"
-
-
-@fields_checked
-class Step(EdgeToDevice[Stepped]):
+class Step(EdgeToDevice[Done]):
     """The factor by which gradients are clipped."""
 
     kind = "step"
