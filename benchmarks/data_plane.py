@@ -20,11 +20,11 @@ from typing import Any
 import grpc
 import torch
 
+from hasfl.deployment.answering import ServerAddress, Stop, answer_questions
+from hasfl.deployment.asking import PartyServer
 from hasfl.deployment.channels import FED_NAME, handlers, method, open_channel, open_port, server_options
+from hasfl.deployment.fields import Message
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
-from hasfl.deployment.messages import Message
-from hasfl.deployment.sessions.answering import ServerPlace, Stop, answer_questions
-from hasfl.deployment.sessions.asking import PartyServer
 
 LOOPBACK = "127.0.0.1"
 MEGABYTES = (0.1, 1.0, 10.0)  # of activations
@@ -46,7 +46,7 @@ def party(kind: str, port: int, keys: Path) -> None:
     if kind == "ours":
         hello = {"token": TOKEN, "party": 0}
         answer_questions(
-            ServerPlace(FED_NAME, address, folder), hello, lambda q: Message("done", {}, q.tensors), Stop()
+            ServerAddress(FED_NAME, address, folder), hello, lambda q: Message("done", {}, q.tensors), Stop()
         )
         return
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.worker_fleet import WorkerFleet, outside_steps, write_scenario
-from hasfl.deployment.sessions.streams import party_name
+from hasfl.deployment.asking import party_name
 
 GROUPS = Path("/sys/fs/cgroup/cpu")
 PERIOD = 20_000  # µs; the kernel gives each group its share once in a period

@@ -20,7 +20,7 @@ from hasfl.deployment.agreement import Agreement, build
 from hasfl.deployment.device import Device, own_samples
 from hasfl.deployment.edge_server import Edge, EdgeStore
 from hasfl.deployment.engine import NetworkedEngine
-from hasfl.deployment.messages import DirectLinks
+from hasfl.deployment.links import DirectLinks
 from hasfl.profile import Profile
 from hasfl.record import EDGE, RoundRecord
 from hasfl.runs.build import SampleCounts, training_of
@@ -88,7 +88,7 @@ def _records(seed: int, wire: str, rounds: int) -> Iterator[RoundRecord]:
         held_out=no_samples,
         calibrating=no_samples,
         sample_bits=agreement.sample_bits,
-        unlikeness=engine.leading.unlikeness(agreement.sizes),
+        unlikeness=engine.fed.unlikeness(agreement.sizes),
     )
     world = world_of(scenario, fleet, folder=HERE)
     yield from training_of(engine, None, holdings, world, profile, scenario.settings()).rounds()

@@ -16,15 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from hasfl.deployment.addresses import free_port
+from hasfl.deployment.answering import SOCKET_FILE
+from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.channels import EDGE_NAME, FED_NAME, device_name
+from hasfl.deployment.fields import Message
 from hasfl.deployment.hosts import WorkerSettings, worker_program
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
-from hasfl.deployment.messages import Answer, Message
+from hasfl.deployment.links import Answer
 from hasfl.deployment.orders import RunOrder
 from hasfl.deployment.samples import export_samples
-from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.deployment.sessions.offers import SOCKET_FILE
-from hasfl.deployment.sessions.streams import party_name
 from hasfl.deployment.supervision import Program, Supervisor
 from hasfl.deployment.training import train_on_fleet
 from hasfl.record import EDGE, RoundRecord
@@ -57,7 +57,7 @@ class TimedServer(PartyServer):
         self.waited: dict[tuple[str, str], list[float]] = defaultdict(list)
         super().__init__(FED_NAME, f"{host}:0", keys / FED_NAME)
 
-    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
+    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer[Message]]:
         began = time.perf_counter()
         answers = super().ask(questions, seconds)
         for party, message in questions.items():

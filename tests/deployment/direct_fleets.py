@@ -12,7 +12,8 @@ from hasfl.deployment.computation import Computation
 from hasfl.deployment.device import Device, own_samples
 from hasfl.deployment.edge_server import Edge, EdgeStore
 from hasfl.deployment.engine import NetworkedEngine
-from hasfl.deployment.messages import Answer, DirectLinks, Handler, Message
+from hasfl.deployment.fields import Handler, Message
+from hasfl.deployment.links import Answer, DirectLinks
 from hasfl.errors import HasflError
 from hasfl.learning.engine import Job
 from hasfl.learning.training_data import TrainingData
@@ -58,7 +59,7 @@ def device_of(job: Job, index: int, held_out: float = 0.0, shares: Sequence[IntN
 class DroppingLinks(DirectLinks):
     """Parties in this process; who refuses to answer is dropped, as on a network."""
 
-    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
+    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer[Message]]:
         answers = {}
         for party in [party for party in questions if party in self.parties]:
             try:

@@ -11,12 +11,11 @@ from typing import Any
 import grpc
 import torch
 
-from hasfl.deployment import device_worker, worker
+from hasfl.deployment import answering, joining, worker
+from hasfl.deployment.answering import ServerAddress
 from hasfl.deployment.channels import MOST_FRAME_BYTES, MOST_MESSAGE_BYTES, open_channel
+from hasfl.deployment.fields import Message
 from hasfl.deployment.hosts import WorkerSettings
-from hasfl.deployment.messages import Message
-from hasfl.deployment.sessions import answering
-from hasfl.deployment.sessions.answering import ServerPlace
 from hasfl.deployment.wire import Frame, pack, unpack
 
 LATE_SECONDS = 12.0  # more than the deadline of a round
@@ -34,10 +33,10 @@ def detour(settings: WorkerSettings) -> None:
     """Find servers at other addresses; `listen` says which: "edge=detour fed=detour"."""
     detours = dict(pair.split("=") for pair in settings.listen.split())
 
-    def place(role: str, address: str, folder: Path) -> ServerPlace:
-        return ServerPlace(role, detours[address], folder)
+    def place(role: str, address: str, folder: Path) -> ServerAddress:
+        return ServerAddress(role, detours[address], folder)
 
-    vars(device_worker)["ServerPlace"] = place
+    vars(joining)["ServerAddress"] = place
 
 
 def misbehave(settings: WorkerSettings) -> None:

@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from hasfl.deployment.asking import PartyServer
 from hasfl.deployment.channels import FED_NAME
 from hasfl.deployment.orders import RunOrder
-from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.training import train_on_fleet
 
 OFFER_SECONDS = 0.2  # between two offers to a party that is not connected

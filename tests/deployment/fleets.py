@@ -11,16 +11,14 @@ import pytest
 import torch
 
 from hasfl.data.dataset import Dataset
-from hasfl.deployment import agreement
-from hasfl.deployment.device_worker import DeviceWorker
-from hasfl.deployment.edge_worker import EdgeWorker
-from hasfl.deployment.fleet import seats
-from hasfl.deployment.fleet.seats import DeviceSeat, EdgeSeat
-from hasfl.deployment.measuring import resources
-from hasfl.deployment.measuring.pacing import Link, SlowTo
+from hasfl.deployment import agreement, device, edge_server, resources
+from hasfl.deployment.answering import Offer
+from hasfl.deployment.device import DeviceSetup
+from hasfl.deployment.edge_server import EdgeSetup
+from hasfl.deployment.joining import DeviceWorker, EdgeWorker
 from hasfl.deployment.orders import RunOrder
+from hasfl.deployment.pacing import Link, SlowTo
 from hasfl.deployment.samples import Samples
-from hasfl.deployment.sessions.offers import Offer
 from hasfl.deployment.training import train_on_fleet
 from hasfl.models import costs
 from hasfl.record import EDGE
@@ -105,7 +103,8 @@ def one_at_a_time() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agreement, "count_layers", taking_turns(costs.count_layers))
-        patch.setattr(seats, "measure_flops", taking_turns(resources.measure_flops))
+        for role in (device, edge_server):
+            patch.setattr(role, "measure_flops", taking_turns(resources.measure_flops))
         yield
 
 
@@ -119,17 +118,17 @@ def fleet_of(keys: Path, folder: Path, stock: Stock, boxes: Sequence[Box] = ()) 
     with ExitStack() as parts:
         parts.enter_context(one_at_a_time())
         parts.callback(site.close)
-        seat = EdgeSeat(folder / "edge", "", test=stock.test)
+        setup = EdgeSetup(folder / "edge", "", test=stock.test)
         edge = EdgeWorker(
             "127.0.0.1:0",
             keys / "edge",
             folder / "edge",
-            lambda offer, links: seat.party(links),
-            hello=seat.hello,
+            lambda offer, links: setup.party(links),
+            hello=setup.hello,
         )
-        seat.address = f"127.0.0.1:{edge.devices.port}"
+        setup.address = f"127.0.0.1:{edge.devices.port}"
         parts.callback(edge.close)
-        edge._desk.take(Offer(site.address, token(EDGE), "run"))
+        edge.sessions.take(Offer(site.address, token(EDGE), "run"))
         for i in range(devices):
             box = boxes[i] if boxes else None
             parts.callback(_device(keys, folder, stock, i, site, box).close)
@@ -139,15 +138,15 @@ def fleet_of(keys: Path, folder: Path, stock: Stock, boxes: Sequence[Box] = ()) 
 
 
 def _device(keys: Path, folder: Path, stock: Stock, i: int, site: Site, box: Box | None) -> DeviceWorker:
-    seat = DeviceSeat(i, stock.of_device(i), slow=SlowTo.parse(box.slow_to) if box else None)
+    setup = DeviceSetup(i, stock.of_device(i), slow=SlowTo.parse(box.slow_to) if box else None)
     worker = DeviceWorker(
         i,
         folder_of(keys, i),
         folder / f"device-{i}",
-        lambda offer: seat.party(),
-        hello=seat.hello,
+        lambda offer: setup.party(),
+        hello=setup.hello,
         fed_pace=Link.parse(box.link) if box else None,
         edge_pace=Link.parse(box.link) if box else None,
     )
-    worker._desk.take(Offer(site.address, token(i), "run"))
+    worker.sessions.take(Offer(site.address, token(i), "run"))
     return worker

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hasfl.deployment.wire import VERSION
+
 PREFIX = 8  # bytes of the header's length
 
 
@@ -19,7 +21,7 @@ def frame_of(header: object, data: bytes = b"") -> bytes:
     return len(text).to_bytes(PREFIX, "little") + text + data
 
 
-CONTENT: dict[str, Any] = {"version": 1, "kind": "step", "id": 7, "fields": {}, "times": {}}
+CONTENT: dict[str, Any] = {"version": VERSION, "kind": "step", "id": 7, "fields": {}, "times": {}}
 
 
 def frame_with(content: object = CONTENT, data: bytes = b"", **entries: object) -> bytes:
@@ -71,8 +73,8 @@ MALFORMED = {
     "a number of 9000 digits": (frame_with(TEXT.replace("7", "7" * 9000)), "JSON in UTF-8"),
     "half a pair": (content(fields={"a": "\ud800"}), "texts"),
     "half a pair as a key": (content(fields={"\ud800": 1}), "keys"),
-    "another version": (content(version=2), "version 1"),
-    "no version": (frame_with({}), "version 1"),
+    "another version": (content(version=VERSION + 1), f"version {VERSION}"),
+    "no version": (frame_with({}), f"version {VERSION}"),
     "something more": (content(code="x"), "say version"),
     "no kind": (content(kind=None), "kind"),
     "an id below 0": (content(id=-1), "id"),

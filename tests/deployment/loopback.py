@@ -12,10 +12,10 @@ from typing import Any
 
 import grpc
 
+from hasfl.deployment.answering import Pace, ServerAddress, Stop, TokenRefused, answer_questions
+from hasfl.deployment.asking import PartyServer
 from hasfl.deployment.channels import method, open_channel
-from hasfl.deployment.messages import Handler, Message
-from hasfl.deployment.sessions.answering import Pace, ServerPlace, Stop, TokenRefused, answer_questions
-from hasfl.deployment.sessions.asking import PartyServer
+from hasfl.deployment.fields import Handler, Message
 from hasfl.deployment.wire import pack, unpack
 from hasfl.record import EDGE
 
@@ -80,7 +80,7 @@ class Site:
         present: bool = True,
     ) -> Party:
         """Let a party connect; wait until it is present."""
-        place = ServerPlace(self.server.role, address or self.address, folder_of(self.keys, party))
+        place = ServerAddress(self.server.role, address or self.address, folder_of(self.keys, party))
         greeting = {"token": token(party), "party": party, **(hello or {})}
         refused: list[str] = []
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasfl.deployment.agreement import Agreement, build
-from hasfl.deployment.fleet.seats import DeviceSeat, answer_probe
-from hasfl.deployment.messages import Message, Refused
+from hasfl.deployment.device import DeviceSetup
+from hasfl.deployment.fields import Message, Refused
 from hasfl.deployment.samples import Samples
 from hasfl.errors import InputError
 
@@ -43,9 +43,11 @@ VALUES = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from([name for name in GOOD if name != "seed"]), value=VALUES, index=st.integers(0, 3))
 def test_nonsense_is_refused(name: str, value: Any, index: int) -> None:
-    seat = DeviceSeat(index, Samples(torch.zeros(7, 1, 8, 8), torch.zeros(7, dtype=torch.int64), 10))
+    setup = DeviceSetup(index, Samples(torch.zeros(7, 1, 8, 8), torch.zeros(7, dtype=torch.int64), 10))
     with contextlib.suppress(Refused, InputError):
-        assert isinstance(seat.party().from_fed(Message("meet", {**GOOD, name: value})), Message)
+        assert isinstance(
+            setup.party().from_fed(Message("meet", {"agreement": {**GOOD, name: value}})), Message
+        )
 
 
 @pytest.mark.parametrize(
@@ -74,9 +76,3 @@ def test_all_parties_build_the_same_model() -> None:
         strict=True,
     )
     assert all(torch.equal(*pair) for pair in pairs)
-
-
-@pytest.mark.parametrize("count", [-1, 2**40, 1.5, "many", None, True])
-def test_a_probe_is_bounded(count: Any) -> None:
-    with pytest.raises(Refused):
-        answer_probe(Message("probe", {"bytes": count}))

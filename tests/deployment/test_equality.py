@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from hasfl.deployment.fleet.meeting import Meeting
+from hasfl.deployment.meeting import Meeting
 from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.runs import build

@@ -17,9 +17,9 @@ import grpc
 import pytest
 
 from hasfl.deployment.channels import method, open_channel
+from hasfl.deployment.fields import Message
 from hasfl.deployment.keys import make_keys
-from hasfl.deployment.messages import Message
-from hasfl.deployment.training import SHORTEST, SLACK
+from hasfl.deployment.resources import SHORTEST, SLACK
 from hasfl.deployment.wire import pack, unpack
 from hasfl.record import EDGE
 from tests.deployment.fault_workers import MISBEHAVIOUR_FILE, MISBEHAVIOURS

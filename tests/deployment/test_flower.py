@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from hasfl.deployment import answering
 from hasfl.deployment.addresses import SOCKET_FILE, free_port
+from hasfl.deployment.answering import Offer, SessionHolder
 from hasfl.deployment.flower.bundle import FILES, build_bundle
 from hasfl.deployment.flower.client_app import hand_over
 from hasfl.deployment.flower.control import Control, SuperLinkAway
 from hasfl.deployment.flower.processes import OFFLINE, fed_programs, node_programs
 from hasfl.deployment.orders import ORDER_FILE, FedHost, OrderFolder
-from hasfl.deployment.sessions import offers
-from hasfl.deployment.sessions.offers import Offer, SessionDesk
 from hasfl.errors import InputError, MissingExtra
 from tests.deployment.fleets import ordered
 
@@ -39,9 +39,9 @@ def test_the_app_of_a_node_needs_no_torch() -> None:
 
 
 def test_an_offer_goes_to_the_worker_and_its_answer_comes_back(tmp_path: Path) -> None:
-    assert SOCKET_FILE == offers.SOCKET_FILE
+    assert SOCKET_FILE == answering.SOCKET_FILE
     state, taken = tmp_path / "state", list[Offer]()
-    with SessionDesk(state, lambda offer, stop: taken.append(offer)):
+    with SessionHolder(state, lambda offer, stop: taken.append(offer)):
         assert hand_over(state / SOCKET_FILE, OFFER) == {"taken": True}
         answer = hand_over(state / SOCKET_FILE, {"fed": 1})
     assert taken == [Offer("10.0.0.1:9201", "secret", "7")]

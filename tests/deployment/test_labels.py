@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hasfl.data.partition import unlikeness
 from hasfl.deployment.fed_server import IntervalLost
-from hasfl.deployment.messages import Message, Refused
+from hasfl.deployment.fields import Message, Refused
 from hasfl.learning.engine import Job
 from hasfl.record import EDGE
 from tests.deployment.direct_fleets import Parties
@@ -31,7 +31,7 @@ def job_with(labels: Callable[[Tensor], Tensor] = lambda y: y) -> Job:
 
 
 def heard(parties: Parties) -> float | None:
-    return parties.engine.leading.unlikeness(parties.job.data.sizes)
+    return parties.engine.fed.unlikeness(parties.job.data.sizes)
 
 
 @pytest.mark.parametrize("shift", [0, 999_000], ids=["few classes", "large numbers of classes"])
@@ -106,5 +106,5 @@ def test_an_edge_server_that_tells_no_number_is_dropped(told: object) -> None:
     "sizes", [None, {}, [23], {"0": 0}, {"-1": 3}, {"0": "23"}, {"0": 2.0}, {"0": True}], ids=str
 )
 def test_an_edge_server_refuses_sizes_that_are_none(sizes: object) -> None:
-    with pytest.raises(Refused, match="sizes of 'compare' must hold"):
+    with pytest.raises(Refused, match="sizes of 'compare'"):
         Parties(job_with()).edge.from_fed(Message("compare", {"sizes": sizes}))

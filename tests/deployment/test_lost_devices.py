@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hasfl.deployment.messages import Message, Refused
+from hasfl.deployment.fields import Message, Refused
 from hasfl.learning.engine import Job
 from hasfl.learning.optimizers import Sgd
 from hasfl.plan import Plan

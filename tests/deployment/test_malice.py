@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from hasfl.deployment import messages
 from hasfl.deployment.fed_server import IntervalLost
-from hasfl.deployment.messages import Message, Refused
+from hasfl.deployment.fields import Message, Refused, written
 from hasfl.errors import Diverged, InputError
 from hasfl.learning.optimizers import Momentum, Updates
 from hasfl.learning.reference_engine import ReferenceEngine
@@ -123,9 +124,9 @@ def test_a_device_cannot_stop_the_common_layers_by_the_norm_of_its_gradient(
 @pytest.mark.parametrize(
     "change",
     [
-        with_tensors(**{"conv1.0.weight": lambda t: t * math.nan}),
-        with_tensors(**{"conv1.0.weight": lambda t: t[:1]}),
-        with_tensors(**{"conv1.0.weight": lambda t: t.float()}),
+        with_tensors(**{"layers/conv1.0.weight": lambda t: t * math.nan}),
+        with_tensors(**{"layers/conv1.0.weight": lambda t: t[:1]}),
+        with_tensors(**{"layers/conv1.0.weight": lambda t: t.float()}),
         lambda message: Message(message.kind, {}, {**message.tensors, "more": torch.zeros(1)}),
         without,
     ],
@@ -144,17 +145,19 @@ def test_a_question_of_an_old_interval_is_refused() -> None:
     parties = parties_of()
     list(carry_out(parties.engine, rounds(3)))
     device = parties.devices[0]
-    for kind in ("forward", "backward", "step"):
-        with pytest.raises(Refused):
-            device.from_edge(
-                Message(kind, {"interval": 0, "round": 1, "start": 0, "count": 1, "factor": 1.0})
-            )
+    for question in (
+        messages.Forward(interval=0, round=1, start=0, count=1),
+        messages.Backward(interval=0, round=1),
+        messages.Step(interval=0, round=1, factor=1.0),
+    ):
+        with pytest.raises(Refused, match="is about interval 0, but this is interval 1"):
+            device.from_edge(written(question))
 
 
 JUDGING = {
-    ("norms", "NaN"): with_tensors(**{"|mean": lambda t: t * math.nan}),
-    ("norms", "wrong channels"): with_tensors(**{"|mean": lambda t: t[:1], "|variance": lambda t: t[:1]}),
-    ("norms", "below 0"): with_tensors(**{"|variance": lambda t: -t - 1}),
+    ("norms", "NaN"): with_tensors(mean=lambda t: t * math.nan),
+    ("norms", "wrong channels"): with_tensors(mean=lambda t: t[:1], variance=lambda t: t[:1]),
+    ("norms", "below 0"): with_tensors(variance=lambda t: -t - 1),
     ("norms", "too many samples"): with_fields(count=2**50),
     ("norms", "another batch norm"): with_fields(norm="conv2/1."),
     ("norms", "nothing"): without,
@@ -209,14 +212,15 @@ def test_a_served_model_without_finite_numbers_has_diverged() -> None:
 
 
 NONSENSE: tuple[Any, ...] = (None, 7, "text", {"a": 1}, {"0": [1, 2]}, math.nan)
-FITTING = {"loss": (7,), "accuracy": (None, 7), "dropped": ({"0": "x"}, {"0": [1, 2]}), "counts": ()}
+FITTING = {"loss": (7,), "accuracy": (None, 7), "dropped": ({"0": "x"},)}
 ANSWERS = {
     "begin": (),
     "train": ("loss", "dropped", "phases"),
     "give": (),
     "finish": (),
-    "evaluate": ("held_out", "accuracy", "counts", "dropped"),
+    "evaluate": ("held_out", "accuracy", "known", "dropped"),
     "keep": (),
+    "hand out": (),
 }
 
 
@@ -239,8 +243,9 @@ def everything(parties: Parties) -> None:
 
 def nonsense(kind: str) -> Iterator[Callable[[Message], Message]]:
     yield lambda message: Message("nonsense", message.fields, message.tensors)
-    if kind == "give":
+    if kind in ("give", "hand out"):
         yield lambda message: Message(message.kind, message.fields, {"x": torch.ones(1)})
+        yield lambda message: Message(message.kind, message.fields, {"layers/x": torch.ones(1)})
     for field in ANSWERS[kind]:
         fitting = FITTING.get(field, ())
         yield from (with_fields(**{field: value}) for value in NONSENSE if value not in fitting)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from hasfl.deployment import meeting as module
 from hasfl.deployment.agreement import build
 from hasfl.deployment.fed_server import IntervalLost
-from hasfl.deployment.fleet import meeting as module
-from hasfl.deployment.fleet.meeting import Meeting
-from hasfl.deployment.messages import Answer, Message
+from hasfl.deployment.fields import Message
+from hasfl.deployment.links import Answer
+from hasfl.deployment.meeting import Meeting
 from hasfl.errors import InputError
 from hasfl.record import EDGE
 from hasfl.runs.request import RunRequest
@@ -38,13 +39,15 @@ class Server:
     def greeting(self, party: int) -> Mapping[str, Any]:
         return self.greetings.get(party, {})
 
-    def ask(self, questions: Mapping[int, Message], seconds: float) -> dict[int, Answer]:
+    def ask(self, questions: Mapping[int, Message], seconds: float) -> dict[int, Answer[Message]]:
         self.asked += [(party, question.kind) for party, question in questions.items()]
         there = {party: question for party, question in questions.items() if party in self.greetings}
-        return {
-            party: Answer(Message("answer", self.met.get(party, MET), question.tensors), 0.01, 0.01)
-            for party, question in there.items()
-        }
+        return {party: Answer(self._answer(party, question), 0.01, 0.01) for party, question in there.items()}
+
+    def _answer(self, party: int, question: Message) -> Message:
+        if question.kind == "meet":
+            return Message("met", self.met.get(party, MET))
+        return Message("probed", {}, question.tensors)
 
     def drop(self, party: int, reason: str) -> None:
         self.dropped[party] = reason

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.deployment.measuring.pacing import Direction, Link, SlowTo
+from hasfl.deployment.pacing import Direction, Link, SlowTo
 from hasfl.errors import InputError
 
 # Sums of up to 30 numbers in float64.

@@ -8,16 +8,8 @@ import numpy as np
 import pytest
 
 from hasfl.deployment.fed_server import IntervalLost
-from hasfl.deployment.training import (
-    CONNECTING_SECONDS,
-    MOST_LOSSES,
-    SHORTEST,
-    SLACK,
-    Deadlines,
-    FleetAtWork,
-    FleetLost,
-    LogWatcher,
-)
+from hasfl.deployment.resources import CONNECTING_SECONDS, SHORTEST, SLACK, Deadlines
+from hasfl.deployment.training import MOST_LOSSES, FleetAtWork, FleetLost, LogWatcher
 from hasfl.plan import Order, Plan
 from hasfl.record import EDGE
 from tests.deployment.fleets import ordered
@@ -45,7 +37,7 @@ def order(*sizes: int) -> Order:
 
 def test_deadlines_follow_the_plan() -> None:
     fleet = SimpleNamespace(only=lambda devices: "fleet")
-    deadlines = Deadlines(SimpleNamespace(clock=Clock()), SimpleNamespace(fleet_at=lambda round: fleet))
+    deadlines = Deadlines(Clock(), SimpleNamespace(fleet_at=lambda round: fleet))
     for sizes in ((1,), (16, 16), (3, 4, 5)):
         assert deadlines.of_round(order(*sizes)) == SLACK * sum(sizes) + SHORTEST
         assert deadlines.of_exchange(order(*sizes)) == SLACK * 10.0 + SHORTEST + CONNECTING_SECONDS

@@ -11,6 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hasfl.deployment.asking import party_name
 from hasfl.deployment.flower.roster import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -19,7 +20,6 @@ from hasfl.deployment.flower.roster import (
     Roster,
     party_of,
 )
-from hasfl.deployment.sessions.streams import party_name
 from hasfl.record import EDGE
 
 

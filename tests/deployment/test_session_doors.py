@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
+from hasfl.deployment import asking
 from hasfl.deployment.channels import client_options, open_channel
+from hasfl.deployment.fields import Message
 from hasfl.deployment.keys import make_keys
-from hasfl.deployment.messages import Message
-from hasfl.deployment.sessions import asking
 from hasfl.deployment.wire import Frame, pack, unpack
 from hasfl.record import EDGE
 from tests.deployment.loopback import DEVICES, LONG, RawClient, Site, echo, folder_of, token, wait_until

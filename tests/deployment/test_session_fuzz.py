@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hasfl.deployment.channels import method, open_channel
-from hasfl.deployment.messages import Message
+from hasfl.deployment.fields import Message
 from hasfl.deployment.wire import pack, unpack
 from tests.deployment.loopback import LONG, Site, folder_of, token
 

@@ -14,10 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.deployment.messages import Links, Message, Refused
-from hasfl.deployment.sessions import answering, asking, streams
-from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.deployment.sessions.streams import DRIFT, ClockReading, Trip, better_reading
+from hasfl.deployment import answering, asking
+from hasfl.deployment.asking import DRIFT, ClockReading, PartyServer, Trip, better_reading
+from hasfl.deployment.fields import Message, Refused
+from hasfl.deployment.links import Links
 from hasfl.deployment.wire import pack, unpack
 from hasfl.errors import HasflError, InputError
 from hasfl.record import EDGE
@@ -280,8 +280,8 @@ def test_an_old_reading_of_a_clock_gives_way_when_clocks_may_have_drifted() -> N
 
 
 def test_pings_while_idle_find_a_party_that_hangs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "SECONDS_BETWEEN_PINGS", 0.1)
-    monkeypatch.setattr(streams, "PING_SECONDS", 0.5)
+    monkeypatch.setattr(asking, "SECONDS_BETWEEN_PINGS", 0.1)
+    monkeypatch.setattr(asking, "PING_SECONDS", 0.5)
     site.connect(1)
     client = site.raw(0)
     client.read()
@@ -295,8 +295,8 @@ def test_pings_while_idle_find_a_party_that_hangs(site: Site, monkeypatch: pytes
 ANSWER_IN_A_PROCESS = """
 import sys
 from pathlib import Path
-from hasfl.deployment.sessions.answering import ServerPlace, Stop, answer_questions
-place = ServerPlace("fed", sys.argv[1], Path(sys.argv[2]))
+from hasfl.deployment.answering import ServerAddress, Stop, answer_questions
+place = ServerAddress("fed", sys.argv[1], Path(sys.argv[2]))
 answer_questions(place, {"token": sys.argv[3], "party": 0}, lambda question: question, Stop())
 """
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from torch import Tensor
 
 from hasfl.deployment import wire
-from hasfl.deployment.messages import Message
+from hasfl.deployment.fields import Message
 from hasfl.deployment.wire import CODES, WireError, pack, unpack
 from tests.deployment.frames import (
     CONTENT,

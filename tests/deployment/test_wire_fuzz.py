@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, settings
 
 from hasfl.deployment import wire
-from hasfl.deployment.messages import Message
+from hasfl.deployment.fields import Message
 from hasfl.deployment.wire import DTYPES, Frame, WireError, pack, unpack
 from tests.deployment.frames import (
     CONTENT,

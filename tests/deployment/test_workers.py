@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from hasfl.deployment.device_worker import DeviceWorker
-from hasfl.deployment.edge_worker import EdgeWorker
-from hasfl.deployment.messages import Links, Message
-from hasfl.deployment.sessions import offers
-from hasfl.deployment.sessions.answering import Stop
-from hasfl.deployment.sessions.offers import Offer, SessionDesk
+from hasfl.deployment import answering
+from hasfl.deployment.answering import Offer, SessionHolder, Stop
+from hasfl.deployment.fields import Message
+from hasfl.deployment.joining import DeviceWorker, EdgeWorker
+from hasfl.deployment.links import Links
 from hasfl.errors import InputError
 from hasfl.record import EDGE
 from tests.deployment.loopback import LONG, Site, folder_of, held, token, wait_until
@@ -263,7 +262,7 @@ def test_a_beginning_that_makes_no_sense_is_refused(trio: Fleet, case: str) -> N
 )
 def test_an_offer_that_makes_no_sense(tmp_path: Path, line: bytes) -> None:
     with (
-        SessionDesk(tmp_path / "state", lambda offer, stop: None) as desk,
+        SessionHolder(tmp_path / "state", lambda offer, stop: None) as desk,
         socket.socket(socket.AF_UNIX) as client,
     ):
         client.settimeout(LONG)
@@ -277,26 +276,26 @@ def test_an_offer_that_makes_no_sense(tmp_path: Path, line: bytes) -> None:
 
 def test_the_socket_is_its_owner_s_alone(tmp_path: Path) -> None:
     state = tmp_path / "new" / "state"
-    with SessionDesk(state, lambda offer, stop: None):
+    with SessionHolder(state, lambda offer, stop: None):
         assert stat.S_IMODE(state.stat().st_mode) == 0o700
         assert stat.S_IMODE((state / "worker.sock").stat().st_mode) == 0o600
         with pytest.raises(InputError, match="another worker uses"):
-            SessionDesk(state, lambda offer, stop: None)
+            SessionHolder(state, lambda offer, stop: None)
     assert not (state / "worker.sock").exists()
     with socket.socket(socket.AF_UNIX) as left:  # by a worker that was killed
         left.bind(str(state / "worker.sock"))
-    SessionDesk(state, lambda offer, stop: None).close()
+    SessionHolder(state, lambda offer, stop: None).close()
     state.chmod(0o750)
     with pytest.raises(InputError, match="chmod 700"):
-        SessionDesk(state, lambda offer, stop: None)
+        SessionHolder(state, lambda offer, stop: None)
     with pytest.raises(InputError, match="give a shorter one"):
-        SessionDesk(tmp_path / ("x" * 100), lambda offer, stop: None)
+        SessionHolder(tmp_path / ("x" * 100), lambda offer, stop: None)
 
 
 def test_a_session_that_still_works_is_not_pushed_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers, "LAST_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(answering, "LAST_ANSWER_SECONDS", 0.2)
     release = threading.Event()
     begun: list[str] = []
 
@@ -304,7 +303,7 @@ def test_a_session_that_still_works_is_not_pushed_aside(
         begun.append(offer.run)
         release.wait(LONG)
 
-    with SessionDesk(tmp_path / "state", hold) as desk:
+    with SessionHolder(tmp_path / "state", hold) as desk:
         assert desk.take(Offer("fed", "token", "a"))["taken"]
         answer = desk.take(Offer("fed", "token", "b"))
         assert answer == {"taken": False, "reason": "the session before still answers a question after 0.2 s"}
@@ -321,7 +320,7 @@ def test_a_session_that_fails_leaves_the_desk_open(tmp_path: Path, raises: Excep
         done.append(offer.run)
         raise raises
 
-    with SessionDesk(tmp_path / "state", hold) as desk:
+    with SessionHolder(tmp_path / "state", hold) as desk:
         for run in ("a", "b"):
             desk.take(Offer("fed", "token", run))
             assert wait_until(lambda run=run: run in done)

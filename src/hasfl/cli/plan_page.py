@@ -26,6 +26,7 @@ from hasfl.fleet import Fleet
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.advice.sensitivity import Mistake, in_words, time_range
 from hasfl.planning.advice.why import Upgrades
+from hasfl.planning.guess_ratios import ratios
 from hasfl.planning.intervals import Ask, try_intervals
 from hasfl.problem import Problem
 from hasfl.replacing import replace_file, write_text

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hasfl.data.scoring import Score, cross_entropy, right_answers
-from hasfl.deployment.messages import Refused
+from hasfl.deployment.fields import Refused
 from hasfl.errors import InputError
 from hasfl.learning.optimizers import Updates
 from hasfl.learning.randomness import forward_in_round

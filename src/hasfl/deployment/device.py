@@ -5,26 +5,61 @@ activations, and returns their gradients (steps a1, a2, a4 and a5 of Algorithm 1
 """
 
 import math
+import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, assert_never
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hasfl.data.dataset import one_class_each
+from hasfl.deployment.agreement import Agreement, build
 from hasfl.deployment.computation import Computation
-from hasfl.deployment.fields import count_of, finite, known_of, of_norm, tensor_of, text_of, whole
-from hasfl.deployment.messages import Handler, Message, Refused
+from hasfl.deployment.fields import Message, Refused, Tensors, TypedMessage
+from hasfl.deployment.messages import (
+    Activations,
+    AfterClientPart,
+    Backward,
+    BackwardDone,
+    BeginDevice,
+    ClientPart,
+    CountClasses,
+    Counted,
+    DeviceReady,
+    Done,
+    EdgeAsksDevice,
+    FedAsksAnybody,
+    FedAsksDevice,
+    FindEdge,
+    Forward,
+    GiveClientPart,
+    MeasureNorms,
+    Meet,
+    Met,
+    NormSeen,
+    NoSamples,
+    Probe,
+    Probed,
+    Score,
+    Step,
+    TakeServedModel,
+    ToScore,
+    answered,
+)
 from hasfl.deployment.norms import Known, next_moments, require_all, require_fitting, with_moments
+from hasfl.deployment.pacing import SlowTo
+from hasfl.deployment.resources import FreeMemory, answer_probe, measure_flops
+from hasfl.deployment.samples import Samples
 from hasfl.goal import held_out_counts
-from hasfl.learning.optimizers import scaled, squared_norm
+from hasfl.learning.optimizers import gradient_of, scaled, squared_norm
 from hasfl.learning.randomness import generators_kept
 from hasfl.learning.served_model import CALIBRATION_SAMPLES, at_rest
-from hasfl.learning.state import LayerState, Tensors, forward, trainable
+from hasfl.learning.state import LayerState, forward, trainable
 from hasfl.learning.training_data import Minibatches, TrainingData
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
@@ -77,10 +112,7 @@ def calibration_samples(data: TrainingData, most: int) -> Tensor:
     return drawn[drawn != ELSEWHERE]
 
 
-# ── its answers ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-SERVED = "served"  # a model beside the one in training
+# ── its answers in a training ────────────────────────────────────────────────────────────────────────────
 
 
 Result = TypeVar("Result")
@@ -103,6 +135,10 @@ class UnderWay:
     samples: int
     returned: bool = False  # whether the gradient has come
 
+    def gradients(self) -> list[Tensors]:
+        """Of the weights of each layer."""
+        return [gradient_of(state) for state in self.replica]
+
 
 @dataclass(slots=True, eq=False)
 class Device:
@@ -115,25 +151,45 @@ class Device:
     pace: Pace = unhurried
     resources: Callable[[], Mapping[str, float]] = dict  # what the device has measured of itself
     interval: int = -1  # that has begun
-    models: dict[str, list[LayerState]] = field(default_factory=dict)  # client parts, by what they are for
+    client: list[LayerState] = field(default_factory=list)  # the first layers, in training
+    served: list[LayerState] = field(default_factory=list)  # the first layers of the served model
     under_way: UnderWay | None = None
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
-        kinds = {"find": self._find, "begin": self._begin, "give": self._give, "take": self._take}
-        return _answered(question, kinds)
+        return answered(question, FedAsksDevice, self._answer_fed)
 
     def from_edge(self, question: Message) -> Message:
         """Answer the edge server."""
-        kinds = {
-            "count": self._count,
-            "forward": self._forward,
-            "backward": self._backward,
-            "step": self._step,
-            "norms": self._norms,
-            "score": self._score,
-        }
-        return _answered(question, kinds)
+        return answered(question, EdgeAsksDevice, self._answer_edge)
+
+    def _answer_fed(self, question: FedAsksDevice) -> TypedMessage:
+        match question:
+            case FindEdge():  # the connection to it is made outside of this party
+                return Done()
+            case BeginDevice():
+                return self._begin(question)
+            case GiveClientPart():
+                return self._give(question)
+            case TakeServedModel():
+                return self._take(question)
+        assert_never(question)
+
+    def _answer_edge(self, question: EdgeAsksDevice) -> TypedMessage:
+        match question:
+            case CountClasses():
+                return self._count()
+            case Forward():
+                return self._forward(question)
+            case Backward():
+                return self._backward(question)
+            case Step():
+                return self._step(question)
+            case MeasureNorms():
+                return self._norms(question)
+            case Score():
+                return self._score(question)
+        assert_never(question)
 
     def timed(self, flops: float, work: Callable[[], Result]) -> tuple[Result, float]:
         """What some work of so many FLOP returns, and the seconds it took."""
@@ -145,183 +201,236 @@ class Device:
     @property
     def cut(self) -> int:
         """The number of layers that the device holds."""
-        return len(self.models["train"])
+        return len(self.client)
 
     # ── the fed server's questions ───────────────────────────────────────────────────────────────────────
 
-    def _find(self, question: Message) -> Message:
-        """Learn where the edge server is; the connection to it is made outside of this party."""
-        return Message("found")
-
-    def _begin(self, question: Message) -> Message:
+    def _begin(self, question: BeginDevice) -> DeviceReady:
         """Take the client part of an interval; the layers hold slots too."""
-        interval, cut = whole(question, "interval"), self._cut(question)
-        self.models = {"train": self.computation.states(question.tensors, count=cut)}
-        self.interval, self.under_way = interval, None
-        return Message("ready", {"resources": dict(self.resources())})
+        self.client = self._first_layers(question.layers, question.cut, slots=True)
+        self.served, self.interval, self.under_way = [], question.interval, None
+        return DeviceReady(resources=dict(self.resources()))
 
-    def _give(self, question: Message) -> Message:
+    def _give(self, question: GiveClientPart) -> ClientPart:
         """Hand the client part to the fed server (step b1)."""
-        self._require_interval(question)
-        return Message("layers", {"interval": self.interval}, self.computation.named(self.models["train"]))
+        self._require_interval(question.interval)
+        return ClientPart(interval=self.interval, layers=self.computation.named(self.client))
 
-    def _take(self, question: Message) -> Message:
-        """Take the client part of another model, without slots, beside the one in training."""
-        if (model := text_of(question, "model")) != SERVED:
-            raise Refused(f"a device takes the served model, not {model!r:.40}")
-        cut = self._cut(question)
-        self.models[SERVED] = self.computation.states(question.tensors, count=cut, slots=False)
-        return Message("taken")
+    def _take(self, question: TakeServedModel) -> Done:
+        """Take the client part of the served model, without slots, beside the one in training."""
+        self.served = self._first_layers(question.layers, question.cut, slots=False)
+        return Done()
 
-    def _cut(self, question: Message) -> int:
-        return whole(question, "cut", least=1, most=len(self.computation.layers))
+    def _first_layers(self, layers: Tensors, cut: int, *, slots: bool) -> list[LayerState]:
+        if cut > (most := len(self.computation.layers)):
+            raise Refused(f"a device can hold 1 to {most} layers, not {cut}")
+        return self.computation.states(layers, count=cut, slots=slots)
 
-    def _require_interval(self, question: Message) -> None:
-        asked = whole(question, "interval")
+    def _require_interval(self, asked: int) -> None:
         if asked != self.interval:
             raise Refused(f"the question is about interval {asked}, but this is interval {self.interval}")
 
     # ── the edge server's questions ──────────────────────────────────────────────────────────────────────
 
-    def _count(self, question: Message) -> Message:
+    def _count(self) -> Counted:
         """Count the training samples of each class, where every sample has one."""
         if not one_class_each(self.data.y):
-            return Message("nothing")
-        own = self.data.y[self.data.shares[self.index]]
-        return Message("counted", {}, {"classes": torch.bincount(own)})
+            return Counted()
+        return Counted(classes=torch.bincount(self.data.y[self.data.shares[self.index]]))
 
-    def _forward(self, question: Message) -> Message:
+    def _forward(self, question: Forward) -> Activations:
         """Steps a1 and a2: draw the batch of a round, and send its activations and labels."""
-        self._require_interval(question)
-        round, b = whole(question, "round", least=1), count_of(question)
-        x, y = self._batch(round, whole(question, "start"), b)
-        replica = [trainable(state) for state in self.models["train"]]
-        flops = b * float(self.profile.forward_flops_upto[self.cut - 1])
-        device = self.index + 1
+        self._require_interval(question.interval)
+        x, y = self._batch(question)
+        replica = [trainable(state) for state in self.client]
+        flops = question.count * float(self.profile.forward_flops_upto[self.cut - 1])
         activations, seconds = self.timed(
-            flops, lambda: self.computation.forward(replica, x, first=0, round=round, device=device)
+            flops,
+            lambda: self.computation.forward(
+                replica, x, first=0, round=question.round, device=self.index + 1
+            ),
         )
-        self.under_way = UnderWay(round, replica, activations, b)
-        sent = self.computation.on_the_wire(activations.detach())
-        fields = {"seconds": seconds, "differentiable": activations.requires_grad}
-        return Message("activations", fields, {"activations": sent, "labels": y})
+        self.under_way = UnderWay(question.round, replica, activations, question.count)
+        return Activations(
+            seconds=seconds,
+            differentiable=activations.requires_grad,
+            activations=self.computation.on_the_wire(activations.detach()),
+            labels=y,
+        )
 
-    def _batch(self, round: int, start: int, count: int) -> tuple[Tensor, Tensor]:
-        plan, device = Plan(np.array([count]), np.array([self.cut])), np.array([self.index])
-        order = Order(round=round, devices=device, plan=plan, drawn=np.array([start]))
-        return self.data.batch(order)
+    def _batch(self, question: Forward) -> tuple[Tensor, Tensor]:
+        plan = Plan(np.array([question.count]), np.array([self.cut]))
+        devices, drawn = np.array([self.index]), np.array([question.start])
+        return self.data.batch(Order(round=question.round, devices=devices, plan=plan, drawn=drawn))
 
-    def _backward(self, question: Message) -> Message:
+    def _backward(self, question: Backward) -> BackwardDone:
         """Steps a4 and a5: take the gradients of the activations. Without clipping, step at once."""
         batch = self._batch_under_way(question, returned=False)
-        received = self._returned(batch, question)
+        received = self._returned(batch, question.gradient)
         batch.returned = True
         flops = batch.samples * float(self.profile.backward_flops_upto[self.cut - 1])
+        clips = self.computation.updates.clip is not None
 
         def backward() -> None:
             if received is not None:
                 batch.activations.backward(received)
-            if self.computation.updates.clip is None:
-                self._take_step(batch, None)
+            if not clips:
+                self._take_step(batch, batch.gradients())
 
         _, seconds = self.timed(flops, backward)
-        if self.computation.updates.clip is None:
+        if not clips:
             self.under_way = None
-            return Message("done", {"seconds": seconds})
-        square = float(squared_norm(self._gradients(batch), torch.zeros((), dtype=self.computation.dtype)))
-        return Message("done", {"seconds": seconds, "square": square if math.isfinite(square) else None})
+            return BackwardDone(seconds=seconds)
+        square = float(squared_norm(batch.gradients(), torch.zeros((), dtype=self.computation.dtype)))
+        return BackwardDone(seconds=seconds, square=square if math.isfinite(square) else None)
 
-    def _returned(self, batch: UnderWay, question: Message) -> Tensor | None:
+    def _returned(self, batch: UnderWay, gradient: Tensor | None) -> Tensor | None:
         """The gradient of the activations; None where no layer of this device needs one."""
         if not batch.activations.requires_grad:
             return None
-        gradient, sent_as = tensor_of(question, "gradient"), self.computation.sent_as
-        expected = batch.activations.dtype if sent_as is None else sent_as
-        if gradient.shape != batch.activations.shape or gradient.dtype != expected:
+        expected = self.computation.sent_as or batch.activations.dtype
+        if gradient is None or gradient.shape != batch.activations.shape or gradient.dtype != expected:
             raise Refused(f"the gradient must have the shape of the activations, and be of {expected}")
         return gradient.to(batch.activations.dtype)
 
-    def _step(self, question: Message) -> Message:
+    def _step(self, question: Step) -> Done:
         """Step with clipped gradients; the factor comes from the edge server (docs/decisions/0008)."""
         batch = self._batch_under_way(question, returned=True)
-        self._take_step(batch, torch.tensor(finite(question, "factor"), dtype=self.computation.dtype))
+        factor = torch.tensor(question.factor, dtype=self.computation.dtype)
+        self._take_step(batch, [scaled(layer, factor) for layer in batch.gradients()])
         self.under_way = None
-        return Message("done")
+        return Done()
 
-    def _batch_under_way(self, question: Message, *, returned: bool) -> UnderWay:
+    def _batch_under_way(self, question: Backward | Step, *, returned: bool) -> UnderWay:
         """The batch that a question is about; `returned` says whether its gradient must have come."""
-        self._require_interval(question)
+        self._require_interval(question.interval)
         batch = self.under_way
-        if batch is None or batch.round != whole(question, "round") or batch.returned != returned:
+        if batch is None or batch.round != question.round or batch.returned != returned:
             raise Refused("no batch of this round is under way")
         return batch
 
-    def _gradients(self, batch: UnderWay) -> list[Tensors]:
-        return [
-            {
-                name: torch.zeros_like(weight) if weight.grad is None else weight.grad
-                for name, weight in state.weights.items()
-            }
-            for state in batch.replica
-        ]
-
-    def _take_step(self, batch: UnderWay, factor: Tensor | None) -> None:
+    def _take_step(self, batch: UnderWay, gradients: Sequence[Tensors]) -> None:
         updates, rate = self.computation.updates, self.computation.rate(batch.round)
-        for state, gradient in zip(batch.replica, self._gradients(batch), strict=True):
-            updates.step(state, gradient if factor is None else scaled(gradient, factor), rate)
+        for state, gradient in zip(batch.replica, gradients, strict=True):
+            updates.step(state, gradient, rate)
 
     # ── the served model ─────────────────────────────────────────────────────────────────────────────────
 
-    def _norms(self, question: Message) -> Message:
+    def _norms(self, question: MeasureNorms) -> NormSeen | AfterClientPart | NoSamples:
         """What the first unknown batch norm of the served model sees, or the activations after the last."""
-        drawn = calibration_samples(self.data, CALIBRATION_SAMPLES)
-        states, x = self._served(), self.data.x[drawn]
-        known = self._known(question)
+        layers = self._layers_of_served()
+        self._require_known(question.known)
+        x = self.data.x[calibration_samples(self.data, CALIBRATION_SAMPLES)]
         if not len(x):
-            return Message("nothing")
+            return NoSamples()
         with torch.no_grad(), generators_kept():
-            found = next_moments(self._client_layers(len(states)), states, x, known)
+            found = next_moments(layers, self.served, x, question.known)
         if isinstance(found, Tensor):
-            return Message("activations", {}, {"activations": found})
-        return of_norm(*found)
+            return AfterClientPart(activations=found)
+        name, seen = found
+        return NormSeen(norm=name, count=seen.count, mean=seen.mean, variance=seen.variance)
 
-    def _score(self, question: Message) -> Message:
+    def _score(self, question: Score) -> ToScore:
         """Activations and labels of some held-out samples, through the served model."""
-        start, count = whole(question, "start"), count_of(question)
-        states = self._measured(self._served(), self._known(question))
-        samples = self.data.held_out_samples()
+        layers, start = self._layers_of_served(), question.start
+        self._require_known(question.known)
+        states, samples = self._measured(layers, question.known), self.data.held_out_samples()
         if samples is None or start >= len(samples[0]):
             raise Refused(f"this device has no held-out samples from {start} on")
-        x, y = (part[start : start + count] for part in samples)
+        x, y = (part[start : start + question.count] for part in samples)
         with torch.no_grad(), at_rest(self.computation.model):
-            activations = forward(self.computation.layers[: len(states)], states, x)
-        return Message("activations", {}, {"activations": activations, "labels": y})
+            activations = forward(layers.values(), states, x)
+        return ToScore(activations=activations, labels=y)
 
-    def _served(self) -> list[LayerState]:
-        if SERVED not in self.models:
+    def _layers_of_served(self) -> dict[str, torch.nn.Module]:
+        """The layers of the served model that this device holds, by name."""
+        if not self.served:
             raise Refused("this device has not received the served model")
-        return self.models[SERVED]
+        return dict(list(self.computation.model.layers.items())[: len(self.served)])
 
-    def _measured(self, states: Sequence[LayerState], known: Known) -> list[LayerState]:
+    def _measured(self, layers: Mapping[str, torch.nn.Module], known: Known) -> list[LayerState]:
         if not self.computation.serving.calibrates:
-            return list(states)
-        layers = self._client_layers(len(states))
+            return self.served
         require_all(layers, known)
-        pairs = zip(layers.items(), states, strict=True)
-        return [with_moments(layer, module, state, known) for (layer, module), state in pairs]
+        pairs = zip(layers.items(), self.served, strict=True)
+        return [with_moments(*layer, state, known) for layer, state in pairs]
 
-    def _known(self, question: Message) -> Known:
-        """The batch norms that have been measured."""
-        known = known_of(question)
-        require_fitting(self._client_layers(len(self.computation.layers)), known)
-        return known
-
-    def _client_layers(self, count: int) -> dict[str, torch.nn.Module]:
-        return dict(list(self.computation.model.layers.items())[:count])
+    def _require_known(self, known: Known) -> None:
+        require_fitting(dict(self.computation.model.layers.items()), known)
 
 
-def _answered(question: Message, kinds: Mapping[str, Handler]) -> Message:
-    """The answer to a question of one of these kinds; all others are refused."""
-    if question.kind not in kinds:
-        raise Refused(f"a device does not answer questions of the kind {question.kind!r}")
-    return kinds[question.kind](question)
+# ── in a session ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True, eq=False)
+class DeviceSetup:
+    """What the owner of a device gives it: samples, limits, and what it trusts."""
+
+    index: int
+    samples: Samples
+    memory: float | None = None  # the most that a person allows, bit
+    sharers: int = 1  # devices on this machine
+    slow: SlowTo | None = None  # rehearses a slower box
+    trusted: Collection[str] = ()  # modules whose callables a scenario may name
+    folder: Path = field(default_factory=Path)  # where modules are searched first
+    sitting: str = ""  # changes with each session, so that the fed server knows a party anew
+
+    def hello(self) -> Mapping[str, Any]:
+        """What a device says of itself when it connects."""
+        self.sitting = secrets.token_hex(8)
+        return {**self.samples.about(), "sitting": self.sitting}
+
+    def party(self) -> "DeviceInSession":
+        """A party for a session."""
+        return DeviceInSession(self)
+
+
+class DeviceInSession:
+    """A device in a session. It can be asked to train as soon as it knows what is trained."""
+
+    def __init__(self, setup: DeviceSetup) -> None:
+        self.setup = setup
+        self.device: Device | None = None
+
+    def from_fed(self, question: Message) -> Message:
+        """Answer the fed server."""
+        if question.kind in (Meet.kind, Probe.kind):
+            return answered(question, FedAsksAnybody, self._introduced)
+        return self._device().from_fed(question)
+
+    def from_edge(self, question: Message) -> Message:
+        """Answer the edge server."""
+        return self._device().from_edge(question)
+
+    def _device(self) -> Device:
+        if self.device is None:
+            raise Refused("this device does not know yet what is trained")
+        return self.device
+
+    def _introduced(self, question: FedAsksAnybody) -> Met | Probed:
+        if isinstance(question, Probe):
+            return answer_probe(question)
+        setup, agreement = self.setup, Agreement.from_fields(question.agreement)
+        if agreement.samples[setup.index : setup.index + 1] != (len(setup.samples),):
+            raise Refused(f"this device has {len(setup.samples)} samples, which is not what was agreed on")
+        built = build(agreement, trusted=setup.trusted, folder=setup.folder)
+        slow, memory = setup.slow, FreeMemory(torch.device("cpu"), setup.memory, setup.sharers)
+        flops = measure_flops(built.computation.model, built.profile, slow)
+        data = own_samples(
+            setup.samples.x,
+            setup.samples.y,
+            device=setup.index,
+            samples=agreement.samples,
+            seeds=Seeds(agreement.seed),
+            augment=built.settings.augment,
+            held_out=built.settings.held_out_share,
+        )
+        self.device = Device(
+            index=setup.index,
+            computation=built.computation,
+            data=data,
+            profile=built.profile,
+            pace=unhurried if slow is None else slow.step,
+            resources=lambda: {"memory": memory()},
+        )
+        return Met(flops=flops, memory=memory())

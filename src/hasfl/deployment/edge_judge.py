@@ -7,27 +7,40 @@ passes them through the rest. The fed server hears counts and sums, and the stat
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.edge_round import (
     EXAMPLES,
     MISFIT,
     Form,
-    activations_of,
     example,
+    fitting_activations,
+    fitting_labels,
     forms_after_layers,
-    labels_of,
 )
-from hasfl.deployment.fields import norm_of, of_moments, tensor_of
-from hasfl.deployment.messages import Links, Message, Refused
+from hasfl.deployment.fields import Refused, TypedMessage
+from hasfl.deployment.links import Links, ask
+from hasfl.deployment.messages import (
+    EdgeToDevice,
+    HasDiverged,
+    Judged,
+    MeasureNorms,
+    NobodyLeft,
+    NormSeen,
+    NoSamples,
+    Score,
+    ToScore,
+)
 from hasfl.deployment.norms import Known, Moments, next_moments, require_fitting, with_moments
 from hasfl.learning.randomness import generators_kept
 from hasfl.learning.served_model import CALIBRATION_SAMPLES, at_rest, evaluate, norms_of
 from hasfl.learning.state import LayerState, forward
+
+A = TypeVar("A", bound=TypedMessage)
 
 AT_ONCE = 100  # held-out samples of a device in one message, to bound its size
 PATIENCE = 120.0  # seconds that a device has for an answer; an evaluation is rare and has no plan
@@ -49,54 +62,56 @@ class Judge:
     test: tuple[Tensor, Tensor] | None
     held_out: Mapping[int, int]  # how many held-out samples of each device are scored
     known: Known = field(default_factory=dict)
-    dropped: dict[str, str] = field(default_factory=dict)  # devices that judge no longer, with the reason
+    dropped: dict[int, str] = field(default_factory=dict)  # devices that judge no longer, with the reason
     forms: tuple[Form, ...] = ()  # of activations after each layer
 
-    def judge(self) -> Message:
+    def judge(self) -> Judged | HasDiverged | NobodyLeft:
         """Everything that the fed server may know of the model."""
         self.forms = forms_after_layers(self.computation, in_round=False)
         try:
             with torch.no_grad():
                 if self._calibrates():
                     self._measure()
-                scores = self._score() if any(self.held_out.get(device) for device in self.cuts) else {}
-                fields = {"held_out": {str(d): each for d, each in scores.items()}, **self._tested()}
+                scores = self._score()
+                accuracy, test_loss = self._tested()
         except _NotFinite:
-            return Message("diverged", {"dropped": self.dropped})
+            return HasDiverged(dropped=self.dropped)
         if not self.cuts:
-            return Message("nobody", {"dropped": self.dropped})
-        counts, tensors = of_moments(self.known)
-        return Message("judged", {**fields, **counts, "dropped": self.dropped}, tensors)
+            return NobodyLeft(dropped=self.dropped)
+        return Judged(
+            held_out=scores,
+            accuracy=accuracy,
+            test_loss=test_loss,
+            known=self.known,
+            dropped=self.dropped,
+        )
 
-    def _tested(self) -> dict[str, float]:
+    def _tested(self) -> tuple[float | None, float | None]:
         """The accuracy and the loss on the test set, where there is one."""
         if self.test is None or not self.cuts:
-            return {}
-        states, (loss, metric) = (
-            [*self.private, *self.common],
-            (self.computation.loss, self.computation.metric),
-        )
-        seen = evaluate(self.computation.model, states, self.test, loss, metric)
+            return None, None
+        states, computation = [*self.private, *self.common], self.computation
+        seen = evaluate(computation.model, states, self.test, computation.loss, computation.metric)
         if not math.isfinite(seen.loss):
             raise _NotFinite
-        return {"accuracy": seen.accuracy, "test_loss": seen.loss}
+        return seen.accuracy, seen.loss
 
     def _calibrates(self) -> bool:
         return self.computation.serving.calibrates and any(map(norms_of, self.computation.layers))
 
     # ── devices ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, questions: Mapping[int, Message]) -> dict[int, Message]:
+    def _ask(self, questions: Mapping[int, EdgeToDevice[A]]) -> dict[int, A]:
         """Ask devices; those that do not answer judge no longer."""
-        answers = self.links.ask(questions, PATIENCE)
+        answers = ask(self.links, questions, PATIENCE)
         reasons = self.links.reasons()
         for device in questions.keys() - answers.keys():
             self._leave(device, reasons.get(device, "it did not answer"))
-        return {device: answers[device].message for device in sorted(answers)}
+        return {device: answer.message for device, answer in answers.items()}
 
     def _leave(self, device: int, reason: str) -> None:
         self.cuts.pop(device, None)
-        self.dropped[str(device)] = reason
+        self.dropped[device] = reason
 
     def _drop(self, device: int, reason: str) -> None:
         """A device judges no longer because of what it sent."""
@@ -116,24 +131,22 @@ class Judge:
 
     def _measure(self) -> None:
         """Measure every batch norm with samples of all devices, one batch norm after the other."""
+        layers = dict(self.computation.model.layers.items())
         waiting: dict[int, Tensor] = {}  # activations of devices whose client part is done
-        layers, without = (
-            dict(self.computation.model.layers.items()),
-            set[int](),
-        )  # devices without samples for it
+        without: set[int] = set()  # devices that have no samples for this
         while self.cuts.keys() - without:
             expected = self._next(example(self.computation), self.private, 0)
-            fields, tensors = of_moments(self.known)
+            found: dict[int, Moments] = {}
+            question = MeasureNorms(known=dict(self.known))
             asked = sorted(self.cuts.keys() - waiting.keys() - without)
-            found = dict[int, Moments]()
-            for device, answer in self._ask(dict.fromkeys(asked, Message("norms", fields, tensors))).items():
+            for device, answer in self._ask(dict.fromkeys(asked, question)).items():
                 try:
-                    if answer.kind == "nothing":
+                    if isinstance(answer, NoSamples):
                         without.add(device)
-                    elif answer.kind == "norm":
-                        found[device] = self._moments(answer, expected, layers)
+                    elif isinstance(answer, NormSeen):
+                        found[device] = _fitting_moments(answer, expected, layers)
                     else:
-                        waiting[device] = self._calibrating(device, answer)
+                        waiting[device] = self._calibrating(device, answer.activations)
                 except Refused as refused:
                     self._drop(device, str(refused))
             waiting = {device: each for device, each in waiting.items() if device in self.cuts}
@@ -151,24 +164,14 @@ class Judge:
         measured = [with_moments(*pair, state, self.known) for pair, state in pairs]
         self.private, self.common = measured[: len(self.private)], measured[len(self.private) :]
 
-    def _moments(
-        self, answer: Message, expected: tuple[str, Moments] | Tensor, layers: Mapping[str, Any]
-    ) -> Moments:
-        """What a device says of a batch norm; it must be the next one, of as many samples as it may give."""
-        name, moments = norm_of(answer)
-        if isinstance(expected, Tensor) or name != expected[0]:
-            raise Refused(f"it stopped at another batch norm than all others: {name!r:.60}")
-        require_fitting(layers, {name: moments})
-        if moments.count > CALIBRATION_SAMPLES * (expected[1].count // EXAMPLES):
-            raise Refused(f"batch norm {name} cannot have seen {moments.count} values of one device")
-        if bool((moments.variance < 0).any()):
-            raise Refused(f"batch norm {name} cannot have a variance below 0")
-        return moments
-
-    def _calibrating(self, device: int, answer: Message) -> Tensor:
+    def _calibrating(self, device: int, activations: Tensor) -> Tensor:
         """The activations of a device whose client part is done."""
-        count = _length(tensor_of(answer, "activations"), CALIBRATION_SAMPLES)
-        return activations_of(answer, count, self.forms[self.cuts[device] - 1])
+        if activations.dim() == 0 or not 0 < len(activations) <= CALIBRATION_SAMPLES:
+            raise Refused(
+                f"there must be activations of 1 to {CALIBRATION_SAMPLES} samples, got a tensor "
+                f"{tuple(activations.shape)}"
+            )
+        return fitting_activations(activations, len(activations), self.forms[self.cuts[device] - 1])
 
     def _beyond_cuts(self, waiting: Mapping[int, Tensor], found: dict[int, Moments]) -> list[Tensor]:
         """Take activations through the middle parts; batch norms that stop them are added to `found`."""
@@ -196,20 +199,21 @@ class Judge:
 
     # ── held-out samples ─────────────────────────────────────────────────────────────────────────────────
 
-    def _score(self) -> dict[int, list[float]]:
+    def _score(self) -> dict[int, tuple[float, float, float]]:
         """For each device: its held-out samples, and the sums of their metric and of their loss."""
-        sums = {device: [0.0, 0.0, 0.0] for device in self.cuts if self.held_out.get(device)}
-        fields, tensors = of_moments(self.known)
-        for start in range(0, max(self.held_out.get(device, 0) for device in self.cuts), AT_ONCE):
+        sums = {device: (0.0, 0.0, 0.0) for device in self.cuts if self.held_out.get(device)}
+        for start in range(0, max((self.held_out[device] for device in sums), default=0), AT_ONCE):
             counts = {d: min(self.held_out[d] - start, AT_ONCE) for d in sums if d in self.cuts}
-            asked = {
-                d: {"start": start, "count": count, **fields} for d, count in counts.items() if count > 0
+            questions = {
+                device: Score(start=start, count=count, known=self.known)
+                for device, count in counts.items()
+                if count > 0
             }
-            for device, answer in self._ask(
-                {d: Message("score", f, tensors) for d, f in asked.items()}
-            ).items():
+            for device, answer in self._ask(questions).items():
                 try:
-                    self._add(sums[device], device, answer, counts[device])
+                    added = self._scores(self.cuts[device], answer, counts[device])
+                    old, new = sums[device], added
+                    sums[device] = (old[0] + new[0], old[1] + new[1], old[2] + new[2])
                 except MISFIT:
                     self._drop(device, "its activations or labels do not fit the layers")
                 except Refused as refused:
@@ -217,27 +221,30 @@ class Judge:
         self._drop_not_finite({d: all(map(math.isfinite, sums[d])) for d in sums if d in self.cuts})
         return {device: each for device, each in sums.items() if device in self.cuts}
 
-    def _add(self, sums: list[float], device: int, message: Message, count: int) -> None:
-        cut = self.cuts[device]
-        x = activations_of(message, count, self.forms[cut - 1])
-        y = labels_of(message, count)
+    def _scores(self, cut: int, answer: ToScore, count: int) -> tuple[float, float, float]:
+        """How many samples a device sent, and the sums of their metric and of their loss."""
+        x = fitting_activations(answer.activations, count, self.forms[cut - 1])
+        y = fitting_labels(answer.labels, count)
         with at_rest(self.computation.model):
             outputs = forward(self.computation.layers[cut:], [*self.private[cut:], *self.common], x)
-        added = (
-            float(count),
-            float(self.computation.metric(outputs, y).double().sum()),
-            float(self.computation.loss(outputs, y).double().sum()),
-        )
-        for i, each in enumerate(added):
-            sums[i] += each
+        metric, loss = (score(outputs, y) for score in (self.computation.metric, self.computation.loss))
+        return float(count), float(metric.double().sum()), float(loss.double().sum())
+
+
+def _fitting_moments(
+    answer: NormSeen, expected: tuple[str, Moments] | Tensor, layers: Mapping[str, nn.Module]
+) -> Moments:
+    """What a device says of a batch norm; it must be the next one, of as many samples as it may give."""
+    name, moments = answer.norm, Moments(answer.count, answer.mean, answer.variance)
+    if isinstance(expected, Tensor) or name != expected[0]:
+        raise Refused(f"it stopped at another batch norm than all others: {name!r:.60}")
+    require_fitting(layers, {name: moments})
+    if moments.count > CALIBRATION_SAMPLES * (expected[1].count // EXAMPLES):
+        raise Refused(f"batch norm {name} cannot have seen {moments.count} values of one device")
+    if bool((moments.variance < 0).any()):
+        raise Refused(f"batch norm {name} cannot have a variance below 0")
+    return moments
 
 
 def _finite(tensors: Iterable[Tensor]) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
-
-
-def _length(tensor: Tensor, most: int) -> int:
-    """The number of samples in a tensor."""
-    if tensor.dim() == 0 or not 0 < len(tensor) <= most:
-        raise Refused(f"there must be activations of 1 to {most} samples, got a tensor {tuple(tensor.shape)}")
-    return len(tensor)

@@ -8,20 +8,34 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from hasfl.deployment.computation import Computation
-from hasfl.deployment.fields import finite, tensor_of, whole, wholes
-from hasfl.deployment.messages import Answer, Links, Message, Refused
+from hasfl.deployment.fields import Refused, TypedMessage
+from hasfl.deployment.links import Answer, Links, ask
+from hasfl.deployment.messages import (
+    Activations,
+    Backward,
+    BackwardDone,
+    EdgeToDevice,
+    Forward,
+    HasDiverged,
+    NobodyLeft,
+    Step,
+    Train,
+    Trained,
+)
 from hasfl.errors import OneValueError
-from hasfl.learning.optimizers import scaled, squared_norm
+from hasfl.learning.optimizers import gradient_of, scaled, squared_norm
 from hasfl.learning.randomness import EVERYBODY
 from hasfl.learning.served_model import at_rest
-from hasfl.learning.state import LayerState, Tensors, applied, cloned, trainable
+from hasfl.learning.state import LayerState, Tensors, applied, trainable
 from hasfl.record import EDGE
+
+A = TypeVar("A", bound=TypedMessage)
 
 # ── what devices send ────────────────────────────────────────────────────────────────────────────────────
 
@@ -57,11 +71,10 @@ def example(computation: Computation) -> Tensor:
     return torch.zeros((EXAMPLES, *like.shape[1:]), dtype=like.dtype)
 
 
-def activations_of(
-    message: Message, samples: int, form: Form, *, sent_as: torch.dtype | None = None
+def fitting_activations(
+    found: Tensor, samples: int, form: Form, *, sent_as: torch.dtype | None = None
 ) -> Tensor:
     """The activations of so many samples, in their own type; those that do not fit are refused."""
-    found = tensor_of(message, "activations")
     rounded = sent_as is not None and form.dtype.is_floating_point
     if found.dtype != (sent_as if rounded else form.dtype):
         raise Refused(f"activations must be of {form.dtype}, got {found.dtype}")
@@ -70,9 +83,8 @@ def activations_of(
     return found.to(form.dtype)
 
 
-def labels_of(message: Message, samples: int) -> Tensor:
-    """The labels of so many samples."""
-    found = tensor_of(message, "labels")
+def fitting_labels(found: Tensor, samples: int) -> Tensor:
+    """The labels of so many samples; those that do not fit are refused."""
     if found.dim() == 0 or len(found) != samples:
         raise Refused(f"there must be {samples} labels, got a tensor {tuple(found.shape)}")
     if found.is_floating_point() and not bool(found.isfinite().all()):
@@ -108,23 +120,6 @@ class Interval:
     forms: tuple[Form, ...]  # of activations after each layer
     over: bool = False
 
-    @classmethod
-    def of(
-        cls,
-        number: int,
-        depth: int,
-        cuts: Mapping[int, int],
-        private: Sequence[LayerState],
-        lowest: int,
-        forms: tuple[Form, ...],
-    ) -> "Interval":
-        """Each device gets a copy of the private layers after its cut; `private` begins at the lowest cut."""
-        middle = {
-            device: [state.map(Tensor.clone) for state in private[cut - lowest :]]
-            for device, cut in cuts.items()
-        }
-        return cls(number, depth, dict(cuts), middle, forms)
-
     def leave(self, device: int) -> None:
         """A device has gone: its middle part goes too."""
         self.cuts.pop(device, None)
@@ -158,38 +153,38 @@ class Pass:
 
 
 def train_round(
-    computation: Computation,
-    links: Links,
-    interval: Interval,
-    common: Sequence[LayerState],
-    question: Message,
-) -> Message:
+    computation: Computation, links: Links, interval: Interval, common: Sequence[LayerState], question: Train
+) -> Trained | HasDiverged | NobodyLeft:
     """Lead the devices of the question through a round; answers the mean loss and the seconds of each step.
 
     Devices that do not answer in time, or answer wrongly, leave the interval. The round goes on without them.
     """
-    led = Round.of(computation, links, interval, list(common), question)
+    each_once = len(set(question.devices)) == len(question.devices)
+    if not each_once or not len(question.devices) == len(question.drawn) == len(question.batch_sizes):
+        raise Refused("a round must give each of its devices a batch")
+    if interval.over:
+        raise Refused("a round must be in an interval that is not over")
+    led = Round(computation, links, interval, list(common), question)
     batches = led.collect()
     if batches and not led.any_finite(batches):
-        return Message("diverged", {"dropped": led.dropped})
+        return HasDiverged(dropped=led.dropped)
     began = time.perf_counter()
     done = led.forward(batches)
     if done is None:
-        return Message("nobody", {"dropped": led.dropped})
+        return NobodyLeft(dropped=led.dropped)
     loss = float(torch.stack([each.detach() for each in done.losses.values()]).mean())
     if not math.isfinite(loss):
-        return Message("diverged", {"dropped": led.dropped})
+        return HasDiverged(dropped=led.dropped)
     forward_seconds = time.perf_counter() - began
     torch.stack(list(done.losses.values())).sum().backward()  # Eqs. (4), (5)
     backward_seconds = time.perf_counter() - began - forward_seconds
     finished = led.return_gradients({device: batches[device] for device in done.losses}, done)
     if not finished:
-        return Message("nobody", {"dropped": led.dropped})
-    led.keep(done)
-    own, phases = str(EDGE), led.phases(batches, finished)
-    phases |= {"server_forward": {own: forward_seconds}, "server_backward": {own: backward_seconds}}
-    fields = {"loss": loss, "devices": sorted(done.losses), "phases": phases, "dropped": led.dropped}
-    return Message("trained", fields)
+        return NobodyLeft(dropped=led.dropped)
+    led.keep_buffers(done)
+    phases = led.phases(batches, finished)
+    phases |= {"server_forward": {EDGE: forward_seconds}, "server_backward": {EDGE: backward_seconds}}
+    return Trained(loss=loss, devices=tuple(sorted(done.losses)), phases=phases, dropped=led.dropped)
 
 
 @dataclass(slots=True, eq=False)
@@ -200,48 +195,25 @@ class Round:
     links: Links
     interval: Interval
     common: list[LayerState]
-    number: int  # t
-    seconds: float  # that devices have for one answer
-    asked: dict[int, tuple[int, int]]  # by device: the samples it has drawn so far, and its batch size
-    dropped: dict[str, str] = field(default_factory=dict)  # devices that left, with the reason
-
-    @classmethod
-    def of(
-        cls,
-        computation: Computation,
-        links: Links,
-        interval: Interval,
-        common: list[LayerState],
-        question: Message,
-    ) -> "Round":
-        """The round that the fed server asks for."""
-        devices, drawn = wholes(question, "devices"), wholes(question, "drawn")
-        sizes = wholes(question, "batch_sizes", least=1)
-        if not len(set(devices)) == len(devices) == len(drawn) == len(sizes) or interval.over:
-            raise Refused("a round must give each of its devices a batch, in an interval that is not over")
-        asked = {d: (n, b) for d, n, b in zip(devices, drawn, sizes, strict=True) if d in interval.cuts}
-        round, seconds = whole(question, "round", least=1), finite(question, "seconds", least=0.0)
-        return cls(computation, links, interval, common, round, seconds, asked)
+    question: Train
+    dropped: dict[int, str] = field(default_factory=dict)  # devices that left, with the reason
 
     @property
-    def base(self) -> dict[str, Any]:
-        """What every question to a device says."""
-        return {"interval": self.interval.number, "round": self.number}
+    def number(self) -> int:
+        """The number of the round, t."""
+        return self.question.round
 
-    def ask(self, questions: Mapping[int, Message], expected: str) -> dict[int, Answer]:
-        """Ask devices for answers of a kind; those that are dropped leave the interval."""
-        answers = self.links.ask(questions, self.seconds)
+    def ask(self, questions: Mapping[int, EdgeToDevice[A]]) -> dict[int, Answer[A]]:
+        """Ask devices; those that are dropped leave the interval."""
+        answers = ask(self.links, questions, self.question.seconds)
         reasons = self.links.reasons()
         for device in questions.keys() - answers.keys():
             self.leave(device, reasons.get(device, "it did not answer"))
-        for device, answer in answers.items():
-            if (kind := answer.message.kind) != expected:
-                self.drop(device, f"it answered with {kind!r:.40} instead of {expected!r}")
-        return {device: answers[device] for device in sorted(answers) if device in self.interval.cuts}
+        return answers
 
     def leave(self, device: int, reason: str) -> None:
         """A device leaves the interval."""
-        self.dropped[str(device)] = reason
+        self.dropped[device] = reason
         self.interval.leave(device)
 
     def drop(self, device: int, reason: str) -> None:
@@ -252,16 +224,23 @@ class Round:
 
     def collect(self) -> dict[int, Batch]:
         """Steps a1 and a2: the activations of every device that is left."""
-        for device in self.interval.cuts.keys() - self.asked.keys():
+        asked, cuts = self.question, self.interval.cuts
+        for device in cuts.keys() - set(asked.devices):
             self.interval.leave(device)
+        drawn, sizes = (
+            dict(zip(asked.devices, each, strict=True)) for each in (asked.drawn, asked.batch_sizes)
+        )
         questions = {
-            device: Message("forward", self.base | {"start": start, "count": b})
-            for device, (start, b) in self.asked.items()
+            device: Forward(
+                interval=self.interval.number, round=self.number, start=drawn[device], count=sizes[device]
+            )
+            for device in asked.devices
+            if device in cuts
         }
         batches = {}
-        for device, answer in self.ask(questions, "activations").items():
+        for device, answer in self.ask(questions).items():
             try:
-                batches[device] = self._batch(device, answer)
+                batches[device] = self._batch(device, answer, sizes[device])
             except Refused as refused:
                 self.drop(device, str(refused))
         for device in of_another_form({d: batch.labels for d, batch in batches.items()}) if batches else ():
@@ -269,15 +248,14 @@ class Round:
             self.drop(device, "its labels are of another form than those of other devices")
         return batches
 
-    def _batch(self, device: int, answer: Answer) -> Batch:
+    def _batch(self, device: int, answer: Answer[Activations], b: int) -> Batch:
         """Check what a device sent."""
-        message, (_, b) = answer.message, self.asked[device]
+        sent = answer.message
         form = self.interval.forms[self.interval.cuts[device] - 1]
-        activations = activations_of(message, b, form, sent_as=self.computation.sent_as)
-        wanted = message.fields.get("differentiable") is True and activations.is_floating_point()
+        activations = fitting_activations(sent.activations, b, form, sent_as=self.computation.sent_as)
+        wanted = sent.differentiable and activations.is_floating_point()
         received = activations.detach().clone().requires_grad_(wanted)
-        seconds = finite(message, "seconds", least=0.0)
-        return Batch(received, labels_of(message, b), seconds, answer.way_seconds)
+        return Batch(received, fitting_labels(sent.labels, b), sent.seconds, answer.way_seconds)
 
     def any_finite(self, batches: dict[int, Batch]) -> bool:
         """Drop devices whose activations are not finite numbers; if that is so for all, say no."""
@@ -343,13 +321,13 @@ class Round:
         middle, outputs = {}, []
         for device, batch in batches.items():
             cut = self.interval.cuts[device]
-            middle[device] = [_apart(state) for state in self.interval.middle[device]]
+            middle[device] = [trainable(state, own_buffers=True) for state in self.interval.middle[device]]
             outputs.append(
                 self.computation.forward(
                     middle[device], batch.received.clone(), first=cut, round=self.number, device=device + 1
                 )
             )
-        common = [_apart(state) for state in self.common]
+        common = [trainable(state, own_buffers=True) for state in self.common]
         together = self.computation.forward(
             common, torch.cat(outputs), first=self.interval.depth, round=self.number, device=EVERYBODY
         )
@@ -358,104 +336,73 @@ class Round:
         each = self.computation.loss(together.to(self.computation.dtype), labels).split(sizes)
         return Pass(middle, common, {d: part.mean() for d, part in zip(batches, each, strict=True)})
 
-    def return_gradients(self, batches: Mapping[int, Batch], done: Pass) -> dict[int, Answer]:
+    def return_gradients(self, batches: Mapping[int, Batch], done: Pass) -> dict[int, Answer[BackwardDone]]:
         """Steps a4 and a5. With clipping, devices step when they know the factor."""
         questions = {}
         for device, batch in batches.items():
             gradient = batch.received.grad
-            tensors = {} if gradient is None else {"gradient": self.computation.on_the_wire(gradient)}
-            questions[device] = Message("backward", self.base, tensors)
-        answers, squares = self.ask(questions, "done"), {}
-        for device, answer in list(answers.items()):
-            try:
-                finite(answer.message, "seconds", least=0.0)
-                squares[device] = self._square(answer.message)
-            except Refused as refused:
-                self.drop(device, str(refused))
-                del answers[device]
+            sent = None if gradient is None else self.computation.on_the_wire(gradient)
+            questions[device] = Backward(interval=self.interval.number, round=self.number, gradient=sent)
+        answers = self.ask(questions)
         if answers:
-            self._step(done, answers, squares)
+            self._step(done, answers)
         return answers
 
-    def _square(self, message: Message) -> float:
-        """|g|² of a client part; infinite if a device says that it is not a number. 0 without clipping."""
-        if self.computation.updates.clip is None:
-            return 0.0
-        return math.inf if message.fields.get("square") is None else finite(message, "square", least=0.0)
-
-    def _step(self, done: Pass, answers: dict[int, Answer], squares: Mapping[int, float]) -> None:
+    def _step(self, done: Pass, answers: dict[int, Answer[BackwardDone]]) -> None:
         """Step middle and common layers, and with clipping the client parts too (docs/decisions/0008)."""
         updates, rate = self.computation.updates, self.computation.rate(self.number)
-        own = {device: [_gradient(layer) for layer in done.middle[device]] for device in answers}
-        mean = [_divided(_gradient(layer), len(done.losses)) for layer in done.common]
+        own = {device: [gradient_of(layer) for layer in done.middle[device]] for device in answers}
+        mean = [gradient_of(layer, devices=len(done.losses)) for layer in done.common]
         if updates.clip is not None:
-            own, mean = self._clipped(own, mean, answers, squares, updates.clip)
-        for device, gradients in own.items():
-            for layer, gradient in zip(done.middle[device], gradients, strict=True):
-                updates.step(layer, gradient, rate)
-        for layer, gradient in zip(done.common, mean, strict=True):
-            updates.step(layer, gradient, rate)
+            own, mean = self._clipped(own, mean, answers, updates.clip)
+        layers = [*(done.middle[device] for device in own), done.common]
+        for states, gradients in zip(layers, [*own.values(), mean], strict=True):
+            for state, gradient in zip(states, gradients, strict=True):
+                updates.step(state, gradient, rate)
 
     def _clipped(
         self,
         own: dict[int, list[Tensors]],
         mean: list[Tensors],
-        answers: dict[int, Answer],
-        told: Mapping[int, float],
+        answers: dict[int, Answer[BackwardDone]],
         clip: float,
     ) -> tuple[dict[int, list[Tensors]], list[Tensors]]:
         """Clip by the norms of whole gradients: devices tell theirs, and learn their factor."""
         nothing = torch.zeros((), dtype=self.computation.dtype)
-        far = far_off({d: told[d] for d in answers}, times=FAR_OFF**2, floor=clip**2)
+        squares = {device: answer.message.square for device, answer in answers.items()}
+        told = {device: math.inf if square is None else square for device, square in squares.items()}
+        far = far_off(told, times=FAR_OFF**2, floor=clip**2)
         for device in far if len(far) < len(answers) else ():
             del answers[device], own[device]
             self.drop(device, "its gradient is far from the gradient of other devices")
-        squares = torch.stack([squared_norm(own[device], nothing) + told[device] for device in answers])
-        factors, common = self.computation.updates.clip_factors(squares, squared_norm(mean, nothing))
-        by_device = dict(zip(answers, factors, strict=True))
+        whole = torch.stack([squared_norm(own[device], nothing) + told[device] for device in answers])
+        factors, common = self.computation.updates.clip_factors(whole, squared_norm(mean, nothing))
+        factor_of = dict(zip(answers, factors, strict=True))
         stepped = self.ask(
-            {d: Message("step", {**self.base, "factor": float(by_device[d])}) for d in answers}, "done"
+            {
+                device: Step(interval=self.interval.number, round=self.number, factor=float(factor))
+                for device, factor in factor_of.items()
+            }
         )
         for device in answers.keys() - stepped.keys():
             del answers[device], own[device]
-        clipped = {d: [scaled(layer, by_device[d]) for layer in own[d]] for d in own}
+        clipped = {device: [scaled(layer, factor_of[device]) for layer in own[device]] for device in own}
         return clipped, [scaled(layer, common) for layer in mean]
 
-    def keep(self, done: Pass) -> None:
-        """Buffers that the layers changed are kept; weights and slots were changed in place."""
-        for device, states in self.interval.middle.items():
-            if device in done.middle:
-                _keep_buffers(states, done.middle[device])
-        _keep_buffers(self.common, done.common)
+    def keep_buffers(self, done: Pass) -> None:
+        """Keep the buffers that the layers changed; weights and slots were changed in place."""
+        middle = [(states, done.middle.get(device, [])) for device, states in self.interval.middle.items()]
+        for states, changed in [*middle, (self.common, done.common)]:
+            for state, other in zip(states, changed, strict=False):
+                state.take_buffers(other)
 
-    def phases(self, batches: Mapping[int, Batch], finished: Mapping[int, Answer]) -> dict[str, Any]:
+    def phases(
+        self, batches: Mapping[int, Batch], finished: Mapping[int, Answer[BackwardDone]]
+    ) -> dict[str, dict[int, float]]:
         """The seconds of each step, by device; a transfer counts with the small message in return."""
         return {
-            "device_forward": {str(d): batch.seconds for d, batch in batches.items()},
-            "activation_upload": {str(d): batch.way_seconds for d, batch in batches.items()},
-            "gradient_download": {str(d): answer.way_seconds for d, answer in finished.items()},
-            "device_backward": {str(d): finite(answer.message, "seconds") for d, answer in finished.items()},
+            "device_forward": {device: batch.seconds for device, batch in batches.items()},
+            "activation_upload": {device: batch.way_seconds for device, batch in batches.items()},
+            "gradient_download": {device: answer.way_seconds for device, answer in finished.items()},
+            "device_backward": {device: answer.message.seconds for device, answer in finished.items()},
         }
-
-
-def _apart(state: LayerState) -> LayerState:
-    """The same weights and slots, ready for gradients, with copied buffers."""
-    return trainable(LayerState(state.weights, cloned(state.buffers), state.slots))
-
-
-def _keep_buffers(states: Sequence[LayerState], changed: Sequence[LayerState]) -> None:
-    for state, other in zip(states, changed, strict=True):
-        for name, buffer in other.buffers.items():
-            state.buffers[name].copy_(buffer)
-
-
-def _gradient(layer: LayerState) -> Tensors:
-    """The gradient of a layer's weights; 0 for a weight that no sample used."""
-    return {
-        name: torch.zeros_like(weight) if weight.grad is None else weight.grad
-        for name, weight in layer.weights.items()
-    }
-
-
-def _divided(gradients: Tensors, devices: int) -> Tensors:
-    return {name: tensor / devices for name, tensor in gradients.items()}

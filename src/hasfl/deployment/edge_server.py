@@ -13,30 +13,61 @@ kept, because the fed server may be one behind when it stops.
 """
 
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hasfl.arrays import IntN
 from hasfl.data.partition import unlikeness
+from hasfl.deployment.agreement import Agreement, Built, build
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.edge_judge import Judge
 from hasfl.deployment.edge_round import Form, Interval, forms_after_layers, train_round
-from hasfl.deployment.fields import cuts_of, sizes_of, tensor_of, text_of, whole
-from hasfl.deployment.messages import Links, Message, Refused
+from hasfl.deployment.fields import Message, Refused, TypedMessage
+from hasfl.deployment.links import Links, ask
+from hasfl.deployment.messages import (
+    Admit,
+    BeginEdge,
+    Compared,
+    CompareLabels,
+    CountClasses,
+    Done,
+    Evaluate,
+    FedAsksAnybody,
+    FedAsksEdge,
+    Finish,
+    GiveMiddleParts,
+    HandOut,
+    HasDiverged,
+    Judged,
+    KeepBest,
+    LayersOfEdge,
+    Meet,
+    Met,
+    MiddleParts,
+    NobodyLeft,
+    Probe,
+    Probed,
+    ReleaseCommon,
+    Train,
+    answered,
+)
+from hasfl.deployment.resources import answer_probe, measure_flops
+from hasfl.deployment.samples import Samples
+from hasfl.errors import InputError
 from hasfl.learning.served_model import RunningMean, without_slots
-from hasfl.learning.state import LayerState, Tensors
+from hasfl.learning.state import LayerState
 from hasfl.runs.store import read_tensors, write_tensors
 
 # ── how unlike labels are ────────────────────────────────────────────────────────────────────────────────
 
 
-SECONDS = 60.0  # that a device has to count its samples
+COUNTING_SECONDS = 60.0  # that a device has to count its samples
 
 
 def unlikeness_of(links: Links, sizes: Mapping[int, int]) -> float | None:
@@ -44,53 +75,51 @@ def unlikeness_of(links: Links, sizes: Mapping[int, int]) -> float | None:
 
     A device that does not answer does not count. One that answers wrongly is dropped.
     """
-    answers = links.ask(dict.fromkeys(sizes, Message("count")), SECONDS)
     counts = []
-    for device in sorted(answers):
-        try:
-            if (answer := answers[device].message).kind != "nothing":
-                counts.append(_counts_of(answer, sizes[device]))
-        except Refused as refused:
-            links.drop(device, str(refused))
+    for device, answer in ask(links, dict.fromkeys(sizes, CountClasses()), COUNTING_SECONDS).items():
+        if (classes := answer.message.classes) is None:
+            continue
+        if _are_counts(classes, sizes[device]):
+            counts.append(classes.numpy())
+        else:
+            reason = f"the counts of classes must be whole numbers that sum to {sizes[device]}"
+            links.drop(device, reason)
     if not counts:
         return None
     held = [np.flatnonzero(each) for each in counts]
-    classes = np.unique(np.concatenate(held))  # those that somebody holds: classes may have any number
-    table = np.zeros((len(counts), len(classes)), dtype=np.int64)
+    known = np.unique(np.concatenate(held))  # classes that somebody holds: they may have any number
+    table = np.zeros((len(counts), len(known)), dtype=np.int64)
     for row, each, own in zip(table, counts, held, strict=True):
-        row[np.searchsorted(classes, own)] = each[own]
+        row[np.searchsorted(known, own)] = each[own]
     return unlikeness(table)
 
 
-def _counts_of(message: Message, samples: int) -> IntN:
-    """The numbers of samples of each class, which must sum to the number of samples."""
-    found = tensor_of(message, "classes")
-    if found.dtype != torch.int64 or found.dim() != 1 or (found < 0).any() or int(found.sum()) != samples:
-        raise Refused(f"the counts of classes must be whole numbers that sum to {samples}")
-    counts: IntN = found.numpy()
-    return counts
+def _are_counts(classes: Tensor, samples: int) -> bool:
+    """Whether these are the numbers of samples of each class, of so many samples."""
+    whole = classes.dtype == torch.int64 and classes.dim() == 1
+    return whole and not bool((classes < 0).any()) and int(classes.sum()) == samples
 
 
 # ── the checkpoint ───────────────────────────────────────────────────────────────────────────────────────
 
 
 KEPT_INTERVALS = 2
-OF_THE_MEAN = "mean/"
+MEAN = "mean/"  # the beginning of the names of the running mean's tensors
 LAST, BEST = "interval", "best"  # the beginnings of the names of files
 FILE = re.compile(r"(interval|best)-(\d+)\.safetensors")
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class CommonAtEnd:
     """The common layers with their slots, and their running mean."""
 
     common: list[LayerState]
     running: RunningMean
 
-    def copy(self) -> "Kept":
+    def copy(self) -> "CommonAtEnd":
         """The same in other memory."""
         running = RunningMean(self.running.count, _copied(self.running.states))
-        return Kept(_copied(self.common), running)
+        return CommonAtEnd(_copied(self.common), running)
 
 
 @dataclass(slots=True, eq=False)
@@ -103,20 +132,20 @@ class EdgeStore:
 
     computation: Computation
     folder: Path | None = None
-    memory: dict[tuple[str, int], Kept] = field(default_factory=dict)
+    memory: dict[tuple[str, int], CommonAtEnd] = field(default_factory=dict)
 
-    def save(self, finished: int, kept: Kept) -> None:
+    def save(self, finished: int, kept: CommonAtEnd) -> None:
         """Keep the layers after so many intervals; older ones than the last two go."""
         self._save(LAST, finished, kept)
         self._forget_before(finished - KEPT_INTERVALS + 1)
 
-    def load(self, finished: int) -> Kept | None:
+    def load(self, finished: int) -> CommonAtEnd | None:
         """The layers after so many intervals; None if they are not kept."""
         return self._load(LAST, finished, slots=True) if finished in self._numbers(LAST) else None
 
     def save_best(self, finished: int, common: list[LayerState]) -> None:
         """Keep the common layers of a model that is the best one when so many intervals are finished."""
-        self._save(BEST, finished, Kept(common, RunningMean()))
+        self._save(BEST, finished, CommonAtEnd(common, RunningMean()))
 
     def load_best(self, finished: int) -> list[LayerState]:
         """The common layers of the best model when so many intervals were finished; none if there is none."""
@@ -128,7 +157,7 @@ class EdgeStore:
         for what in (LAST, BEST):
             self._forget(what, [number for number in self._numbers(what) if number > finished])
 
-    def _save(self, what: str, number: int, kept: Kept) -> None:
+    def _save(self, what: str, number: int, kept: CommonAtEnd) -> None:
         if self.folder is None:
             self.memory[what, number] = kept.copy()
             return
@@ -136,24 +165,24 @@ class EdgeStore:
         first = len(self.computation.layers) - len(kept.common)
         tensors = self.computation.named(kept.common, first=first)
         means = self.computation.named(kept.running.states, first=first)
-        tensors |= {OF_THE_MEAN + name: tensor for name, tensor in means.items()}
+        tensors |= {MEAN + name: tensor for name, tensor in means.items()}
         unfinished = self.folder / "unfinished"
         values = f'{{"common": {len(kept.common)}, "averaged": {kept.running.count}}}'
         write_tensors(unfinished, {name: tensor.numpy() for name, tensor in tensors.items()}, values)
         unfinished.replace(self._path(what, number))
 
-    def _load(self, what: str, number: int, *, slots: bool) -> Kept:
+    def _load(self, what: str, number: int, *, slots: bool) -> CommonAtEnd:
         if self.folder is None:
             return self.memory[what, number].copy()
         arrays, values = read_tensors(self._path(what, number))
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-        means = {n.removeprefix(OF_THE_MEAN): t for n, t in tensors.items() if n.startswith(OF_THE_MEAN)}
-        own = {n: t for n, t in tensors.items() if not n.startswith(OF_THE_MEAN)}
+        means = {n.removeprefix(MEAN): t for n, t in tensors.items() if n.startswith(MEAN)}
+        own = {n: t for n, t in tensors.items() if not n.startswith(MEAN)}
         count, averaged = int(values["common"]), int(values["averaged"])
         first = len(self.computation.layers) - count
         common = self.computation.states(own, first=first, count=count, slots=slots)
         mean = self.computation.states(means, first=first, count=count, slots=False) if averaged else []
-        return Kept(common, RunningMean(averaged, mean))
+        return CommonAtEnd(common, RunningMean(averaged, mean))
 
     def _path(self, what: str, number: int) -> Path:
         assert self.folder is not None
@@ -188,9 +217,6 @@ def _copied(states: list[LayerState]) -> list[LayerState]:
 # ── the answers ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-BETWEEN = "/"  # the tensors of a device's middle part are called <device>/<name>
-
-
 @dataclass(slots=True, eq=False)
 class Edge:
     """The party of the edge server."""
@@ -210,20 +236,27 @@ class Edge:
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
-        kinds = {
-            "admit": self._admit,
-            "compare": self._compare,
-            "begin": self._begin,
-            "train": self._train,
-            "give": self._give,
-            "finish": self._finish,
-            "evaluate": self._evaluate,
-            "keep": self._keep,
-        }
-        answer = kinds.get(question.kind)
-        if answer is None:
-            raise Refused(f"an edge server does not know questions of the kind {question.kind!r}")
-        return answer(question)
+        return answered(question, FedAsksEdge, self._answer)
+
+    def _answer(self, question: FedAsksEdge) -> TypedMessage:
+        match question:
+            case Admit():  # the tokens are taken outside of this party
+                return Done()
+            case CompareLabels():  # nothing else is told of the labels
+                return Compared(unlikeness=unlikeness_of(self.links, question.sizes))
+            case BeginEdge():
+                return self._begin(question)
+            case Train():
+                return train_round(self.computation, self.links, self.present(), self.common, question)
+            case GiveMiddleParts():
+                return self._middle(question)
+            case ReleaseCommon():
+                return self._release(question)
+            case Finish():
+                return self._finish(question)
+            case Evaluate() | KeepBest() | HandOut():
+                return self._answer_about_served(question)
+        assert_never(question)
 
     @property
     def first_common(self) -> int:
@@ -236,44 +269,40 @@ class Edge:
             raise Refused("no interval has begun")
         return self.interval
 
-    # ── before the first interval ────────────────────────────────────────────────────────────────────────
-
-    def _admit(self, question: Message) -> Message:
-        """Let devices connect; their tokens are taken outside of this party."""
-        return Message("ready")
-
-    def _compare(self, question: Message) -> Message:
-        """Tell how unlike the labels of devices are, and nothing else of them."""
-        return Message("compared", {"unlikeness": unlikeness_of(self.links, sizes_of(question))})
-
     # ── intervals ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, question: Message) -> Message:
+    def _begin(self, question: BeginEdge) -> Done:
         """Begin an interval after so many finished ones: layers may change sides, and middle parts are made.
 
         The question brings the layers from the lowest cut on that the edge server does not have.
         """
-        finished = whole(question, "finished")
-        depth = whole(question, "depth", least=1, most=len(self.computation.layers))
-        cuts, averaged = cuts_of(question, most=depth), whole(question, "averaged")
-        self._go_to(finished)
+        depth, cuts = question.depth, question.cuts
+        self._require_layers(depth)
+        _require_cuts(cuts, depth)
+        self._go_to(question.finished)
         lowest, first = min(cuts.values()), self.first_common
-        own, means = _apart(question.tensors, OF_THE_MEAN)
-        received = self.computation.states(own, first=lowest, count=max(first - lowest, 0))
-        running = self._moved_mean(means, depth, first, averaged)
+        received = self.computation.states(question.layers, first=lowest, count=max(first - lowest, 0))
+        running = self._moved_mean(question, first)
         beyond = received + self.common[max(lowest - first, 0) :]  # layers `lowest`, `lowest` + 1, …
         private = beyond[: depth - lowest]
         self._forms = self._forms or forms_after_layers(self.computation, in_round=True)
-        self.interval = Interval.of(self.finished, depth, cuts, private, lowest, self._forms)
+        middle = {
+            device: [s.map(Tensor.clone) for s in private[cut - lowest :]] for device, cut in cuts.items()
+        }
+        self.interval = Interval(self.finished, depth, dict(cuts), middle, self._forms)
         self.common, self.running = beyond[depth - lowest :], running
-        self.store.forget_after(finished)
-        return Message("ready")
+        self.store.forget_after(question.finished)
+        return Done()
+
+    def _require_layers(self, upto: int) -> None:
+        if upto > (most := len(self.computation.layers)):
+            raise Refused(f"the model has {most} layers, not {upto}")
 
     def _go_to(self, finished: int) -> None:
         """Go back to the end of another interval, if the fed server asks for it."""
         if finished == self.finished and self._is_between():
             return
-        kept = self.store.load(finished) if finished else Kept([], RunningMean())
+        kept = self.store.load(finished) if finished else CommonAtEnd([], RunningMean())
         if kept is None:
             raise Refused(f"the edge server has not kept its layers after interval {finished}")
         self.common, self.running, self.finished = kept.common, kept.running, finished
@@ -283,102 +312,177 @@ class Edge:
         """Whether the layers are those of the end of an interval, unchanged since then."""
         return self.interval is None or self.interval.over
 
-    def _moved_mean(self, means: Tensors, depth: int, first: int, averaged: int) -> RunningMean:
+    def _moved_mean(self, question: BeginEdge, first: int) -> RunningMean:
         """Layers that became common bring their running mean; those that became private have taken it."""
+        averaged, depth = question.averaged, question.depth
         if averaged != self.running.count:
             raise Refused(f"the running mean is of {self.running.count} models, not of {averaged}")
         if not averaged:
             return RunningMean()
-        arrived = self.computation.states(means, first=depth, count=max(first - depth, 0), slots=False)
+        count = max(first - depth, 0)
+        arrived = self.computation.states(question.mean, first=depth, count=count, slots=False)
         return RunningMean(averaged, arrived + self.running.states[max(depth - first, 0) :])
 
-    def _train(self, question: Message) -> Message:
-        """One round."""
-        return train_round(self.computation, self.links, self.present(), self.common, question)
-
-    def _give(self, question: Message) -> Message:
-        """Hand out layers: middle parts (step b1), common layers that become private, or a served model."""
-        what = text_of(question, "what")
-        if what == "middle":
-            return Message("layers", {}, self._middle(question))
-        if what == "common":
-            upto = whole(question, "upto", most=len(self.computation.layers))
-            self._go_to(whole(question, "finished"))
-            return Message("layers", {}, self._leaving(upto))
-        if what == "best":
-            return Message("layers", {}, self._named(self.best))
-        if what != "served" or self.judge is None:
-            raise Refused(f"the edge server has no layers of the kind {what!r:.40}")
-        return Message("layers", {}, self._named(self.judge.common))
-
-    def _middle(self, question: Message) -> Tensors:
+    def _middle(self, question: GiveMiddleParts) -> MiddleParts:
+        """Hand out the middle parts of devices (step b1)."""
         interval = self.present()
-        if whole(question, "interval") != interval.number:
+        if question.interval != interval.number:
             raise Refused(f"the question is not about interval {interval.number}, which is the present one")
-        return {
-            f"{device}{BETWEEN}{name}": tensor
-            for device, states in interval.middle.items()
-            for name, tensor in self.computation.named(states, first=interval.cuts[device]).items()
-        }
+        return MiddleParts(
+            middle={
+                device: self.computation.named(states, first=interval.cuts[device])
+                for device, states in interval.middle.items()
+            }
+        )
 
-    def _leaving(self, upto: int) -> Tensors:
-        """The common layers before layer `upto`, and their running mean."""
+    def _release(self, question: ReleaseCommon) -> LayersOfEdge:
+        """Hand out the common layers that become private, and their running mean."""
+        self._require_layers(question.upto)
+        self._go_to(question.finished)
         first = self.first_common
-        leaving = max(upto - first, 0)
-        tensors = self.computation.named(self.common[:leaving], first=first)
-        means = self.computation.named(self.running.states[:leaving], first=first)
-        return tensors | {OF_THE_MEAN + name: tensor for name, tensor in means.items()}
+        leaving = max(question.upto - first, 0)
+        return LayersOfEdge(
+            layers=self.computation.named(self.common[:leaving], first=first),
+            mean=self.computation.named(self.running.states[:leaving], first=first),
+        )
 
-    def _named(self, common: list[LayerState]) -> Tensors:
-        first = len(self.computation.layers) - len(common)
-        return self.computation.named([without_slots(state) for state in common], first=first)
-
-    def _finish(self, question: Message) -> Message:
+    def _finish(self, question: Finish) -> Done | HasDiverged:
         """End an interval: the running mean takes the common layers, and everything is kept on disk."""
         interval = self.present()
-        if whole(question, "interval") != interval.number or interval.over:
-            raise Refused(f"interval {question.fields['interval']} is not the one that has begun")
+        if question.interval != interval.number or interval.over:
+            raise Refused(f"interval {question.interval} is not the one that has begun")
         if not self.computation.finite(self.common, first=self.first_common):
-            return Message("diverged")
+            return HasDiverged(dropped={})
         if self.computation.serving.averages:
             self.running.take(self.common)
         self.finished, interval.over = self.finished + 1, True
-        self.store.save(self.finished, Kept(self.common, self.running))
-        return Message("finished", {"intervals": self.finished})
+        self.store.save(self.finished, CommonAtEnd(self.common, self.running))
+        return Done()
 
     # ── the served model ─────────────────────────────────────────────────────────────────────────────────
 
-    def _evaluate(self, question: Message) -> Message:
+    def _answer_about_served(self, question: Evaluate | KeepBest | HandOut) -> TypedMessage:
+        match question:
+            case Evaluate():
+                return self._evaluate(question)
+            case KeepBest():
+                return self._keep()
+            case HandOut():
+                return self._hand_out(question)
+        assert_never(question)
+
+    def _evaluate(self, question: Evaluate) -> Judged | HasDiverged | NobodyLeft:
         """Judge the served model. The question brings its private layers, averaged over devices."""
-        depth = whole(question, "depth", most=len(self.computation.layers))
+        depth = question.depth
         if self.interval is None or depth != self.first_common:
             raise Refused(f"the served model must have {self.first_common} private layers, not {depth}")
-        private = self.computation.states(question.tensors, count=depth, slots=False)
+        _require_cuts(question.cuts, depth)
         served = self.running.states if self.running.count else self.common
         judge = Judge(
             computation=self.computation,
             links=self.links,
-            cuts=cuts_of(question, most=depth),
-            private=private,
+            cuts=dict(question.cuts),
+            private=self.computation.states(question.layers, count=depth, slots=False),
             common=[without_slots(state).map(Tensor.clone) for state in served],
             test=self.test,
-            held_out=self.held_out if question.fields.get("held_out") is True else {},
+            held_out=self.held_out if question.held_out else {},
         )
         judged = judge.judge()
-        if judged.kind == "judged":
+        if isinstance(judged, Judged):
             self.judge = judge
         return judged
 
-    def _keep(self, question: Message) -> Message:
+    def _hand_out(self, question: HandOut) -> LayersOfEdge:
+        """Hand out the common layers of the best model, or of the one that was evaluated last."""
+        if question.best:
+            common = self.best
+        elif self.judge is not None:
+            common = self.judge.common
+        else:
+            raise Refused("no model has been evaluated")
+        first = len(self.computation.layers) - len(common)
+        states = [without_slots(state) for state in common]
+        return LayersOfEdge(layers=self.computation.named(states, first=first), mean={})
+
+    def _keep(self) -> Done:
         """Keep the common layers of the model of the last evaluation, because it is the best so far."""
         if self.judge is None or self.interval is None:
             raise Refused("no model has been evaluated")
         self.best = self.judge.common
         self.store.save_best(self.interval.number + 1, self.best)
-        return Message("kept")
+        return Done()
 
 
-def _apart(tensors: Mapping[str, Any], prefix: str) -> tuple[Tensors, Tensors]:
-    """Tensors whose names do not begin with a prefix, and those that do, without it."""
-    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}
-    return own, {name.removeprefix(prefix): tensors[name] for name in tensors.keys() - own.keys()}
+def _require_cuts(cuts: Mapping[int, int], depth: int) -> None:
+    if max(cuts.values()) > depth:
+        raise Refused(f"cuts must be from 1 to {depth}")
+
+
+# ── in a session ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True, eq=False)
+class EdgeSetup:
+    """What the owner of the edge server gives it: a test set, a folder for its layers, and what it trusts."""
+
+    state: Path
+    address: str  # host:port that devices are told
+    test: Samples | None = None
+    trusted: Collection[str] = ()  # modules whose callables a scenario may name
+    folder: Path = field(default_factory=Path)  # where modules are searched first
+    sitting: str = ""  # changes with each session, so that the fed server knows a party anew
+
+    def hello(self) -> Mapping[str, Any]:
+        """What the edge server says of itself when it connects."""
+        self.sitting = secrets.token_hex(8)
+        about = {} if self.test is None else {"test": self.test.about()}
+        return {**about, "address": self.address, "sitting": self.sitting}
+
+    def party(self, links: Links) -> "EdgeInSession":
+        """A party for a session."""
+        return EdgeInSession(self, links)
+
+
+class EdgeInSession:
+    """The edge server in a session. It can be asked to train as soon as it knows what is trained."""
+
+    def __init__(self, setup: EdgeSetup, links: Links) -> None:
+        self.setup, self.links = setup, links
+        self.edge: Edge | None = None
+
+    def from_fed(self, question: Message) -> Message:
+        """Answer the fed server."""
+        if question.kind in (Meet.kind, Probe.kind):
+            return answered(question, FedAsksAnybody, self._introduced)
+        if self.edge is None:
+            raise Refused("the edge server does not know yet what is trained")
+        return self.edge.from_fed(question)
+
+    def _introduced(self, question: FedAsksAnybody) -> Met | Probed:
+        if isinstance(question, Probe):
+            return answer_probe(question)
+        setup, agreement = self.setup, Agreement.from_fields(question.agreement)
+        built = build(agreement, trusted=setup.trusted, folder=setup.folder)
+        self.edge = Edge(
+            computation=built.computation,
+            links=self.links,
+            store=EdgeStore(built.computation, setup.state / "layers" / _folder_name(agreement.run)),
+            test=self._test(agreement, built),
+            held_out=dict(enumerate(agreement.held_out.tolist())),
+        )
+        return Met(flops=measure_flops(built.computation.model, built.profile))
+
+    def _test(self, agreement: Agreement, built: Built) -> tuple[Tensor, Tensor] | None:
+        test = self.setup.test
+        if test is None:
+            return None
+        if tuple(test.x.shape[1:]) != agreement.shape or test.x.dtype != built.example.dtype:
+            raise InputError("the test set of the edge server has another form than the devices' samples")
+        return test.x, test.y
+
+
+def _folder_name(run: str) -> str:
+    """A folder's name that the fed server cannot use to leave the state folder."""
+    if not run or run.startswith(".") or "/" in run or not run.isprintable() or len(run) > 200:
+        raise Refused(f"the name of the run cannot be a folder's name: {run!r:.60}")
+    return run

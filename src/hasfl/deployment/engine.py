@@ -5,7 +5,7 @@ server holds the first layers of the model, averaged over devices; the edge serv
 activations nor labels nor samples ever come here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ from torch import Tensor
 
 from hasfl.arrays import IntN
 from hasfl.deployment.computation import Computation
-from hasfl.deployment.fed_server import PATIENCE, Leading, Replicas, ServedModel
-from hasfl.deployment.messages import Links, Message
+from hasfl.deployment.fed_server import FedServer, ServedModel, mean_of
+from hasfl.deployment.links import Links
+from hasfl.deployment.messages import Finish
+from hasfl.deployment.resources import Deadlines, FleetMeters
 from hasfl.learning.served_model import BestModel, RunningMean
 from hasfl.learning.state import LayerState, Tensors, Weights
 from hasfl.plan import Order
@@ -28,29 +30,38 @@ SHARED, MEAN, BEST = "", ".mean.", ".best."
 class NetworkedEngine:
     """Trains with parties on a network."""
 
-    def __init__(self, computation: Computation, links: Links, *, edge: str | None = None) -> None:
-        """Begin with the weights of the model; `edge` is the address where devices find the edge server."""
+    def __init__(
+        self,
+        computation: Computation,
+        links: Links,
+        *,
+        edge: str | None = None,
+        meters: FleetMeters | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        """Begin with the weights of the model; `edge` is the address where devices find the edge server.
+
+        `meters` learn how fast everybody is, and `deadlines` say how long answers may take.
+        """
         self.computation = computation
-        self.leading = Leading(computation, links, edge)
+        self.fed = FedServer(computation, links, edge, meters, deadlines)
         self.shared = computation.initial()  # the first layers, averaged; at first the whole model
         self.running = RunningMean()
-        self.served = ServedModel(computation, self.leading)
+        self.served = ServedModel(computation, self.fed)
         self.finished = 0  # intervals
         self.depth = 0  # private layers of the interval
         self.begun = False  # whether parties have their layers of this interval
-        self.patience: Callable[[Order], float] = lambda order: PATIENCE  # for an answer in a round
-        self.begins_round: Callable[[Order], None] = lambda order: None  # hears of every round
-        self._replicas: Replicas | None = None  # of this round, if they were gathered
+        self._mean: list[LayerState] | None = None  # of private layers in this round
 
     @property
     def links(self) -> Links:
         """To devices and the edge server."""
-        return self.leading.links
+        return self.fed.links
 
     @property
     def cuts(self) -> Mapping[int, int]:
         """Of the devices that take part in the interval."""
-        return self.leading.cuts
+        return self.fed.cuts
 
     def split(self, depth: int, devices: IntN) -> None:
         """An interval begins. Parties get their layers with the first round, when their cuts are known."""
@@ -58,24 +69,25 @@ class NetworkedEngine:
 
     def split_train(self, order: Order) -> float:
         """One round, led by the edge server."""
-        self.begins_round(order)
+        if self.fed.meters is not None:
+            self.fed.meters.begins_round(order)
         if not self.begun:
-            self.leading.begin(order, self.shared, self.running, finished=self.finished, depth=self.depth)
+            self.fed.begin(order, self.shared, self.running, finished=self.finished, depth=self.depth)
             self.begun = True
-        self._replicas = None
-        return self.leading.round(order, self.patience(order))
+        self._mean = None
+        return self.fed.round(order)
 
-    def replicas(self) -> Replicas:
-        """The private layers of every device (step b1). They are gathered once in a round."""
-        if self._replicas is None:
-            self._replicas = self.leading.gather(interval=self.finished, depth=self.depth)
-        return self._replicas
+    def mean(self) -> list[LayerState]:
+        """The private layers of all devices (step b1), averaged (step b2), once in a round."""
+        if self._mean is None:
+            self._mean = mean_of(self.fed.gather(interval=self.finished, depth=self.depth))
+        return self._mean
 
     def aggregate(self) -> None:
         """Steps b1 and b2. The edge server has kept its layers on disk before the average counts."""
-        mean = self.replicas().mean()
-        self.leading.ask_edge(Message("finish", {"interval": self.finished}), "finished")
-        self.shared, self._replicas, self.begun = mean, None, False
+        mean = self.mean()
+        self.fed.ask_edge(Finish(interval=self.finished))
+        self.shared, self._mean, self.begun = mean, None, False
         self.finished += 1
         if self.computation.serving.averages:
             self.running.take(mean)
@@ -88,7 +100,7 @@ class NetworkedEngine:
         """The running mean, or what an aggregation would make of the private layers now."""
         if self.running.count:
             return self.running.states
-        return self.replicas().mean() if self.begun else self.shared
+        return self.mean() if self.begun else self.shared
 
     def model(self) -> Weights:
         """The weights and buffers of the model that is handed out: of the last or the best evaluation."""
@@ -96,7 +108,7 @@ class NetworkedEngine:
 
     def measured(self) -> MeasuredRound:
         """What was measured since the last call."""
-        return self.leading.time.taken()
+        return self.fed.time.taken()
 
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────
 

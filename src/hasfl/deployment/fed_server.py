@@ -7,26 +7,45 @@ layers, and how good all of it is.
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from hasfl.arrays import FloatN, IntN
+from hasfl.arrays import IntN
 from hasfl.deployment.computation import Computation
-from hasfl.deployment.edge_server import BETWEEN, OF_THE_MEAN
-from hasfl.deployment.fields import by_party, finite, known_of, numbers, reasons_of, seconds_by_step, whole
-from hasfl.deployment.messages import Answer, Links, Message, Refused
+from hasfl.deployment.fields import Refused, Tensors, TypedMessage, written
+from hasfl.deployment.links import Answer, Links, ask, typed
+from hasfl.deployment.messages import (
+    Admit,
+    BeginDevice,
+    BeginEdge,
+    CompareLabels,
+    Evaluate,
+    FedToEdge,
+    FindEdge,
+    GiveClientPart,
+    GiveMiddleParts,
+    HandOut,
+    HasDiverged,
+    Judged,
+    KeepBest,
+    NobodyLeft,
+    ReleaseCommon,
+    TakeServedModel,
+    Train,
+)
 from hasfl.deployment.norms import require_all, require_fitting, with_moments
+from hasfl.deployment.resources import Deadlines, FleetMeters
 from hasfl.errors import Diverged, HasflError
 from hasfl.learning.served_model import BestModel, RunningMean, without_slots
 from hasfl.learning.state import LayerState, Weights, whole_model
 from hasfl.plan import Order
 from hasfl.record import EDGE, Evaluation, MeasuredRound
+
+A = TypeVar("A", bound=TypedMessage)
 
 # ── how long everything took on the wall ─────────────────────────────────────────────────────────────────
 
@@ -39,7 +58,7 @@ class Timekeeper:
     spans: dict[str, float] = field(default_factory=dict)
     steps: dict[str, dict[int, float]] = field(default_factory=dict)
     dropped: dict[int, str] = field(default_factory=dict)
-    heard: Callable[[str, Mapping[int, float]], None] = lambda step, seconds: None  # hears every note
+    meters: FleetMeters | None = None  # hear every note
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -55,7 +74,8 @@ class Timekeeper:
         of = self.steps.setdefault(step, {})
         for party, each in seconds.items():
             of[party] = of.get(party, 0.0) + each
-        self.heard(step, seconds)
+        if self.meters is not None:
+            self.meters.heard(step, seconds)
 
     def taken(self) -> MeasuredRound:
         """What was measured since the last call."""
@@ -75,6 +95,7 @@ DIVERGED = (
     "normalisation"
 )
 PATIENCE = 120.0  # seconds that a party has for an answer where no plan says how long it takes
+LONGEST_REASON = 300  # characters
 
 
 class IntervalLost(HasflError):
@@ -83,56 +104,55 @@ class IntervalLost(HasflError):
     exit_code = 1
 
 
-@dataclass(slots=True, eq=False)
-class Replicas:
-    """The private layers of the devices that delivered them, by device."""
-
-    states: dict[int, list[LayerState]]
-
-    def mean(self) -> list[LayerState]:
-        """The mean over devices, Eq. (7)."""
-        columns = zip(*(self.states[device] for device in sorted(self.states)), strict=True)
-        return [_stacked(column).mean() for column in columns]
+def mean_of(replicas: Mapping[int, list[LayerState]]) -> list[LayerState]:
+    """The mean over devices of their private layers, Eq. (7): step b2."""
+    columns = zip(*(replicas[device] for device in sorted(replicas)), strict=True)
+    return [LayerState.stacked(column).mean() for column in columns]
 
 
 @dataclass(slots=True, eq=False)
-class Leading:
-    """The present interval: who takes part, and how the fed server leads them through it."""
+class FedServer:
+    """The fed server in the present interval: who takes part, and how it leads them."""
 
     computation: Computation
     links: Links
     edge: str | None = None  # the address where devices find the edge server
+    meters: FleetMeters | None = None  # learn how fast everybody is
+    deadlines: Deadlines | None = None  # where a plan says how long answers take
     cuts: dict[int, int] = field(default_factory=dict)  # of the devices that take part
     tokens: dict[int, str] = field(default_factory=dict)  # by which the edge server knows devices
     time: Timekeeper = field(default_factory=Timekeeper)
-    reported: Callable[[int, Message], None] = lambda party, answer: None  # hears answers to a beginning
-    exchanging: Callable[[Order], float] = lambda order: PATIENCE  # seconds for a device's sub-model one way
     seconds: float = PATIENCE  # that a device has to take or give its sub-model in this interval
 
+    def __post_init__(self) -> None:
+        self.time.meters = self.meters
+
     def ask_edge(
-        self, question: Message, expected: str, *, seconds: float = PATIENCE, step: str | None = None
-    ) -> Answer:
-        """Ask the edge server, and expect an answer of a kind; `step` is what both ways count as.
+        self,
+        question: FedToEdge[A | HasDiverged | NobodyLeft],
+        *,
+        seconds: float = PATIENCE,
+        step: str | None = None,
+    ) -> Answer[A]:
+        """Ask the edge server; `step` is what the way of both messages counts as.
 
         Any party may find that training has diverged, or that no device is left.
         """
-        answers = self.links.ask({EDGE: question}, seconds)
+        answers = self.links.ask({EDGE: written(question)}, seconds)
         if EDGE not in answers:
             reason = self.links.reasons().get(EDGE, "it did not answer")
             raise IntervalLost(f"the edge server was lost: {reason}")
-        answer = answers[EDGE]
         with self.reading_edge():
-            if answer.message.kind in ("diverged", "nobody") and "dropped" in answer.message.fields:
-                self._lose_all(reasons_of(answer.message))
-            if answer.message.kind == "diverged":
-                raise Diverged(DIVERGED)
-            if answer.message.kind == "nobody":
-                raise IntervalLost("no device is left")
-            if answer.message.kind != expected:
-                raise Refused(f"it answered {question.kind!r} with {answer.message.kind!r:.40}")
+            answer = typed(answers[EDGE], question)
+        message = answer.message
+        if isinstance(message, HasDiverged | NobodyLeft):
+            self._lose_all(_shortened(message.dropped))
+            raise (
+                Diverged(DIVERGED) if isinstance(message, HasDiverged) else IntervalLost("no device is left")
+            )
         if step is not None:
             self.time.note(step, {EDGE: answer.way_seconds})
-        return answer
+        return Answer(message, answer.down_seconds, answer.up_seconds)
 
     @contextmanager
     def reading_edge(self) -> Iterator[None]:
@@ -163,17 +183,13 @@ class Leading:
         Device i trains on `sizes[i]` samples. Devices tell the edge server how many of each class these are;
         the fed server hears one number for all of them.
         """
-        self.ask_edge(Message("admit", {"tokens": self._new_tokens()}), "ready")
-        questions = {device: Message("find", self.place_of_edge(device)) for device in self.tokens}
-        there = sorted(self.links.ask(questions, PATIENCE))
+        self.ask_edge(Admit(tokens=self._new_tokens()))
+        questions = {device: FindEdge(**self.place_of_edge(device)) for device in self.tokens}
+        there = ask(self.links, questions, PATIENCE)
         if not there:
             raise IntervalLost("no device is left")
-        question = Message("compare", {"sizes": {str(device): int(sizes[device]) for device in there}})
-        answer = self.ask_edge(question, "compared").message
-        if answer.fields.get("unlikeness") is None:
-            return None
-        with self.reading_edge():
-            return finite(answer, "unlikeness", least=0.0)
+        question = CompareLabels(sizes={device: int(sizes[device]) for device in there})
+        return self.ask_edge(question).message.unlikeness
 
     # ── step b3 ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -186,20 +202,22 @@ class Leading:
         extended to the private layers of the interval.
         """
         self.cuts = dict(zip(order.devices.tolist(), order.plan.cuts.tolist(), strict=True))
-        self.seconds, held = self.exchanging(order), len(shared)
+        self.seconds = PATIENCE if self.deadlines is None else self.deadlines.of_exchange(order)
+        held = len(shared)
         with self.time.span("submodel_download"):
             self._take_from_edge(shared, running, depth, finished)
             beginning = self._beginning_of_edge(shared[:held], running, finished=finished, depth=depth)
-            self.ask_edge(beginning, "ready", step="submodel_download")
+            self.ask_edge(beginning, step="submodel_download")
             questions = {device: self._beginning_of(device, shared, finished) for device in self.cuts}
-            answers = self.links.ask(questions, self.seconds)
+            answers = ask(self.links, questions, self.seconds)
         self.time.note("submodel_download", {d: answer.way_seconds for d, answer in answers.items()})
         self._lose_missing(answers, "it did not take its layers")
-        for device, answer in answers.items():
-            self.reported(device, answer.message)
+        if self.meters is not None:
+            for device, answer in answers.items():
+                self.meters.reported(device, answer.message.resources)
         del shared[depth:], running.states[depth:]
 
-    def _lose_missing(self, answers: Mapping[int, Any], otherwise: str) -> None:
+    def _lose_missing(self, answers: Mapping[int, object], otherwise: str) -> None:
         """Devices without an answer leave; nobody left is a lost interval."""
         reasons = self.links.reasons()
         for device in self.cuts.keys() - answers.keys():
@@ -214,43 +232,39 @@ class Leading:
         held = len(shared)
         if depth <= held:
             return
-        question = Message("give", {"what": "common", "upto": depth, "finished": finished})
-        tensors = self.ask_edge(question, "layers").message.tensors
-        own = {name: tensor for name, tensor in tensors.items() if not name.startswith(OF_THE_MEAN)}
-        means = {n.removeprefix(OF_THE_MEAN): tensors[n] for n in tensors.keys() - own.keys()}
+        given = self.ask_edge(ReleaseCommon(upto=depth, finished=finished)).message
         with self.reading_edge():
-            shared += self.computation.states(own, first=held, count=depth - held)
+            shared += self.computation.states(given.layers, first=held, count=depth - held)
             if running.count:
-                running.states += self.computation.states(means, first=held, count=depth - held, slots=False)
+                count = depth - held
+                running.states += self.computation.states(given.mean, first=held, count=count, slots=False)
 
     def _beginning_of_edge(
         self, held: list[LayerState], running: RunningMean, *, finished: int, depth: int
-    ) -> Message:
+    ) -> BeginEdge:
         """The layers from the lowest cut on that only the fed server holds."""
         lowest = min(self.cuts.values())
-        tensors = self.computation.named(held[lowest:], first=lowest)
-        means = self.computation.named(running.states[depth:], first=depth)
-        tensors |= {OF_THE_MEAN + name: tensor for name, tensor in means.items()}
-        fields = {
-            "finished": finished,
-            "depth": depth,
-            "cuts": {str(device): cut for device, cut in self.cuts.items()},
-            "averaged": running.count,
-            "tokens": self._new_tokens(),
-        }
-        return Message("begin", fields, tensors)
+        return BeginEdge(
+            finished=finished,
+            depth=depth,
+            cuts=dict(self.cuts),
+            averaged=running.count,
+            tokens=self._new_tokens(),
+            layers=self.computation.named(held[lowest:], first=lowest),
+            mean=self.computation.named(running.states[depth:], first=depth),
+        )
 
-    def _new_tokens(self) -> dict[str, str]:
+    def _new_tokens(self) -> dict[int, str]:
         """A token for each device that may connect to the edge server: for rounds, or to judge models."""
         expected = self.cuts.keys() | (self.links.present() - {EDGE})
         self.tokens = {device: self.tokens.get(device) or secrets.token_hex(32) for device in expected}
-        return {str(device): token for device, token in self.tokens.items()}
+        return dict(self.tokens)
 
-    def _beginning_of(self, device: int, shared: list[LayerState], finished: int) -> Message:
+    def _beginning_of(self, device: int, shared: list[LayerState], finished: int) -> BeginDevice:
         """The client part of a device, and where it finds the edge server."""
-        fields: dict[str, Any] = {"interval": finished, "cut": self.cuts[device]}
-        layers = self.computation.named(shared[: self.cuts[device]])
-        return Message("begin", fields | self.place_of_edge(device), layers)
+        cut, place = self.cuts[device], self.place_of_edge(device)
+        layers = self.computation.named(shared[:cut])
+        return BeginDevice(interval=finished, cut=cut, layers=layers, **place)
 
     def place_of_edge(self, device: int) -> dict[str, str]:
         """Where a device finds the edge server, and by what the edge server knows it."""
@@ -260,61 +274,52 @@ class Leading:
 
     # ── steps a1 to a5 ───────────────────────────────────────────────────────────────────────────────────
 
-    def round(self, order: Order, seconds: float) -> float:
-        """Let the edge server lead a round; every device has so many seconds for each answer."""
+    def round(self, order: Order) -> float:
+        """Let the edge server lead a round."""
+        seconds = PATIENCE if self.deadlines is None else self.deadlines.of_round(order)
         self.cuts = {device: self.cuts[device] for device in order.devices.tolist() if device in self.cuts}
         if not self.cuts:
             raise IntervalLost(f"no device was left in round {order.round}")
         there = [place for place, device in enumerate(order.devices.tolist()) if device in self.cuts]
-        question = Message(
-            "train",
-            {
-                "round": order.round,
-                "devices": order.devices[there].tolist(),
-                "batch_sizes": order.batch_sizes[there].tolist(),
-                "drawn": order.drawn[there].tolist(),
-                "seconds": seconds,
-            },
+        question = Train(
+            round=order.round,
+            devices=tuple(order.devices[there].tolist()),
+            batch_sizes=tuple(order.batch_sizes[there].tolist()),
+            drawn=tuple(order.drawn[there].tolist()),
+            seconds=seconds,
         )
         with self.time.span("split_training"):
-            answer = self.ask_edge(question, "trained", seconds=4 * seconds + PATIENCE).message
-        with self.reading_edge():
-            loss, dropped = finite(answer, "loss"), reasons_of(answer)
-            steps = seconds_by_step(answer, "phases")
-        self._lose_all(dropped)
-        for step, of in steps.items():
+            trained = self.ask_edge(question, seconds=4 * seconds + PATIENCE).message
+        self._lose_all(_shortened(trained.dropped))
+        for step, of in trained.phases.items():
             self.time.note(step, of)
-        return loss
+        return trained.loss
 
     # ── step b1 ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def gather(self, *, interval: int, depth: int) -> Replicas:
+    def gather(self, *, interval: int, depth: int) -> dict[int, list[LayerState]]:
         """The private layers of every device: its client part, and its middle part from the edge server."""
-        question = Message("give", {"interval": interval})
+        questions = dict.fromkeys(self.cuts, GiveClientPart(interval=interval))
         with self.time.span("submodel_upload"):
-            answers = self.links.ask(dict.fromkeys(self.cuts, question), self.seconds)
-            of_edge = self.ask_edge(Message("give", {"what": "middle", "interval": interval}), "layers")
+            answers = ask(self.links, questions, self.seconds)
+            of_edge = self.ask_edge(GiveMiddleParts(interval=interval))
         ways = {device: answer.way_seconds for device, answer in answers.items()}
         self.time.note("submodel_upload", ways | {EDGE: of_edge.way_seconds})
         gathered = {}
-        for device in sorted(answers):
+        for device, answer in answers.items():
+            cut, sent = self.cuts[device], answer.message
             try:
-                _require_interval(answers[device].message, interval)
-                client = self.computation.states(answers[device].message.tensors, count=self.cuts[device])
+                _require_interval(sent.interval, interval)
+                client = self.computation.states(sent.layers, count=cut)
             except Refused as refused:
                 self.links.drop(device, str(refused))
                 continue
             with self.reading_edge():
-                gathered[device] = client + self._middle(device, of_edge.message.tensors, depth)
+                own: Tensors = of_edge.message.middle.get(device, {})
+                gathered[device] = client + self.computation.states(own, first=cut, count=depth - cut)
         self._drop_not_finite(gathered)
         self._lose_missing(gathered, "it did not deliver its layers")
-        return Replicas(gathered)
-
-    def _middle(self, device: int, middle: Mapping[str, Tensor], depth: int) -> list[LayerState]:
-        """The middle part of a device, of those that the edge server sent."""
-        cut, prefix = self.cuts[device], f"{device}{BETWEEN}"
-        own = {n.removeprefix(prefix): tensor for n, tensor in middle.items() if n.startswith(prefix)}
-        return self.computation.states(own, first=cut, count=depth - cut)
+        return gathered
 
     def _drop_not_finite(self, gathered: dict[int, list[LayerState]]) -> None:
         """Drop devices whose layers are not finite numbers. If all are so, training has diverged."""
@@ -326,24 +331,22 @@ class Leading:
             self.links.drop(device, "its layers are not finite numbers")
 
 
-def _require_interval(layers: Message, interval: int) -> None:
+def _shortened(reasons: Mapping[int, str]) -> dict[int, str]:
+    """Reasons that another party gave, each in few characters."""
+    return {device: reason[:LONGEST_REASON] for device, reason in reasons.items()}
+
+
+def _require_interval(sent: int, interval: int) -> None:
     """Refuse layers of another interval, which are older than those that were asked for."""
-    if (sent := whole(layers, "interval")) != interval:
+    if sent != interval:
         raise Refused(f"its layers are those of interval {sent}, but those of {interval} were asked for")
-
-
-def _stacked(states: tuple[LayerState, ...]) -> LayerState:
-    """The states of one layer on several devices, stacked."""
-    columns = [torch.stack(column) for column in zip(*(state.tensors() for state in states), strict=True)]
-    found = iter(columns)
-    return states[0].map(lambda _: next(found))
 
 
 # ── the served model ─────────────────────────────────────────────────────────────────────────────────────
 
 
 ROUNDING = 1e-9  # of a sum
-SECONDS = 10 * PATIENCE  # for an evaluation: devices send many samples, one message after the other
+JUDGING_SECONDS = 10 * PATIENCE  # for an evaluation: devices send many samples, one message after the other
 
 
 @dataclass(slots=True, eq=False)
@@ -351,66 +354,71 @@ class ServedModel:
     """The private layers of the last evaluation, and of the best one."""
 
     computation: Computation
-    leading: Leading
+    fed: FedServer
     private: list[LayerState] = field(default_factory=list)
     best: BestModel = field(default_factory=BestModel)
 
     def evaluate(self, private: list[LayerState], *, held_out: bool) -> Evaluation:
         """Devices get their client part of the model, and the edge server its averaged private layers."""
         private = [without_slots(state) for state in private]
-        with self.leading.time.span("evaluation"):
+        with self.fed.time.span("evaluation"):
             judged = self._judged(private, held_out=held_out)
         self.private = self._measured(private, judged)
         return self._evaluation(judged)
 
-    def _judged(self, private: list[LayerState], *, held_out: bool) -> Message:
-        cuts, links = self._cuts(), self.leading.links
-        questions = {}
-        for device, cut in cuts.items():
-            fields = {"model": "served", "cut": cut, **self.leading.place_of_edge(device)}
-            questions[device] = Message("take", fields, self.computation.named(private[:cut]))
-        taken = links.ask(questions, self.leading.seconds)
-        there = {str(device): cut for device, cut in cuts.items() if device in taken}
-        if not there:
+    def _judged(self, private: list[LayerState], *, held_out: bool) -> Judged:
+        cuts = self._cuts()
+        questions = {
+            device: TakeServedModel(
+                cut=cut, layers=self.computation.named(private[:cut]), **self.fed.place_of_edge(device)
+            )
+            for device, cut in cuts.items()
+        }
+        taken = ask(self.fed.links, questions, self.fed.seconds)
+        if not taken:
             raise IntervalLost("no device is left to judge the model")
-        fields = {"depth": len(private), "cuts": there, "held_out": held_out}
-        question = Message("evaluate", fields, self.computation.named(private))
-        judged = self.leading.ask_edge(question, "judged", seconds=SECONDS).message
-        with self.leading.reading_edge():
-            self.leading.time.dropped.update(reasons_of(judged))
+        question = Evaluate(
+            depth=len(private),
+            cuts={device: cuts[device] for device in taken},
+            held_out=held_out,
+            layers=self.computation.named(private),
+        )
+        judged = self.fed.ask_edge(question, seconds=JUDGING_SECONDS).message
+        self.fed.time.dropped.update(_shortened(judged.dropped))
         return judged
 
     def _cuts(self) -> dict[int, int]:
         """All devices that are present; those without a cut take the lowest one."""
-        cuts = self.leading.cuts
-        present = sorted(party for party in self.leading.links.present() if party != EDGE)
+        cuts = self.fed.cuts
+        present = sorted(party for party in self.fed.links.present() if party != EDGE)
         return {device: cuts.get(device, min(cuts.values())) for device in present} if cuts else {}
 
-    def _measured(self, private: list[LayerState], judged: Message) -> list[LayerState]:
+    def _measured(self, private: list[LayerState], judged: Judged) -> list[LayerState]:
         """The private layers with the batch norms that parties have measured."""
+        known = judged.known
+        if not known:
+            return private
         layers = dict(list(self.computation.model.layers.items())[: len(private)])
-        with self.leading.reading_edge():
-            known = known_of(judged)
+        with self.fed.reading_edge():
             require_fitting(dict(self.computation.model.layers.items()), known)
-            if not known:
-                return private
             require_all(layers, known)
         pairs = zip(layers.items(), private, strict=True)
         return [with_moments(*layer, state, known) for layer, state in pairs]
 
-    def _evaluation(self, judged: Message) -> Evaluation:
+    def _evaluation(self, judged: Judged) -> Evaluation:
         keeps_best = self.computation.serving.keeps_best
-        with self.leading.reading_edge():
-            accuracy, loss = (_number_or_none(judged, name) for name in ("accuracy", "test_loss"))
-            sums = _sums(judged)
-        if not len(sums):
+        accuracy, loss = judged.accuracy, judged.test_loss
+        if not judged.held_out:
             return Evaluation(accuracy=accuracy, test_loss=loss, kept=not keeps_best)
+        with self.fed.reading_edge():
+            _require_scores(judged)
+        sums = np.array(list(judged.held_out.values()), dtype=np.float64)
         counts, scores, losses = sums.T
         by_device = scores / counts
         judged_accuracy, judged_loss = (float(each.sum() / counts.sum()) for each in (scores, losses))
         kept = not keeps_best or self.best.take(self.private, judged_accuracy, judged_loss)
         if keeps_best and kept:
-            self.leading.ask_edge(Message("keep"), "kept")
+            self.fed.ask_edge(KeepBest())
         return Evaluation(
             accuracy=accuracy,
             test_loss=loss,
@@ -425,23 +433,15 @@ class ServedModel:
         """The weights and buffers of the best model if it is kept, else of the last evaluation."""
         best = bool(self.best.states)
         private = self.best.states if best else self.private
-        question = Message("give", {"what": "best" if best else "served"})
-        answer = self.leading.ask_edge(question, "layers").message
+        answer = self.fed.ask_edge(HandOut(best=best)).message
         first, layers = len(private), len(self.computation.layers)
-        with self.leading.reading_edge():
-            common = self.computation.states(answer.tensors, first=first, count=layers - first, slots=False)
+        with self.fed.reading_edge():
+            common = self.computation.states(answer.layers, first=first, count=layers - first, slots=False)
         return whole_model(self.computation.model.names, [*private, *common])
 
 
-def _number_or_none(judged: Message, name: str) -> float | None:
-    return None if judged.fields.get(name) is None else finite(judged, name)
-
-
-def _sums(judged: Message) -> FloatN:
-    """For each device: its held-out samples, and the sums of their metric and of their loss."""
-    of_devices = by_party(judged, "held_out").values()
-    rows = [numbers(Message(judged.kind, {"sums": of_device}), "sums", 3) for of_device in of_devices]
-    for samples, score, _ in rows:
+def _require_scores(judged: Judged) -> None:
+    """Refuse sums that no scores from 0 to 1 of at least one sample can have."""
+    for samples, score, _ in judged.held_out.values():
         if samples < 1 or not 0 <= score <= samples * (1 + ROUNDING):
             raise Refused("scores of samples must be from 0 to 1")
-    return np.array(rows, dtype=np.float64)

@@ -1,171 +1,331 @@
-"""Reading the fields of messages with care, and putting values into messages."""
+"""Typed messages as plain ones: a kind, plain values and tensors by name. What comes is read with all checks.
 
+A message is a frozen dataclass. Its annotations say what each field may hold (`messages.py` lists all):
+
+    Annotated[int, Between(1, 9)]   a whole number in a range
+    Annotated[float, AtLeast(0.0)]  a finite number
+    bool, str, object               true or false, text, whatever JSON can hold
+    tuple[X, ...], tuple[X, X]      a list, of any or of this length
+    dict[int, X], dict[str, X]      a value for each party, or for each name
+    Tensor, dict[str, Tensor]       tensors; their names begin with the name of the field
+    X | None, another dataclass     nothing, or fields within the field
+
+Nothing else is taken: a field or a tensor too many is refused, and so is one that is missing.
+"""
+
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from functools import cache
+from types import MappingProxyType, NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from torch import Tensor
 
-from hasfl.deployment.messages import Message, Refused
-from hasfl.deployment.norms import Known, Moments
+from hasfl.errors import HasflError
 
 LARGEST = 2**53  # whole numbers in JSON are exact up to here
 LARGEST_FLOAT = 1e308
-MOST_SAMPLES = 1_000_000  # of one question
 MOST_DIGITS = 10  # of the number of a party
-LONGEST_REASON = 300  # characters
-MEAN, VARIANCE = "|mean", "|variance"  # ends of the names of a batch norm's tensors
+BETWEEN = "/"  # the parts of a tensor's name
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+T = TypeVar("T")
+M = TypeVar("M", bound="TypedMessage")
 
 
-def whole(message: Message, field: str, *, least: int = 0, most: int = LARGEST) -> int:
-    """A field that must be a whole number in a range."""
-    value = message.fields.get(field)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise Refused(f"{field} of {message.kind!r} must be a whole number from {least} to {most}")
+class Refused(HasflError):
+    """A message is not what was asked for, or not what may be sent now; its sender is dropped."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """What a frame carries: a kind, plain values (whatever JSON can hold), and tensors by name."""
+
+    kind: str
+    fields: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    tensors: Mapping[str, Tensor] = field(default_factory=lambda: NOTHING)
+
+
+Handler = Callable[[Message], Message]  # a party, as others see it
+
+
+class TypedMessage:
+    """A question or an answer. Its class says what it may carry."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, kw_only_default=True)
+def fields_checked(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass whose annotations say what its fields may hold."""
+    return dataclass(frozen=True, slots=True, eq=False, kw_only=True)(cls)
+
+
+ANNOTATIONS: dict[Any, dict[str, Any]] = {}  # of every class that was used once
+
+
+# ── what a field may hold ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Whole numbers from `least` to `most`."""
+
+    least: int = 0
+    most: int = LARGEST
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Finite numbers from `least` on."""
+
+    least: float = -math.inf
+
+
+class NotEmpty:
+    """Mappings that hold something."""
+
+
+Tensors = dict[str, Tensor]
+Whole = Annotated[int, Between()]
+Count = Annotated[int, Between(1)]
+Number = Annotated[float, AtLeast()]
+NotNegative = Annotated[float, AtLeast(0.0)]
+Seconds = NotNegative
+Device = Annotated[int, Between()]  # by its index in the fleet
+Party = Annotated[int, Between(-1)]  # a device, or the edge server
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def written(message: TypedMessage) -> Message:
+    """A message as a kind, plain values and tensors."""
+    tensors: Tensors = {}
+    return Message(message.kind, _plain(message, "", tensors), tensors)
+
+
+def _plain(value: Any, name: str, tensors: Tensors) -> Any:
+    """The plain part of a value; its tensors are added to `tensors`. MISSING where it is a tensor."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return MISSING
+    if isinstance(value, TypedMessage) or dataclasses.is_dataclass(value):
+        within = f"{name}{BETWEEN}" if name else ""
+        hints = _hints(type(value))
+        parts = {each: _plain(getattr(value, each), within + each, tensors) for each in hints}
+        return {
+            each: part
+            for each, part in parts.items()
+            if part is not MISSING and not _is_of_tensors(hints[each])
+        }
+    if isinstance(value, Mapping):
+        found = {str(key): _plain(each, f"{name}{BETWEEN}{key}", tensors) for key, each in value.items()}
+        return {key: part for key, part in found.items() if part is not MISSING}
+    if isinstance(value, list | tuple):
+        return list(value)
     return value
 
 
-def count_of(message: Message) -> int:
-    """How many samples a question asks for."""
-    return whole(message, "count", least=1, most=MOST_SAMPLES)
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def numbers(message: Message, field: str, count: int) -> list[float]:
-    """A field that must hold so many numbers."""
-    values = message.fields.get(field)
-    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != count:
-        raise Refused(f"{field} of {message.kind!r} must hold {count} numbers")
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        raise Refused(f"{field} of {message.kind!r} must hold numbers alone")
-    return [float(value) for value in values]
+def read(message: Message, classes: Sequence[type[M]]) -> M:
+    """The message as one of these classes, one of which must be of its kind."""
+    cls = next(each for each in classes if each.kind == message.kind)
+    tensors = dict(message.tensors)
+    found = _read_fields(cls, message.fields, "", tensors, repr(message.kind))
+    if tensors:
+        raise Refused(f"tensors that nobody asked for: {', '.join(sorted(tensors)[:3])}")
+    return found
 
 
-def finite(message: Message, field: str, *, least: float = -math.inf) -> float:
-    """A field that must be a finite number."""
-    value: Any = message.fields.get(field)
-    if not _is_number(value) or not value >= least:
-        bound = "" if least == -math.inf else f" of at least {least:g}"
-        raise Refused(f"{field} of {message.kind!r} must be a finite number{bound}")
-    return float(value)
+def read_question(message: Message, classes: Sequence[type[M]]) -> M:
+    """The question in a message. Questions of other kinds are refused."""
+    if not any(each.kind == message.kind for each in classes):
+        raise Refused(f"this party does not answer questions of the kind {message.kind!r:.40}")
+    return read(message, classes)
 
 
-def _is_number(value: Any) -> bool:
-    """Whether a value is a finite number that a float can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) < LARGEST_FLOAT
+def read_answer(message: Message, classes: Sequence[type[M]]) -> M:
+    """The answer in a message. Answers of other kinds are refused."""
+    if not any(each.kind == message.kind for each in classes):
+        expected = " or ".join(repr(each.kind) for each in classes)
+        raise Refused(f"it answered with {message.kind!r:.40} instead of {expected}")
+    return read(message, classes)
 
 
-def text_of(message: Message, field: str) -> str:
-    """A field that must be text."""
-    value = message.fields.get(field)
-    if not isinstance(value, str):
-        raise Refused(f"{field} of {message.kind!r} must be text")
-    return value
+def _hints(cls: Any) -> dict[str, Any]:
+    """The annotations of a dataclass, in the order of its fields."""
+    if cls not in ANNOTATIONS:
+        hints = get_type_hints(cls, include_extras=True)
+        ANNOTATIONS[cls] = {each.name: hints[each.name] for each in dataclasses.fields(cls)}
+    return ANNOTATIONS[cls]
 
 
-def wholes(message: Message, field: str, *, least: int = 0) -> list[int]:
-    """A field that must be a list of whole numbers."""
-    values = message.fields.get(field)
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        raise Refused(f"{field} of {message.kind!r} must be a list")
-    if not all(type(value) is int and least <= value <= LARGEST for value in values):
-        raise Refused(f"{field} of {message.kind!r} must hold whole numbers from {least} on")
-    return list(values)
+@cache
+def _is_of_tensors(hint: Any) -> bool:
+    """Whether a field holds tensors and nothing plain."""
+    kind, args = _taken_apart(hint)[:2]
+    if kind is Union:
+        return any(_is_of_tensors(each) for each in args)
+    return kind is Tensor or (kind is dict and _is_of_tensors(args[1]))
 
 
-def by_party(message: Message, field: str) -> dict[int, Any]:
-    """A field that must hold one value for each of some parties."""
-    return _by_party(message.fields.get(field), f"{field} of {message.kind!r}")
+@cache
+def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+    """The type without its arguments, its arguments, and what `Annotated` adds."""
+    notes: tuple[Any, ...] = ()
+    if get_origin(hint) is Annotated:
+        hint, *rest = get_args(hint)
+        notes = tuple(rest)
+    origin = get_origin(hint)
+    if origin is UnionType:
+        origin = Union
+    return origin or hint, get_args(hint), notes
 
 
-def _by_party(values: Any, what: str) -> dict[int, Any]:
-    if not isinstance(values, Mapping) or not all(_names_party(party) for party in values):
-        raise Refused(f"{what} must hold a value for each party, by its number")
-    return {int(party): value for party, value in values.items()}
+def _read_fields(cls: type[T], values: Any, prefix: str, tensors: Tensors, owner: str) -> T:
+    hints = _hints(cls)
+    if not isinstance(values, Mapping):
+        raise Refused(f"{owner} must hold its fields by name")
+    if extra := values.keys() - hints.keys():
+        raise Refused(f"{owner} has no field {', '.join(map(str, extra))!r:.60}")
+    defaults = {each.name: each.default for each in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    found = {}
+    for name, hint in hints.items():
+        where = f"{name} of {owner}"
+        value = _read(hint, values.get(name, MISSING), prefix + name, tensors, where)
+        found[name] = defaults[name] if value is MISSING else value
+        if found[name] is MISSING:
+            raise Refused(f"{where} is missing")
+    return cls(**found)
 
 
-def _names_party(text: Any) -> bool:
-    digits = text.removeprefix("-") if isinstance(text, str) else ""
-    return digits.isascii() and digits.isdecimal() and len(digits) < MOST_DIGITS
+def _read(hint: Any, value: Any, name: str, tensors: Tensors, where: str) -> Any:
+    """A value as its annotation says; MISSING if there is none."""
+    kind, args, notes = _taken_apart(hint)
+    if _is_of_tensors(hint):
+        return _read_tensors(kind, args, value, name, tensors, where)
+    if kind is Union:
+        if value is None and NoneType in args:
+            return None
+        (hint,) = (each for each in args if each is not NoneType)
+        return _read(hint, value, name, tensors, where)
+    if value is MISSING or kind is object:
+        return value
+    if kind is dict:
+        return _read_mapping(args, notes, value, name, tensors, where)
+    if kind is tuple:
+        return _read_list(args, value, name, tensors, where)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _read_fields(kind, value, f"{name}{BETWEEN}", tensors, where)
+    if not CHECKS[kind](value, notes):
+        raise Refused(f"{where} must be {_described(kind, notes)}")
+    return kind(value)
 
 
-def seconds_by_step(message: Message, field: str) -> dict[str, dict[int, float]]:
-    """A field that must hold the seconds of each step, by party."""
-    steps = message.fields.get(field)
-    if not isinstance(steps, Mapping):
-        raise Refused(f"{field} of {message.kind!r} must hold the seconds of each step")
-    found = {str(step): _by_party(of, f"{field} of {message.kind!r}") for step, of in steps.items()}
-    if not all(_is_number(each) and each >= 0 for of in found.values() for each in of.values()):
-        raise Refused(f"{field} of {message.kind!r} must hold seconds")
-    return {step: {party: float(each) for party, each in of.items()} for step, of in found.items()}
-
-
-def reasons_of(message: Message) -> dict[int, str]:
-    """Why parties were dropped, by party."""
-    return {party: str(reason)[:LONGEST_REASON] for party, reason in by_party(message, "dropped").items()}
-
-
-def tensor_of(message: Message, name: str) -> Tensor:
-    """A tensor that must be there."""
-    if name not in message.tensors:
-        raise Refused(f"{message.kind!r} must hold the tensor {name}")
-    return message.tensors[name]
-
-
-def of_norm(name: str, moments: Moments) -> Message:
-    """What a batch norm saw, as a message."""
-    tensors = {MEAN: moments.mean, VARIANCE: moments.variance}
-    return Message("norm", {"norm": name, "count": moments.count}, tensors)
-
-
-def norm_of(message: Message) -> tuple[str, Moments]:
-    """Take back what `of_norm` gave."""
-    moments = Moments(count_of_values(message), tensor_of(message, MEAN), tensor_of(message, VARIANCE))
-    if moments.mean.dim() != 1 or moments.mean.shape != moments.variance.shape:
-        raise Refused("the mean and the variance of a batch norm must have one number for each channel")
-    return text_of(message, "norm"), moments
-
-
-def count_of_values(message: Message) -> int:
-    """How many values a batch norm saw for each channel."""
-    return whole(message, "count", least=1)
-
-
-def of_moments(known: Known) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The moments of batch norms, as fields and tensors of a message."""
-    tensors = {f"{name}{MEAN}": moments.mean for name, moments in known.items()}
-    tensors |= {f"{name}{VARIANCE}": moments.variance for name, moments in known.items()}
-    return {"counts": {name: moments.count for name, moments in known.items()}}, tensors
-
-
-def known_of(message: Message) -> Known:
-    """Take back what `of_moments` gave."""
-    counts = message.fields.get("counts", {})
-    if not isinstance(counts, Mapping) or not all(
-        isinstance(name, str) and type(count) is int and 1 <= count <= LARGEST
-        for name, count in counts.items()
-    ):
-        raise Refused("counts must hold a whole number for each batch norm")
+def _read_tensors(
+    kind: Any, args: tuple[Any, ...], value: Any, name: str, tensors: Tensors, where: str
+) -> Any:
+    if value is not MISSING:
+        raise Refused(f"{where} must be a tensor")
+    if kind is Union:
+        return tensors.pop(name, None)
+    if kind is Tensor:
+        if name not in tensors:
+            raise Refused(f"{where} must be a tensor, but is missing")
+        return tensors.pop(name)
+    own = {each.removeprefix(name + BETWEEN) for each in tensors if each.startswith(name + BETWEEN)}
+    if args[1] is Tensor:
+        return {key: tensors.pop(f"{name}{BETWEEN}{key}") for key in own}
+    parties = {each.partition(BETWEEN)[0] for each in own}
     return {
-        name: Moments(count, tensor_of(message, f"{name}{MEAN}"), tensor_of(message, f"{name}{VARIANCE}"))
-        for name, count in counts.items()
+        _party(key, args[0], where): _read(args[1], MISSING, f"{name}{BETWEEN}{key}", tensors, where)
+        for key in sorted(parties)
     }
 
 
-def cuts_of(message: Message, *, most: int) -> dict[int, int]:
-    """The cut of each device, from 1 to `most`."""
-    cuts = by_party(message, "cuts")
-    if not cuts or min(cuts) < 0:
-        raise Refused(f"cuts of {message.kind!r} must hold a cut for each device")
-    if not all(type(cut) is int and 1 <= cut <= most for cut in cuts.values()):
-        raise Refused(f"cuts of {message.kind!r} must be from 1 to {most}")
-    return cuts
+def _read_mapping(
+    args: tuple[Any, ...], notes: tuple[Any, ...], value: Any, name: str, tensors: Tensors, where: str
+) -> dict[Any, Any]:
+    of_key, of_value = args
+    if not isinstance(value, Mapping) or (NotEmpty in notes and not value):
+        each = "name" if of_key is str else "party, by its number"
+        raise Refused(f"{where} must hold a value for each {each}")
+    found = {}
+    for key, each in value.items():
+        read_key = key if of_key is str else _party(key, of_key, where)
+        found[read_key] = _read(of_value, each, f"{name}{BETWEEN}{key}", tensors, f"a value in {where}")
+    return found
 
 
-def sizes_of(message: Message) -> dict[int, int]:
-    """How many samples each of some devices trains on."""
-    sizes = by_party(message, "sizes")
-    if not sizes or min(sizes) < 0 or not all(type(size) is int and size >= 1 for size in sizes.values()):
-        raise Refused(f"sizes of {message.kind!r} must hold a number of samples for each device")
-    return sizes
+def _read_list(args: tuple[Any, ...], value: Any, name: str, tensors: Tensors, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple) or (args[-1] is not ... and len(value) != len(args)):
+        raise Refused(f"{where} must be a list" + ("" if args[-1] is ... else f" of {len(args)}"))
+    return tuple(_read(args[0], each, name, tensors, f"a value in {where}") for each in value)
+
+
+def _party(key: Any, hint: Any, where: str) -> int:
+    """The number of a party, of its text."""
+    digits = key.removeprefix("-") if isinstance(key, str) else ""
+    fine = digits.isascii() and digits.isdecimal() and len(digits) < MOST_DIGITS
+    if not fine or not _is_whole(int(key), _taken_apart(hint)[2]):
+        raise Refused(f"{where} must hold a value for each party, by its number")
+    return int(key)
+
+
+# ── plain values ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_whole(value: Any, notes: tuple[Any, ...]) -> bool:
+    return type(value) is int and notes[0].least <= value <= notes[0].most
+
+
+def _is_finite(value: Any, notes: tuple[Any, ...]) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < LARGEST_FLOAT and value >= notes[0].least
+
+
+CHECKS: dict[Any, Callable[[Any, tuple[Any, ...]], bool]] = {
+    int: _is_whole,
+    float: _is_finite,
+    bool: lambda value, notes: isinstance(value, bool),
+    str: lambda value, notes: isinstance(value, str),
+}
+
+
+def _described(kind: Any, notes: tuple[Any, ...]) -> str:
+    """What a plain field must be."""
+    if kind is int:
+        return f"a whole number from {notes[0].least} to {notes[0].most}"
+    if kind is float:
+        bound = "" if notes[0].least == -math.inf else f" of at least {notes[0].least:g}"
+        return f"a finite number{bound}"
+    return "text" if kind is str else "true or false"
+
+
+def notes_of(cls: type) -> set[str]:
+    """What the tensors of a message are: the texts that `Annotated` adds to its fields."""
+    return {note for hint in _hints(cls).values() for note in _notes(hint)}
+
+
+def _notes(hint: Any) -> set[str]:
+    """The texts in an annotation and in its arguments."""
+    _, args, notes = _taken_apart(hint)
+    within = {note for each in args if each is not ... for note in _notes(each)}
+    return within | {note for note in notes if isinstance(note, str)}

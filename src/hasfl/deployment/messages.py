@@ -1,39 +1,44 @@
-"""What parties say to each other. A party answers every message with one message.
+"""What parties say to each other: a type for every question and for every answer.
 
-`EXCHANGES` lists every kind of message: who asks whom, and what the question and the answer may carry. No
-party answers a question of another kind (tests/deployment/test_privacy.py). docs/deploy.md shows the same
-list.
+A party answers every question with one message. The class of a question says who asks whom: the fed server
+can only ask devices what is a `FedToDevice`, and a party reads no question of another class. The class of the
+answer is in brackets. `EXCHANGES` is the same as a table, which docs/deploy.md shows.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 from torch import Tensor
 
-from hasfl.errors import HasflError
+from hasfl.deployment.fields import (
+    Between,
+    Count,
+    Device,
+    Message,
+    NotEmpty,
+    NotNegative,
+    Number,
+    Party,
+    Seconds,
+    Tensors,
+    TypedMessage,
+    Whole,
+    fields_checked,
+    notes_of,
+    read_question,
+    written,
+)
+from hasfl.deployment.norms import Moments
 
-# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Message:
-    """A kind, plain values (whatever JSON can hold), and tensors by name."""
-
-    kind: str
-    fields: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
-    tensors: Mapping[str, Tensor] = field(default_factory=lambda: NOTHING)
-
-
-Handler = Callable[[Message], Message]  # a party, as others see it
+A = TypeVar("A", bound=TypedMessage, covariant=True)
+Q = TypeVar("Q", bound=TypedMessage)
 
 FED, EDGE, DEVICE = "fed server", "edge server", "device"
 
-# What messages carry. All else in them are plain numbers and texts.
+# ── what messages carry. All else in them are plain numbers and texts ────────────────────────────────────
+
+
 MODEL = "averaged layers"  # the first layers of a model, averaged over devices
 CLIENT = "the device's client part"
 MIDDLE = "middle parts"  # of each device, from its cut to the deepest one
@@ -44,6 +49,454 @@ RETURNED = "gradients of activations"
 NORMS = "statistics of batch norms"  # a mean and a variance for each channel
 CLASSES = "counts of classes"
 BYTES = "zeros"  # to measure a link
+MOST_PROBED = 16 * 2**20  # bytes of them
+MOST_SAMPLES = 1_000_000  # of one question
+
+AveragedLayers = Annotated[Tensors, MODEL]
+CommonLayers = Annotated[Tensors, COMMON]
+ManyActivations = Annotated[Tensor, ACTIVATIONS]
+MeasuredNorms = Annotated[dict[str, Moments], NORMS]  # by layer and batch norm, as in "conv1/1."
+SomeSamples = Annotated[int, Between(1, MOST_SAMPLES)]
+Cuts = Annotated[dict[Device, Count], NotEmpty]
+
+
+class Question(TypedMessage, Generic[A]):
+    """A message that is answered with an A."""
+
+    __slots__ = ()
+
+
+class FedToDevice(Question[A]):
+    """What the fed server may ask a device."""
+
+    __slots__ = ()
+
+
+class FedToEdge(Question[A]):
+    """What the fed server may ask the edge server."""
+
+    __slots__ = ()
+
+
+class EdgeToDevice(Question[A]):
+    """What the edge server may ask a device."""
+
+    __slots__ = ()
+
+
+@fields_checked
+class Done(TypedMessage):
+    """What was asked for is done."""
+
+    kind = "done"
+
+
+# ── the fed server asks both, before a training ──────────────────────────────────────────────────────────
+
+
+@fields_checked
+class Met(TypedMessage):
+    """How fast a party is; a device also says how much memory is free."""
+
+    kind = "met"
+    flops: Number
+    memory: Number | None = None  # bit
+
+
+@fields_checked
+class Meet(FedToDevice[Met], FedToEdge[Met]):
+    """What is trained: the scenario, and the number of samples of each device."""
+
+    kind = "meet"
+    agreement: dict[str, object]
+
+
+@fields_checked
+class Probed(TypedMessage):
+    """As many bytes as were asked for."""
+
+    kind = "probed"
+    bytes: Annotated[Tensor, BYTES]
+
+
+@fields_checked
+class Probe(FedToDevice[Probed], FedToEdge[Probed]):
+    """How fast the link is."""
+
+    kind = "probe"
+    count: Annotated[int, Between(0, MOST_PROBED)]  # bytes to send back
+    bytes: Annotated[Tensor, BYTES]
+
+
+FedAsksAnybody = Meet | Probe
+
+
+# ── the fed server asks a device ─────────────────────────────────────────────────────────────────────────
+
+
+@fields_checked
+class FindEdge(FedToDevice[Done]):
+    """Where the edge server is."""
+
+    kind = "find"
+    edge: str | None = None  # host:port
+    edge_token: str | None = None
+
+
+@fields_checked
+class DeviceReady(TypedMessage):
+    """The device has its client part; what it measured of itself."""
+
+    kind = "ready"
+    resources: object = None  # a wrong value does not count, and does no harm
+
+
+@fields_checked
+class BeginDevice(FedToDevice[DeviceReady]):
+    """An interval begins; where the edge server is."""
+
+    kind = "begin"
+    interval: Whole
+    cut: Count
+    layers: AveragedLayers  # with the optimiser's slots
+    edge: str | None = None
+    edge_token: str | None = None
+
+
+@fields_checked
+class ClientPart(TypedMessage):
+    """The layers of a device, and the interval that they are of."""
+
+    kind = "layers"
+    interval: Whole
+    layers: Annotated[Tensors, CLIENT]
+
+
+@fields_checked
+class GiveClientPart(FedToDevice[ClientPart]):
+    """An interval ends: step b1."""
+
+    kind = "give"
+    interval: Whole
+
+
+@fields_checked
+class TakeServedModel(FedToDevice[Done]):
+    """A model to judge."""
+
+    kind = "take"
+    cut: Count
+    layers: AveragedLayers  # without slots
+    edge: str | None = None
+    edge_token: str | None = None
+
+
+FedAsksDevice = FindEdge | BeginDevice | GiveClientPart | TakeServedModel
+
+
+# ── the fed server asks the edge server ──────────────────────────────────────────────────────────────────
+
+
+@fields_checked
+class HasDiverged(TypedMessage):
+    """The numbers of all parties are not finite."""
+
+    kind = "diverged"
+    dropped: dict[Device, str]  # the reasons, by device
+
+
+@fields_checked
+class NobodyLeft(TypedMessage):
+    """All devices have left the interval."""
+
+    kind = "nobody"
+    dropped: dict[Device, str]
+
+
+Failed = HasDiverged | NobodyLeft
+
+
+@fields_checked
+class Admit(FedToEdge[Done]):
+    """Which devices may connect."""
+
+    kind = "admit"
+    tokens: dict[Device, str]
+
+
+@fields_checked
+class Compared(TypedMessage):
+    """How unlike the labels of devices are; None where samples have no classes."""
+
+    kind = "compared"
+    unlikeness: NotNegative | None
+
+
+@fields_checked
+class CompareLabels(FedToEdge[Compared]):
+    """How unlike the devices' labels are; the answer is one number."""
+
+    kind = "compare"
+    sizes: Annotated[dict[Device, Count], NotEmpty]  # how many samples each device trains on
+
+
+@fields_checked
+class BeginEdge(FedToEdge[Done]):
+    """An interval begins: who takes part, and with which cut."""
+
+    kind = "begin"
+    finished: Whole  # intervals
+    depth: Count  # number of private layers
+    cuts: Cuts
+    averaged: Whole  # models in the running mean
+    tokens: dict[Device, str]
+    layers: AveragedLayers  # from the lowest cut on, that only the fed server holds
+    mean: AveragedLayers  # of layers that become common: their running mean
+
+
+@fields_checked
+class Trained(TypedMessage):
+    """The mean loss of a round, the seconds of each step by party, and who was dropped."""
+
+    kind = "trained"
+    loss: Number
+    devices: tuple[Device, ...]
+    phases: dict[str, dict[Party, Seconds]]
+    dropped: dict[Device, str]
+
+
+@fields_checked
+class Train(FedToEdge[Trained | HasDiverged | NobodyLeft]):
+    """One round: batch sizes; the answer has the loss and seconds."""
+
+    kind = "train"
+    round: Count
+    devices: tuple[Device, ...]
+    batch_sizes: tuple[Count, ...]
+    drawn: tuple[Whole, ...]  # samples so far, by device
+    seconds: Seconds  # that devices have for one answer
+
+
+@fields_checked
+class MiddleParts(TypedMessage):
+    """The layers between each device's cut and the deepest one."""
+
+    kind = "middle"
+    middle: Annotated[dict[Device, Tensors], MIDDLE]
+
+
+@fields_checked
+class GiveMiddleParts(FedToEdge[MiddleParts]):
+    """An interval ends: step b1."""
+
+    kind = "give"
+    interval: Whole
+
+
+@fields_checked
+class LayersOfEdge(TypedMessage):
+    """Common layers, and their running mean where it was asked for."""
+
+    kind = "layers"
+    layers: CommonLayers
+    mean: CommonLayers
+
+
+@fields_checked
+class ReleaseCommon(FedToEdge[LayersOfEdge]):
+    """An interval begins with a deeper cut: the common layers that become private."""
+
+    kind = "release"
+    upto: Whole  # number of private layers
+    finished: Whole  # intervals
+
+
+@fields_checked
+class HandOut(FedToEdge[LayersOfEdge]):
+    """A model is handed out: of the last evaluation, or the best one."""
+
+    kind = "hand out"
+    best: bool
+
+
+@fields_checked
+class Finish(FedToEdge[Done | HasDiverged]):
+    """An interval is over: keep the common layers on disk."""
+
+    kind = "finish"
+    interval: Whole
+
+
+@fields_checked
+class Judged(TypedMessage):
+    """How good a model is, by device, and the batch norms that were measured for it."""
+
+    kind = "judged"
+    held_out: dict[Device, tuple[Number, Number, Number]]  # samples, sums of their metric and of their loss
+    accuracy: Number | None = None  # on the test set, where there is one
+    test_loss: Number | None = None
+    known: MeasuredNorms
+    dropped: dict[Device, str]
+
+
+@fields_checked
+class Evaluate(FedToEdge[Judged | HasDiverged | NobodyLeft]):
+    """Judge a model; the answer has sums over samples."""
+
+    kind = "evaluate"
+    depth: Whole  # number of private layers
+    cuts: Cuts
+    held_out: bool  # whether held-out samples are scored
+    layers: AveragedLayers
+
+
+@fields_checked
+class KeepBest(FedToEdge[Done]):
+    """The model of the last evaluation is the best so far."""
+
+    kind = "keep"
+
+
+FedAsksEdge = (
+    Admit
+    | CompareLabels
+    | BeginEdge
+    | Train
+    | GiveMiddleParts
+    | ReleaseCommon
+    | HandOut
+    | Finish
+    | Evaluate
+    | KeepBest
+)
+
+
+# ── the edge server asks a device ────────────────────────────────────────────────────────────────────────
+
+
+@fields_checked
+class Counted(TypedMessage):
+    """Samples of each class; None where samples have no classes."""
+
+    kind = "counted"
+    classes: Annotated[Tensor | None, CLASSES] = None
+
+
+@fields_checked
+class CountClasses(EdgeToDevice[Counted]):
+    """How many samples of each class it trains on."""
+
+    kind = "count"
+
+
+@fields_checked
+class Activations(TypedMessage):
+    """What a batch is after the client part, and its labels."""
+
+    kind = "activations"
+    seconds: Seconds  # of the forward pass
+    differentiable: bool  # whether the device can use gradients
+    activations: ManyActivations
+    labels: Annotated[Tensor, LABELS]
+
+
+@fields_checked
+class Forward(EdgeToDevice[Activations]):
+    """Steps a1 and a2."""
+
+    kind = "forward"
+    interval: Whole
+    round: Count
+    start: Whole  # samples that the device has drawn so far
+    count: SomeSamples  # in the batch
+
+
+@fields_checked
+class BackwardDone(TypedMessage):
+    """The backward pass is done."""
+
+    kind = "gradients taken"
+    seconds: Seconds
+    square: NotNegative | None = None  # of the norm of the gradient, with clipping; None if it is not finite
+
+
+@fields_checked
+class Backward(EdgeToDevice[BackwardDone]):
+    """Steps a4 and a5."""
+
+    kind = "backward"
+    interval: Whole
+    round: Count
+    gradient: Annotated[Tensor | None, RETURNED] = None
+
+
+@fields_checked
+class Step(EdgeToDevice[Done]):
+    """The factor by which gradients are clipped."""
+
+    kind = "step"
+    interval: Whole
+    round: Count
+    factor: Number
+
+
+@fields_checked
+class NoSamples(TypedMessage):
+    """The device has no samples for this."""
+
+    kind = "nothing"
+
+
+@fields_checked
+class NormSeen(TypedMessage):
+    """What the first batch norm saw that has not been measured yet."""
+
+    kind = "norm"
+    norm: str
+    count: Count  # values for each channel
+    mean: Annotated[Tensor, NORMS]
+    variance: Annotated[Tensor, NORMS]
+
+
+@fields_checked
+class AfterClientPart(TypedMessage):
+    """Activations after the client part, all of whose batch norms have been measured."""
+
+    kind = "activations"
+    activations: ManyActivations
+
+
+@fields_checked
+class MeasureNorms(EdgeToDevice[NormSeen | AfterClientPart | NoSamples]):
+    """Measure batch norms of the model."""
+
+    kind = "norms"
+    known: MeasuredNorms
+
+
+@fields_checked
+class ToScore(TypedMessage):
+    """Activations and labels of held-out samples."""
+
+    kind = "activations"
+    activations: ManyActivations
+    labels: Annotated[Tensor, LABELS]
+
+
+@fields_checked
+class Score(EdgeToDevice[ToScore]):
+    """Held-out samples judge the model."""
+
+    kind = "score"
+    start: Whole
+    count: SomeSamples
+    known: MeasuredNorms
+
+
+EdgeAsksDevice = CountClasses | Forward | Backward | Step | MeasureNorms | Score
+
+
+# ── who asks whom ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,46 +507,35 @@ class Exchange:
     asked: str
     kind: str
     about: str
-    sent: tuple[str, ...] = ()
-    returned: tuple[str, ...] = ()
+    sent: frozenset[str]
+    returned: frozenset[str]
+
+
+def answers_to(question: Any) -> tuple[type[Any], ...]:
+    """The classes of answers to a question."""
+    (base, *_) = question.__orig_bases__
+    (answer,) = get_args(base)
+    return get_args(answer) if get_origin(answer) else (answer,)
+
+
+def _exchanges(asker: str, asked: str, questions: Any) -> list[Exchange]:
+    return [
+        Exchange(
+            asker,
+            asked,
+            question.kind,
+            question.__doc__.splitlines()[0].removesuffix("."),
+            frozenset(notes_of(question)),
+            frozenset().union(*(notes_of(answer) for answer in answers_to(question))),
+        )
+        for question in get_args(questions)
+    ]
 
 
 EXCHANGES = (
-    Exchange(FED, DEVICE, "meet", "what is trained: the scenario, and the number of samples of each device"),
-    Exchange(FED, DEVICE, "probe", "how fast the link is", (BYTES,), (BYTES,)),
-    Exchange(FED, DEVICE, "find", "where the edge server is"),
-    Exchange(FED, DEVICE, "begin", "an interval begins; where the edge server is", (MODEL,)),
-    Exchange(FED, DEVICE, "give", "an interval ends: step b1", (), (CLIENT,)),
-    Exchange(FED, DEVICE, "take", "a model to judge", (MODEL,)),
-    Exchange(
-        FED,
-        EDGE,
-        "meet",
-        "what is trained: the scenario, and the number of samples of each device",
-    ),
-    Exchange(FED, EDGE, "probe", "how fast the link is", (BYTES,), (BYTES,)),
-    Exchange(FED, EDGE, "admit", "which devices may connect"),
-    Exchange(FED, EDGE, "compare", "how unlike the devices' labels are; the answer is one number"),
-    Exchange(FED, EDGE, "begin", "an interval begins: who takes part, and with which cut", (MODEL,)),
-    Exchange(FED, EDGE, "train", "one round: batch sizes; the answer has the loss and seconds"),
-    Exchange(FED, EDGE, "give", "an interval ends, or a model is handed out", (), (MIDDLE, COMMON)),
-    Exchange(FED, EDGE, "finish", "an interval is over: keep the common layers on disk"),
-    Exchange(
-        FED,
-        EDGE,
-        "evaluate",
-        "judge a model; the answer has sums over samples",
-        (MODEL,),
-        (NORMS,),
-    ),
-    Exchange(FED, EDGE, "keep", "the model of the last evaluation is the best so far"),
-    Exchange(EDGE, DEVICE, "probe", "how fast the link is", (BYTES,), (BYTES,)),
-    Exchange(EDGE, DEVICE, "count", "how many samples of each class it trains on", (), (CLASSES,)),
-    Exchange(EDGE, DEVICE, "forward", "steps a1 and a2", (), (ACTIVATIONS, LABELS)),
-    Exchange(EDGE, DEVICE, "backward", "steps a4 and a5", (RETURNED,)),
-    Exchange(EDGE, DEVICE, "step", "the factor by which gradients are clipped"),
-    Exchange(EDGE, DEVICE, "norms", "measure batch norms of the model", (NORMS,), (NORMS, ACTIVATIONS)),
-    Exchange(EDGE, DEVICE, "score", "held-out samples judge the model", (NORMS,), (ACTIVATIONS, LABELS)),
+    *_exchanges(FED, DEVICE, FedAsksAnybody | FedAsksDevice),
+    *_exchanges(FED, EDGE, FedAsksAnybody | FedAsksEdge),
+    *_exchanges(EDGE, DEVICE, EdgeAsksDevice),
 )
 
 
@@ -102,69 +544,6 @@ def exchange(asker: str, asked: str, kind: str) -> Exchange | None:
     return next((e for e in EXCHANGES if (e.asker, e.asked, e.kind) == (asker, asked, kind)), None)
 
 
-# ── connections to other parties, as seen by the party that asks ─────────────────────────────────────────
-
-
-class Refused(HasflError):
-    """A message is not what was asked for, or not what may be sent now; its sender is dropped."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Answer:
-    """What a party answered, and how long the question and the answer were under way."""
-
-    message: Message
-    down_seconds: float = 0.0  # of the question
-    up_seconds: float = 0.0  # of the answer
-
-    @property
-    def way_seconds(self) -> float:
-        """Of both, so without the time in which the party worked."""
-        return self.down_seconds + self.up_seconds
-
-
-class Links(Protocol):
-    """Connections to several parties."""
-
-    def present(self) -> frozenset[int]:
-        """The parties that are connected now."""
-
-    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
-        """Ask parties, all at the same time, and wait for their answers.
-
-        A party that has not answered after `seconds`, or whose connection breaks, is missing from the
-        answers. It is dropped: its connection is closed, and it may connect anew.
-        """
-
-    def drop(self, party: int, reason: str) -> None:
-        """Close the connection to a party, because of what it sent."""
-
-    def reasons(self) -> Mapping[int, str]:
-        """Why parties were dropped since the last call."""
-
-
-class DirectLinks:
-    """Parties in this process, which are asked one after the other; for tests and for rehearsals."""
-
-    def __init__(self, parties: Mapping[int, Handler]) -> None:
-        self.parties = dict(parties)
-        self.dropped: dict[int, str] = {}
-
-    def present(self) -> frozenset[int]:
-        """All parties that were not dropped."""
-        return frozenset(self.parties)
-
-    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
-        """Call one party after the other. An exception in a party is an exception here."""
-        asked = [party for party in questions if party in self.parties]
-        return {party: Answer(self.parties[party](questions[party])) for party in asked}
-
-    def drop(self, party: int, reason: str) -> None:
-        """Forget a party."""
-        self.parties.pop(party, None)
-        self.dropped[party] = reason
-
-    def reasons(self) -> Mapping[int, str]:
-        """Why parties were dropped since the last call."""
-        reasons, self.dropped = self.dropped, {}
-        return reasons
+def answered(message: Message, questions: Any, answer: Callable[[Any], TypedMessage]) -> Message:
+    """The answer to one of these questions, which are a union of classes; all others are refused."""
+    return written(answer(read_question(message, get_args(questions))))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hasfl.deployment.messages import Refused
+from hasfl.deployment.fields import Count, Refused
 from hasfl.learning.served_model import RUNNING_STATISTICS, norms_of
 from hasfl.learning.state import LayerState, applied
 
@@ -24,7 +24,7 @@ MEAN, VARIANCE = RUNNING_STATISTICS
 class Moments:
     """The mean and the variance of some values, for each channel."""
 
-    count: int  # values for each channel
+    count: Count  # values for each channel
     mean: Tensor
     variance: Tensor  # the mean square deviation, which a batch norm divides by in training
 

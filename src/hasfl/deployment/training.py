@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hasfl.deployment.agreement import Agreement, Built, build
+from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.engine import NetworkedEngine
 from hasfl.deployment.fed_server import IntervalLost
-from hasfl.deployment.fleet.meeting import Meeting
+from hasfl.deployment.meeting import Meeting
 from hasfl.deployment.orders import RunOrder, require_splitting
-from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.deployment.sessions.streams import party_name
+from hasfl.deployment.resources import Deadlines
 from hasfl.errors import HasflError, Interrupted
 from hasfl.learning.served_model import norms_of
 from hasfl.learning.state import Weights
-from hasfl.plan import Order
+from hasfl.planning.strategies.catalogue import strategy
 from hasfl.record import EDGE, RoundRecord
 from hasfl.report.analysis import Outcome
 from hasfl.runs.build import SampleCounts, form_of_samples, training_of
@@ -28,12 +28,9 @@ from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import mark, mark_of_model
 from hasfl.runs.run import Prepared, carry_out
 from hasfl.runs.task import settings_of
-from hasfl.theory.traffic import Arrangement
+from hasfl.training.clock import ModelledClock
 from hasfl.training.loop import Training
-from hasfl.world import LiveWorld
 
-SLACK, SHORTEST = 5.0, 5.0  # a device may take so many times as long as predicted, and so many seconds more
-CONNECTING_SECONDS = 5.0  # that a device may need beside its sub-model to connect to the edge server
 LOOK_SECONDS = 0.2  # between two looks at who is connected
 RETURN_SECONDS = 6.0  # for all devices to come back, once the edge server and one device are there
 MOST_LOSSES = 10  # of one interval; then something is wrong that does not pass
@@ -128,14 +125,16 @@ class FleetAtWork:
         built = build(agreement, trusted=None, folder=request.folder)
         tell("measuring the fleet")
         meters = self.meeting.measure(agreement, built, settings)
-        engine = NetworkedEngine(built.computation, self.meeting, edge=self.meeting.edge_address())
+        engine = NetworkedEngine(
+            built.computation,
+            self.meeting,
+            edge=self.meeting.edge_address(),
+            meters=meters,
+            deadlines=Deadlines(_clock(agreement, built), meters.world),
+        )
         holdings = _holdings(agreement, built, engine)
         training = training_of(engine, None, holdings, meters.world, built.profile, settings)
         training.report_every = 1  # a record must be there when its checkpoint is saved
-        deadlines = Deadlines(training, meters.world)
-        engine.patience, engine.leading.exchanging = deadlines.of_round, deadlines.of_exchange
-        engine.begins_round = meters.begins_round
-        engine.leading.time.heard, engine.leading.reported = meters.heard, meters.reported
         self._leave_if_asked()
         return FleetTraining(training, engine, built, self.meeting.samples_marks())
 
@@ -147,29 +146,18 @@ def _holdings(agreement: Agreement, built: Built, engine: NetworkedEngine) -> Sa
         held_out=agreement.held_out,
         sample_bits=agreement.sample_bits,
         measures_norms=built.settings.serving.calibrates and norms,
-        unlikeness=None if agreement.numbers else engine.leading.unlikeness(agreement.sizes),
+        unlikeness=None if agreement.numbers else engine.fed.unlikeness(agreement.sizes),
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Deadlines:
-    """How long a device may take for one answer: a multiple of what the plan predicts."""
-
-    training: Training
-    world: LiveWorld
-
-    def of_round(self, order: Order) -> float:
-        """Seconds for an answer in a round; the plan predicts the whole round."""
-        return SLACK * self.training.clock.round(self._now(order)).seconds + SHORTEST
-
-    def of_exchange(self, order: Order) -> float:
-        """Seconds to take a sub-model or to give it; the plan predicts both."""
-        now = self._now(order)
-        return SLACK * self.training.clock.aggregation(now, now).seconds + SHORTEST + CONNECTING_SECONDS
-
-    def _now(self, order: Order) -> Arrangement:
-        fleet = self.world.fleet_at(order.round).only(order.devices)
-        return Arrangement(order.plan, fleet, self.training.clock.depth(order.plan))
+def _clock(agreement: Agreement, built: Built) -> ModelledClock:
+    """The clock that predicts how long answers take."""
+    return ModelledClock(
+        profile=built.profile,
+        paradigm=strategy(built.settings.strategy).paradigm,
+        sample_bits=agreement.sample_bits,
+        keeps_mean=built.settings.serving.averages,
+    )
 
 
 class LogWatcher:

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from hasfl.deployment.channels import MOST_FRAME_BYTES as MOST_FRAME_BYTES  # gRPC keeps this limit too
-from hasfl.deployment.messages import NOTHING, Message
+from hasfl.deployment.fields import NOTHING, Message
 from hasfl.errors import HasflError
 
-VERSION = 1  # of the frames; both ends must have the same
+VERSION = 2  # of the frames; both ends must have the same
 MOST_HEADER_BYTES = 1 << 20
 MOST_TENSORS = 4096
 MOST_NAME_LENGTH = 256  # of a kind, of a tensor's name, of a time's name

@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 
 from hasfl.deployment.channels import EDGE_NAME
-from hasfl.deployment.device_worker import DeviceWorker
-from hasfl.deployment.edge_worker import EdgeWorker
-from hasfl.deployment.fleet.seats import DeviceSeat, EdgeSeat
+from hasfl.deployment.device import DeviceSetup
+from hasfl.deployment.edge_server import EdgeSetup
 from hasfl.deployment.hosts import WorkerSettings
+from hasfl.deployment.joining import DeviceWorker, EdgeWorker
 from hasfl.deployment.keys import certificate_name
-from hasfl.deployment.measuring.pacing import Link, SlowTo
+from hasfl.deployment.pacing import Link, SlowTo
 from hasfl.deployment.samples import load_samples
 from hasfl.errors import HasflError, InputError
 from hasfl.units import Dimension, parse_quantity
@@ -61,7 +61,7 @@ def open_worker(settings: WorkerSettings) -> AbstractContextManager[object]:
 def _device_worker(settings: WorkerSettings, index: int) -> DeviceWorker:
     if not settings.data:
         raise InputError("a device needs its samples: give --data FILE, an .npz file with x and y")
-    seat = DeviceSeat(
+    setup = DeviceSetup(
         index,
         load_samples(Path(settings.data)),
         memory=parse_quantity(settings.memory, Dimension.SIZE) if settings.memory else None,
@@ -73,15 +73,15 @@ def _device_worker(settings: WorkerSettings, index: int) -> DeviceWorker:
         index,
         Path(settings.keys),
         Path(settings.state),
-        lambda offer: seat.party(),
-        hello=seat.hello,
+        lambda offer: setup.party(),
+        hello=setup.hello,
         fed_pace=Link.parse(settings.link) if settings.link else None,
         edge_pace=Link.parse(settings.link) if settings.link else None,
     )
 
 
 def _edge_worker(settings: WorkerSettings) -> EdgeWorker:
-    seat = EdgeSeat(
+    setup = EdgeSetup(
         Path(settings.state),
         settings.announce or settings.listen,
         test=load_samples(Path(settings.test)) if settings.test else None,
@@ -91,8 +91,8 @@ def _edge_worker(settings: WorkerSettings) -> EdgeWorker:
         settings.listen,
         Path(settings.keys),
         Path(settings.state),
-        lambda offer, links: seat.party(links),
-        hello=seat.hello,
+        lambda offer, links: setup.party(links),
+        hello=setup.hello,
         pace=Link.parse(settings.link) if settings.link else None,
     )
 

@@ -86,6 +86,18 @@ class LayerState:
         for tensor, source in zip(self.tensors(), other.tensors(), strict=True):
             tensor.copy_(source)
 
+    def take_buffers(self, other: Self) -> None:
+        """Overwrite every buffer in place with the buffer of another state of this layer."""
+        for name, buffer in other.buffers.items():
+            self.buffers[name].copy_(buffer)
+
+    @classmethod
+    def stacked(cls, replicas: Sequence[Self]) -> Self:
+        """One state that holds the replicas of several devices."""
+        columns = zip(*(state.tensors() for state in replicas), strict=True)
+        found = iter([torch.stack(column) for column in columns])
+        return replicas[0].map(lambda _: next(found))
+
     def replicated(self, devices: int) -> Self:
         """A stacked state with one copy for each device. Every copy has the same strides as the original."""
 
@@ -168,18 +180,13 @@ def cloned(tensors: Tensors) -> Tensors:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def trainable(state: LayerState) -> LayerState:
-    """A state with the same memory, whose weights are leaves that require gradients."""
+def trainable(state: LayerState, *, own_buffers: bool = False) -> LayerState:
+    """A state with the same memory, whose weights are leaves that require gradients.
+
+    With `own_buffers` its buffers are copies: a pass then leaves those of `state` as they are.
+    """
     weights = {name: weight.detach().requires_grad_() for name, weight in state.weights.items()}
-    return LayerState(weights, state.buffers, state.slots)
-
-
-def gradient_of(state: LayerState, *, devices: int = 1) -> Tensors:
-    """The gradient of a layer's weights, divided by `devices`; 0 for a weight that no sample used."""
-    return {
-        name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
-        for name, weight in state.weights.items()
-    }
+    return LayerState(weights, cloned(state.buffers) if own_buffers else state.buffers, state.slots)
 
 
 def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:

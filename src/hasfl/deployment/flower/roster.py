@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.flower.client_app import ANSWER, OFFER, SESSION
-from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.deployment.sessions.streams import party_name
 from hasfl.record import EDGE
 
 LOOK_SECONDS = 0.5  # between two looks

@@ -16,13 +16,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hasfl.deployment.addresses import STATE_VARIABLE
+from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.channels import FED_NAME
 from hasfl.deployment.flower.bundle import ORDER_KEY
 from hasfl.deployment.flower.roster import Roster
 from hasfl.deployment.lifetime import end_with_flower
 from hasfl.deployment.orders import FedHost, OrderFolder, RunOrder, log_of_run
-from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.deployment.sessions.streams import party_name
 from hasfl.errors import HasflError, InputError, Interrupted
 from hasfl.record import EDGE
 

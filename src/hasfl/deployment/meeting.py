@@ -15,14 +15,12 @@ from functools import partial
 from pathlib import Path
 
 from hasfl.deployment.agreement import Agreement, Built
+from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.fed_server import IntervalLost
-from hasfl.deployment.fleet.meters import FleetMeters, positive
-from hasfl.deployment.fleet.seats import MEET
-from hasfl.deployment.measuring.probing import probe_rates
-from hasfl.deployment.measuring.resources import ResourceMeter, Resources
-from hasfl.deployment.messages import Answer, Message
-from hasfl.deployment.sessions.asking import PartyServer
-from hasfl.deployment.sessions.streams import party_name
+from hasfl.deployment.fields import Message
+from hasfl.deployment.links import Answer, ask
+from hasfl.deployment.messages import Meet, Met
+from hasfl.deployment.resources import FleetMeters, ResourceMeter, Resources, probe_rates
 from hasfl.errors import HasflError, InputError
 from hasfl.fleet import Fleet
 from hasfl.record import EDGE
@@ -67,7 +65,7 @@ class Meeting:
         """The parties that are connected now and know what is trained."""
         return frozenset(party for party in self.connected() if not self._is_new(party))
 
-    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
+    def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer[Message]]:
         """Ask parties. The edge server meets first if it is new; a device that is new is not asked."""
         if EDGE in questions and self._is_new(EDGE):
             self._meet({EDGE})
@@ -174,8 +172,8 @@ class Meeting:
             assert self.agreement is not None
             new = {party for party in parties if self._is_new(party) and self._has_its_samples(party)}
             sittings = {party: self.server.greeting(party).get("sitting") for party in new}
-            question = Message(MEET, self.agreement.as_fields())
-            answers = self.server.ask(dict.fromkeys(new, question), SECONDS)
+            question = Meet(agreement=self.agreement.as_fields())
+            answers = ask(self.server, dict.fromkeys(new, question), SECONDS)
             measured = self._measured({party: answer.message for party, answer in answers.items()})
             self.met |= {party: sittings[party] for party in measured}
             again = time.monotonic() + FAILED_SECONDS
@@ -223,24 +221,21 @@ class Meeting:
         devices = [known.get(i, usual).as_device(party_name(i)) for i in range(self.devices)]
         return Fleet.of(devices, **self.meters[EDGE].resources().as_server())
 
-    def _measured(self, answers: Mapping[int, Message]) -> set[int]:
+    def _measured(self, answers: Mapping[int, Met]) -> set[int]:
         """Make meters for parties from what they answered and how fast their links are; says for whom."""
         flops = {}
-        for party, answer in answers.items():
-            try:
-                flops[party] = positive(answer.fields, "flops")
-                if party != EDGE:
-                    self.memory[party] = positive(answer.fields, "memory")
-            except InputError as error:
-                self.server.drop(party, str(error))
-        rates = probe_rates(self._probed, flops.keys())
+        for party, met in answers.items():
+            if met.flops <= 0 or (party != EDGE and (met.memory is None or met.memory <= 0)):
+                self.server.drop(party, "its FLOP/s and its memory must be numbers above 0")
+                continue
+            flops[party] = met.flops
+            if met.memory is not None:
+                self.memory[party] = met.memory
+        rates = probe_rates(self.server, flops.keys())
         for party, of_party in rates.items():
             memory = (lambda: 1.0) if party == EDGE else partial(self.memory.__getitem__, party)
             self.meters[party] = ResourceMeter(flops[party], memory, of_party)
         return set(rates)
-
-    def _probed(self, questions: Mapping[int, Message]) -> Mapping[int, Answer]:
-        return self.server.ask(questions, SECONDS)
 
 
 def _identity(run: Path) -> str:

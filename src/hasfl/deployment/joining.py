@@ -1,0 +1,291 @@
+"""The long-lived processes of a device and of the edge server: they join the sessions that they are offered.
+
+Every session gets a party of its own. A device answers both servers; the edge server also asks devices.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from hasfl.deployment.answering import (
+    Offer,
+    Pace,
+    ServerAddress,
+    SessionHolder,
+    Stop,
+    TokenRefused,
+    answer_questions,
+)
+from hasfl.deployment.asking import PartyServer
+from hasfl.deployment.channels import EDGE_NAME, FED_NAME
+from hasfl.deployment.fields import Message, Refused
+from hasfl.deployment.links import Links
+from hasfl.record import EDGE
+
+log = logging.getLogger(__name__)
+
+
+# ── a device ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+NAMING_EDGE = ("find", "begin", "take")  # the kinds of questions that may name the edge server
+CONNECTING_SECONDS = 3.0  # that the answer to them waits for the stream to the edge server
+REFUSED_PAUSE = 1.0  # seconds until a token is tried again that the edge server does not know yet
+
+
+class DeviceParty(Protocol):
+    """What a device computes; it answers one question at a time."""
+
+    def from_fed(self, question: Message) -> Message:
+        """Answer the fed server."""
+
+    def from_edge(self, question: Message) -> Message:
+        """Answer the edge server."""
+
+
+class DeviceWorker:
+    """Joins the sessions that it is offered at its socket: `with DeviceWorker(…): …`.
+
+    Every session gets a party of its own. `hello` says what the device has measured of itself. The paces
+    imitate the links to the two servers.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        certificates: Path,
+        state: Path,
+        make_party: Callable[[Offer], DeviceParty],
+        *,
+        hello: Callable[[], Mapping[str, Any]] = dict,
+        fed_pace: Pace | None = None,
+        edge_pace: Pace | None = None,
+    ) -> None:
+        self._index = index
+        self._certificates = certificates
+        self._make_party = make_party
+        self._hello = hello
+        self._fed_pace = fed_pace
+        self._edge_pace = edge_pace
+        self.sessions = SessionHolder(state, self._hold)
+
+    def close(self) -> None:
+        """End the session, and take no more offers."""
+        self.sessions.close()
+
+    def __enter__(self) -> "DeviceWorker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _hold(self, offer: Offer, stop: Stop) -> None:
+        """Take part in a session."""
+        hello = {**self._hello(), "party": self._index}
+        party = _OneAtATime(self._make_party(offer), stop)
+        edge = _EdgeStream(party, self._certificates, hello, self._edge_pace)
+
+        def from_fed(question: Message) -> Message:
+            named = _edge_named_in(question)
+            answer = party.from_fed(question)
+            if named is not None:
+                edge.open(*named)
+            return answer
+
+        try:
+            place = ServerAddress(FED_NAME, offer.fed, self._certificates)
+            answer_questions(place, {**hello, "token": offer.token}, from_fed, stop, pace=self._fed_pace)
+        finally:
+            edge.close()
+
+
+def _edge_named_in(question: Message) -> tuple[str, str] | None:
+    """The address of the edge server and the token for it, if a question has them."""
+    address, token = (question.fields.get(name) for name in ("edge", "edge_token"))
+    if question.kind not in NAMING_EDGE or (address is None and token is None):
+        return None
+    if not isinstance(address, str) or not isinstance(token, str):
+        raise Refused(f"edge and edge_token of {question.kind!r} must be text")
+    return address, token
+
+
+class _OneAtATime:
+    """A party whose questions come over two streams, and which is asked one question at a time."""
+
+    def __init__(self, party: DeviceParty, stop: Stop) -> None:
+        self._party = party
+        self._stop = stop
+        self._lock = threading.Lock()
+
+    def from_fed(self, question: Message) -> Message:
+        with self._lock:
+            _require(self._stop)
+            return self._party.from_fed(question)
+
+    def from_edge(self, question: Message, stop: Stop) -> Message:
+        """Answer, unless this stream was replaced while the question waited."""
+        with self._lock:
+            _require(self._stop)
+            _require(stop)
+            return self._party.from_edge(question)
+
+
+class _EdgeStream:
+    """The stream to the edge server that the fed server named last."""
+
+    def __init__(
+        self, party: _OneAtATime, certificates: Path, hello: Mapping[str, Any], pace: Pace | None
+    ) -> None:
+        self._party = party
+        self._certificates = certificates
+        self._hello = hello
+        self._pace = pace
+        self._stop = Stop()
+        self._current: tuple[str, str] | None = None
+
+    def open(self, address: str, token: str) -> None:
+        """Connect with this token, unless the stream does so already, and wait a while until it is open."""
+        if self._current == (address, token):
+            return
+        self.close()
+        self._stop, self._current, open_now = Stop(), (address, token), threading.Event()
+        arguments = (ServerAddress(EDGE_NAME, address, self._certificates), token, self._stop, open_now.set)
+        threading.Thread(target=self._keep_open, args=arguments, name="edge stream", daemon=True).start()
+        open_now.wait(CONNECTING_SECONDS)
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stop.set()
+        self._current = None
+
+    def _keep_open(self, place: ServerAddress, token: str, stop: Stop, connected: Callable[[], None]) -> None:
+        """Answer the edge server until another stream replaces this one.
+
+        An edge server that has just started learns the tokens from the fed server, so a refusal is not final.
+        """
+        hello = {**self._hello, "token": token}
+
+        def handler(question: Message) -> Message:
+            return self._party.from_edge(question, stop)
+
+        told = False
+        while not stop.is_set():
+            try:
+                answer_questions(place, hello, handler, stop, pace=self._pace, connected=connected)
+            except TokenRefused as error:
+                if not told:
+                    log.warning("%s", error)
+                told = True
+            stop.wait(REFUSED_PAUSE)
+
+
+def _require(stop: Stop) -> None:
+    if stop.is_set():
+        raise Refused("this stream has ended")
+
+
+# ── the edge server ──────────────────────────────────────────────────────────────────────────────────────
+
+
+ADMITTING = ("admit", "begin")  # the kinds of questions that may bring the devices' tokens
+WAITING_SECONDS = 3.0  # that the next question waits for devices whose tokens are new
+
+
+class EdgeParty(Protocol):
+    """What the edge server computes."""
+
+    def from_fed(self, question: Message) -> Message:
+        """Answer the fed server; this may ask devices."""
+
+
+class EdgeWorker:
+    """Listens for devices, and joins the sessions that it is offered at its socket: `with EdgeWorker(…): …`.
+
+    Every session gets a party of its own, which asks devices over the given links.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        certificates: Path,
+        state: Path,
+        make_party: Callable[[Offer, Links], EdgeParty],
+        *,
+        hello: Callable[[], Mapping[str, Any]] = dict,
+        pace: Pace | None = None,
+    ) -> None:
+        self._certificates = certificates
+        self._make_party = make_party
+        self._hello = hello
+        self._pace = pace
+        self.devices = PartyServer(EDGE_NAME, address, certificates)
+        log.info("waits for devices at port %d", self.devices.port)
+        try:
+            self.sessions = SessionHolder(state, self._hold)
+        except BaseException:
+            self.devices.close()
+            raise
+
+    def close(self) -> None:
+        """End the session, take no more offers, and let the devices go."""
+        self.sessions.close()
+        self.devices.close()
+
+    def __enter__(self) -> "EdgeWorker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _hold(self, offer: Offer, stop: Stop) -> None:
+        """Take part in a session."""
+        hello = {**self._hello(), "party": EDGE, "token": offer.token}
+        asked = _Admitting(self._make_party(offer, self.devices), self.devices)
+        try:
+            place = ServerAddress(FED_NAME, offer.fed, self._certificates)
+            answer_questions(place, hello, asked.from_fed, stop, pace=self._pace)
+        finally:
+            self.devices.allow_only({})
+
+
+class _Admitting:
+    """The party of a session, and the devices that may connect in it."""
+
+    def __init__(self, party: EdgeParty, devices: PartyServer) -> None:
+        self._party = party
+        self._devices = devices
+        self._allowed: frozenset[int] = frozenset()  # devices that may connect
+        self._expected: frozenset[int] = frozenset()  # devices that had no time to connect yet
+
+    def from_fed(self, question: Message) -> Message:
+        """Answer the fed server."""
+        if question.kind not in ADMITTING or "tokens" not in question.fields:
+            # A device may say that it is connected before it is let in here, so it gets some time.
+            if expected := self._expected | _named(question, self._allowed):
+                self._devices.wait_until_present(expected, WAITING_SECONDS)
+            self._expected = frozenset()
+            return self._party.from_fed(question)
+        tokens = _tokens(question)
+        answer = self._party.from_fed(question)
+        self._devices.allow_only(tokens)
+        self._allowed = frozenset(tokens)
+        self._expected = _named(question, self._allowed) if "cuts" in question.fields else self._allowed
+        return answer
+
+
+def _named(question: Message, allowed: frozenset[int]) -> frozenset[int]:
+    """The devices that a question gives a cut: those that take part, or that judge a model."""
+    cuts = question.fields.get("cuts")
+    return frozenset(device for device in allowed if isinstance(cuts, Mapping) and str(device) in cuts)
+
+
+def _tokens(question: Message) -> dict[int, str]:
+    """The tokens of the devices that take part, by their index."""
+    tokens = question.fields["tokens"]
+    if not isinstance(tokens, Mapping) or not all(
+        name.isascii() and name.isdecimal() and isinstance(token, str) for name, token in tokens.items()
+    ):
+        raise Refused(f"tokens of {question.kind!r} must hold a text for each device, by its index")
+    return {int(name): token for name, token in tokens.items()}
