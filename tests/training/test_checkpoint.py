@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from tests.learning.simulations import changing_world, simulation, unequal_fleet
 pytestmark = pytest.mark.usefixtures("estimates_come_soon")
 ROUNDS = 7  # two aggregations, and a round of a third interval
 CONSTANTS = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=[1.0] * 4, moment_of=[1e-3] * 4)
+EVERY = slice(None)  # the checkpoints after all rounds
 Kept = tuple[Mapping[str, Any], Mapping[str, Any], list[RoundRecord]]
 
 CASES: dict[str, dict[str, Any]] = {
@@ -73,52 +74,51 @@ def assert_same_bits(
     assert all(torch.equal(tensor, expected[1][name]) for name, tensor in found[1].items())
 
 
+def goes_on_to_the_last_bit(
+    make: Callable[[], Simulation], some: slice = EVERY
+) -> tuple[list[RoundRecord], list[Kept]]:
+    """Train once without a stop, and go on from these checkpoints to the same records and the same model."""
+    records, kept, model = kept_after_every_round(make())
+    for each in kept[some]:
+        assert_same_bits(gone_on(make(), each), (records, model))
+    return records, kept
+
+
 @pytest.mark.parametrize("strategy", quick_then_slow(list(CASES), quick=3))
 def test_after_every_round(strategy: str) -> None:
-    records, kept, model = kept_after_every_round(simulation(strategy, rounds=ROUNDS, **CASES[strategy]))
+    _, kept = goes_on_to_the_last_bit(lambda: simulation(strategy, rounds=ROUNDS, **CASES[strategy]))
     assert len(kept) == ROUNDS
-    for each in kept:
-        again = simulation(strategy, rounds=ROUNDS, **CASES[strategy])
-        assert_same_bits(gone_on(again, each), (records, model))
 
 
 @pytest.mark.parametrize("knob", quick_then_slow(list(KNOBS)))
 def test_with_every_knob(knob: str) -> None:
-    settings = {"rounds": ROUNDS, **KNOBS[knob]}
-    records, kept, model = kept_after_every_round(simulation("hasfl", **settings))
-    for each in kept[::2]:
-        assert_same_bits(gone_on(simulation("hasfl", **settings), each), (records, model))
+    goes_on_to_the_last_bit(lambda: simulation("hasfl", rounds=ROUNDS, **KNOBS[knob]), slice(None, None, 2))
 
 
 def test_where_a_plan_is_kept_because_none_reaches_the_target() -> None:
-    settings = {"rounds": ROUNDS, "target": 0.009}
-    records, kept, model = kept_after_every_round(simulation("hasfl", unequal_fleet(), **settings))
+    records, _ = goes_on_to_the_last_bit(
+        lambda: simulation("hasfl", unequal_fleet(), rounds=ROUNDS, target=0.009)
+    )
     assert [record.round for record in records if record.notes] == [4, 7]
-    for each in kept:
-        assert_same_bits(gone_on(simulation("hasfl", unequal_fleet(), **settings), each), (records, model))
 
 
 @pytest.mark.parametrize("goal", [{"converged": True}, {"accuracy": 0.4}, {"loss": 1.0}], ids=str)
 def test_where_held_out_samples_end_training(goal: dict[str, Any]) -> None:
     """All evaluations before the pause count; the training ends in the same round."""
-    settings = {"goal": Goal(rounds=40, **goal), "evaluate_every": 1, "serve": "last"}
-    settings["learning_rate"] = 0.1
-    records, kept, model = kept_after_every_round(simulation("sfl", unequal_fleet(), **settings))
+    settings = {"goal": Goal(rounds=40, **goal), "evaluate_every": 1, "serve": "last", "learning_rate": 0.1}
+    records, _ = goes_on_to_the_last_bit(
+        lambda: simulation("sfl", unequal_fleet(), **settings), slice(None, None, 5)
+    )
     assert 2 < len(records) < 40
     assert all(record.held_out_accuracy is not None for record in records)
-    for each in kept[:: len(kept) // 3]:
-        assert_same_bits(gone_on(simulation("sfl", unequal_fleet(), **settings), each), (records, model))
 
 
 @pytest.mark.parametrize("serve", ["mean", "last"])
 def test_where_the_best_model_is_kept(serve: str) -> None:
     """It may be one from before the pause or from after it."""
     settings = {"rounds": 9, "keep": "best", "serve": serve, "evaluate_every": 1, "learning_rate": 0.5}
-    records, kept, model = kept_after_every_round(simulation("sfl", unequal_fleet(), **settings))
-    best = max(record.round for record in records if record.kept)
-    assert 1 < best < 9
-    for each in kept:
-        assert_same_bits(gone_on(simulation("sfl", unequal_fleet(), **settings), each), (records, model))
+    records, _ = goes_on_to_the_last_bit(lambda: simulation("sfl", unequal_fleet(), **settings))
+    assert 1 < max(record.round for record in records if record.kept) < 9
 
 
 @pytest.mark.parametrize("engine", ["reference", "simulated"])
@@ -126,20 +126,16 @@ def test_where_devices_leave_and_come_back(engine: str) -> None:
     """Device 0 leaves within the first interval, device 2 is away for the second."""
     settings = {"rounds": ROUNDS, "engine": engine, "known_constants": CONSTANTS, "target": 0.012}
     world = world_without((0, 2, 2), (2, 4, 5))
-    records, kept, model = kept_after_every_round(simulation("hasfl", world, **settings))
+    records, _ = goes_on_to_the_last_bit(lambda: simulation("hasfl", world, **settings))
     assert [len(record.devices) for record in records] == [4, 3, 3, 3, 3, 3, 4]
-    for each in kept:
-        assert_same_bits(gone_on(simulation("hasfl", world, **settings), each), (records, model))
 
 
 @pytest.mark.parametrize("calibrate", [False, True])
 def test_a_running_mean_that_is_under_way(calibrate: bool) -> None:
     """Stopped after three aggregations, with one more to come, whose share depends on how many there were."""
     settings = {"rounds": 13, "calibrate": calibrate, "optimizer": "momentum"}
-    records, kept, model = kept_after_every_round(simulation("rbs+rms", **settings))
-    for each in kept[8:12]:
-        assert each[1]["split"]["averaged"] == len(each[2]) // 3
-        assert_same_bits(gone_on(simulation("rbs+rms", **settings), each), (records, model))
+    _, kept = goes_on_to_the_last_bit(lambda: simulation("rbs+rms", **settings), slice(8, 12))
+    assert all(values["split"]["averaged"] == len(before) // 3 for _, values, before in kept[8:12])
 
 
 @pytest.mark.parametrize("rounds", [2, ROUNDS])
