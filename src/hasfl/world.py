@@ -270,16 +270,8 @@ class ObservedWorld(Protocol):
         """The whole fleet, as it was known first."""
 
     @property
-    def seeds(self) -> Seeds:
-        """The seeds of what is random."""
-
-    @property
     def interval(self) -> int:
         """I, the rounds between two aggregations."""
-
-    @property
-    def participation(self) -> float:
-        """The share of the devices there at an interval's beginning that takes part in it."""
 
     @property
     def usual_participants(self) -> int:

@@ -14,14 +14,13 @@ from hasfl.errors import InputError
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
 from hasfl.runs.build import Simulation
-from hasfl.world import World
 from tests.lanes import quick_then_slow
 from tests.learning.simulations import changing_world, simulation, unequal_fleet, world_without
 
 pytestmark = pytest.mark.usefixtures("estimates_come_soon")
 ROUNDS = 7  # two aggregations, and a round of a third interval
 CONSTANTS = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=[1.0] * 4, moment_of=[1e-3] * 4)
-EVERY = slice(None)  # the checkpoints after all rounds
+EVERY, EVERY_OTHER = slice(None), slice(None, None, 2)  # the rounds whose checkpoints are tried
 Kept = tuple[Mapping[str, Any], Mapping[str, Any], list[RoundRecord]]
 
 CASES: dict[str, dict[str, Any]] = {
@@ -85,14 +84,16 @@ def goes_on_to_the_last_bit(
 
 
 @pytest.mark.parametrize("strategy", quick_then_slow(list(CASES), quick=3))
-def test_after_every_round(strategy: str) -> None:
-    _, kept = goes_on_to_the_last_bit(lambda: simulation(strategy, rounds=ROUNDS, **CASES[strategy]))
+def test_after_a_round(strategy: str) -> None:
+    """After every round with hasfl, and after every other one with the rest."""
+    some = EVERY if strategy == "hasfl" else EVERY_OTHER
+    _, kept = goes_on_to_the_last_bit(lambda: simulation(strategy, rounds=ROUNDS, **CASES[strategy]), some)
     assert len(kept) == ROUNDS
 
 
 @pytest.mark.parametrize("knob", quick_then_slow(list(KNOBS)))
 def test_with_every_knob(knob: str) -> None:
-    goes_on_to_the_last_bit(lambda: simulation("hasfl", rounds=ROUNDS, **KNOBS[knob]), slice(None, None, 2))
+    goes_on_to_the_last_bit(lambda: simulation("hasfl", rounds=ROUNDS, **KNOBS[knob]), EVERY_OTHER)
 
 
 def test_where_a_plan_is_kept_because_none_reaches_the_target() -> None:
@@ -188,8 +189,7 @@ def test_the_other_engine_can_go_on() -> None:
         assert left.loss == pytest.approx(right.loss, rel=1e-11)  # float64, sums in another order
 
 
-@pytest.mark.parametrize("strategy", ["hasfl", "rbs+rms", "sl"])
-@pytest.mark.parametrize("rounds", [3, 7])
+@pytest.mark.parametrize(("strategy", "rounds"), [("hasfl", 3), ("rbs+rms", 7), ("sl", 7)])
 def test_losses_may_be_read_seldom(strategy: str, rounds: int) -> None:
     """Five rounds at once, or one by one: the same records."""
     trainings = []
@@ -202,18 +202,9 @@ def test_losses_may_be_read_seldom(strategy: str, rounds: int) -> None:
     assert len(trainings[0][0]) == rounds
 
 
-def test_a_loop_that_is_left_and_entered_again_goes_on() -> None:
-    expected = list(simulation("rbs+hams", rounds=6).training.rounds())
-    made = simulation("rbs+hams", rounds=6)
-    found: list[RoundRecord] = []
-    while len(found) < 6:
-        found.append(next(iter(made.training.rounds())))
-    assert [record.as_json() for record in found] == [record.as_json() for record in expected]
-
-
-@pytest.mark.parametrize("world", [changing_world(), None])
-def test_what_a_training_asked_before_does_not_matter(world: World | None) -> None:
+def test_what_a_training_asked_before_does_not_matter() -> None:
     """Two trainings side by side in one world, round by round, are two trainings one after the other."""
+    world = changing_world()
     alone = [record.as_json() for record in simulation("hasfl", world, rounds=6).training.rounds()]
     pair = [simulation("hasfl", world, rounds=6).training.rounds() for _ in range(2)]
     for expected, *found in zip(alone, *pair, strict=True):
