@@ -215,7 +215,7 @@ class MeasuredConstants:
 class Guess:
     """One guess of the constants, and how much it weighs among others."""
 
-    says: str  # in a few words, such as "one task, much noise"
+    says: str  # the guess in a few words, such as "one task, much noise"
     weight: float  # π
     constants: MeasuredConstants
     best_seconds: float = (

@@ -47,7 +47,7 @@ class Fleet:
     server_flops: float  # f_s, FLOP/s
     server_fed_up_rate: float  # r_{s,f} (r_s^U in Table I), bit/s, edge server to fed server
     server_fed_down_rate: float  # r_{f,s} (r_s^D in Table I), bit/s, fed server to edge server
-    names: tuple[str, ...] = ()  # by default "1", "2", …
+    names: tuple[str, ...] = ()  # default: "1", "2", …
 
     def __post_init__(self) -> None:
         for field in PER_DEVICE:

@@ -24,9 +24,9 @@ class Goal:
 
     rounds: int | None = None
     samples: int | None = None  # E, the budget of Algorithm 1
-    seconds: float | None = None  # of virtual time
-    accuracy: float | None = None  # of an evaluation on held-out samples
-    loss: float | None = None  # of an evaluation on held-out samples
+    seconds: float | None = None  # virtual time
+    accuracy: float | None = None  # an evaluation on held-out samples
+    loss: float | None = None  # an evaluation on held-out samples
     converged: bool = False  # whether accuracy has reached a plateau, by the paper's rule
 
     def __post_init__(self) -> None:

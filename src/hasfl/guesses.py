@@ -24,7 +24,7 @@ NOISES = {"little noise": 0.25, "middling noise": 1.0, "much noise": 4.0}
 # small batches cost more.
 DRIFT, CURVATURE = 0.075, 0.05
 OWN_DRIFT, OWN_CURVATURE = 0.025, 0.3
-SKEW = 1.0  # of the whole model
+SKEW = 1.0  # the skew of the whole model
 # Layers share drift and skew as the p-th powers of their numbers of weights. With p = 0.4 the grids of three
 # networks give nearly the same drift of the whole model, whichever cut it is computed from.
 SHARE_POWER = 0.4

@@ -33,7 +33,7 @@ class Layer:
     """The costs of one layer for one sample. A multiply-add counts as two FLOP."""
 
     name: str
-    output_shape: tuple[int, ...]  # of one sample
+    output_shape: tuple[int, ...]  # the shape of one sample's output
     forward_flops: float
     backward_flops: float
     activation_bits: float  # size of the layer's output
@@ -57,7 +57,7 @@ class Profile:
     optimizer_bits_upto: FloatL  # ϑ̃_j, bit: the optimiser's slots
     batch_norm_of: BoolL | None = None  # whether layer j normalises over the batch; None: no layer does
     smallest_batch_of: IntL | None = None  # the fewest samples that layer j can train on; None: 1
-    names: tuple[str, ...] = ()  # by default "layer 1", "layer 2", …
+    names: tuple[str, ...] = ()  # default: "layer 1", "layer 2", …
 
     def __post_init__(self) -> None:
         for field in PER_LAYER_COSTS:

@@ -20,13 +20,13 @@ class GoalForecast:
     """
 
     measure: str  # "accuracy" or "loss", whichever is reached first
-    rounds: int | None  # in all
+    rounds: int | None  # all rounds, those before included
     fewest_rounds: int | None
     most_rounds: int | None
-    seconds_left: float | None  # of virtual time
+    seconds_left: float | None  # virtual time
     least_seconds_left: float | None
     most_seconds_left: float | None
-    first_rounds: int | None  # in all, as they were forecast first
+    first_rounds: int | None  # all rounds, as the first forecast had them
     endless_rounds: float | None  # R∞, the rounds in all with infinitely large batches
 
 
@@ -48,7 +48,7 @@ UPLOAD, DOWNLOAD = "submodel_upload", "submodel_download"  # b1, b3: devices and
 # What is done beside training. The phases of an estimate and of an evaluation begin with these words.
 COLLECTION, ESTIMATE, EVALUATION = "data_upload", "reading", "evaluation"
 EDGE = -1  # the edge server among parties; a device has its index in the fleet
-SecondsByParty = Mapping[str, Mapping[int, float]]  # by step, then by party
+SecondsByParty = Mapping[str, Mapping[int, float]]  # seconds by step, then by party
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +125,11 @@ class RoundRecord:
 
     round: int  # t, from 1
     devices: IntN  # which devices took part, as indices into the fleet
-    plan: Plan  # of those devices
+    plan: Plan  # the plan of those devices
     loss: float  # mean over devices of F_i
     accuracy: float | None  # of the served model on the test set; None where it was not evaluated
     test_loss: float | None
-    seconds: float  # that this round took
+    seconds: float  # what this round took
     clock: float  # seconds since the start, this round included
     samples: int  # used since the start by training and estimates, this round included
     aggregated: bool  # whether an aggregation ended the round
@@ -143,9 +143,9 @@ class RoundRecord:
     last_accuracy: float | None = None  # of the last model on the test set, where it is scored too
     kept: bool = False  # whether this round's model is handed out, unless that of a later evaluation is
     constants: Mapping[str, Any] | None = (
-        None  # of the law of rounds, if they were read at the end of the round
+        None  # those of the law of rounds, if they were estimated at the end of the round
     )
-    forecast: GoalForecast | None = None  # of the end of training, where the model was evaluated
+    forecast: GoalForecast | None = None  # the end of training, where the model was evaluated
     measured: MeasuredRound | None = None  # None in a simulation, which has nothing to measure
 
     @property

@@ -19,8 +19,8 @@ from hasfl.problem import MAX_BATCH
 from hasfl.profile import SLOTS_PER_WEIGHT
 from hasfl.schedule import RateSchedule
 
-PROCESSOR = re.compile(r"cpu|cuda(:[0-9]+)?")  # of this machine; cuda:1 is the second GPU
-STEP_FACTOR = 0.1  # as torch's StepLR has it
+PROCESSOR = re.compile(r"cpu|cuda(:[0-9]+)?")  # a processor of this machine; cuda:1 is the second GPU
+STEP_FACTOR = 0.1  # the default of torch's StepLR
 MOST_HELD_OUT = 0.5  # share of a device's samples; chosen by hand: the larger part shall train
 
 
@@ -84,11 +84,11 @@ class Recipe:
 class Descent:
     """How the learning rate changes, and what happens to a gradient before the optimiser's step."""
 
-    schedule: Literal["constant", "step", "cosine"] = "constant"  # of the learning rate, after the warm-up
+    schedule: Literal["constant", "step", "cosine"] = "constant"  # how the rate goes on after the warm-up
     warm_up: int = 0  # rounds in which the learning rate rises linearly to its full value
     schedule_rounds: int | None = None  # the length of a cosine, with its warm-up; None: the goal's rounds
     step_every: int | None = None  # rounds after which a step schedule lowers the learning rate
-    step_factor: float = STEP_FACTOR  # by which a step schedule multiplies the learning rate
+    step_factor: float = STEP_FACTOR  # a step schedule multiplies the learning rate by it
     weight_decay: float = 0.0  # as torch.optim has it: decoupled for adamw, else added to the gradient
     clip: float | None = None  # the largest norm of a gradient; None: gradients are not clipped
 
@@ -169,7 +169,7 @@ class Serving:
 
     serve: Literal["mean", "last"] = "mean"  # a running mean of the aggregated models, or the last one
     calibrate: bool | None = None  # measure batch norms anew; None: where the mean is served
-    keep: Literal["final", "best"] = "final"  # which served model is handed out
+    keep: Literal["final", "best"] = "final"  # the served model that is handed out
     score_last: bool = False  # test the last model beside the served mean, for reports
 
     def __post_init__(self) -> None:
@@ -205,7 +205,7 @@ class Machine:
     device: str = "cpu"  # or "cuda", or "cuda:1" for the second GPU
     precision: Literal["float32", "bfloat16"] = "float32"  # on a GPU, float32 products use TF32
     report_every: int | None = None  # rounds whose losses are read at once; None: 1, or the interval on a GPU
-    wire: Literal["float32", "float16"] = "float32"  # of activations and gradients between real machines
+    wire: Literal["float32", "float16"] = "float32"  # numbers that real machines send in a round
 
     def __post_init__(self) -> None:
         if self.report_every is not None:
@@ -230,8 +230,8 @@ class Settings(Recipe):
     seed: int = 0
     held_out: float | None = None  # share of each device's samples; None: 0.1 where they decide, else 0
     augment: bool = False  # crop and flip images at random
-    known_constants: Constants | None = None  # None: they are read from training
-    rounds_known: bool = True  # whether R∞ of `known_constants` is that of the goal; a run reads no R∞
+    known_constants: Constants | None = None  # None: they are guessed, or estimated in training
+    rounds_known: bool = True  # whether R∞ of `known_constants` is that of the goal
     descent: Descent = Descent()
     planning: Planning = Planning()
     serving: Serving = Serving()

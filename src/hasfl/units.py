@@ -17,7 +17,7 @@ PREFIXES = DECIMAL | BINARY
 LARGEST = 10**300
 
 BITS_PER_BYTE = 8
-SHORT_TIMES = {"ms": 1e-3, "µs": 1e-6, "ns": 1e-9}  # in seconds
+SHORT_TIMES = {"ms": 1e-3, "µs": 1e-6, "ns": 1e-9}  # seconds
 SECONDS_PER_MINUTE = 60
 MINUTES_PER_HOUR = 60
 HOURS_PER_DAY = 24

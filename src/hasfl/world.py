@@ -270,16 +270,8 @@ class ObservedWorld(Protocol):
         """The whole fleet, as it was known first."""
 
     @property
-    def seeds(self) -> Seeds:
-        """The seeds of what is random."""
-
-    @property
     def interval(self) -> int:
         """I, the rounds between two aggregations."""
-
-    @property
-    def participation(self) -> float:
-        """The share of the devices there at an interval's beginning that takes part in it."""
 
     @property
     def usual_participants(self) -> int:
@@ -309,7 +301,7 @@ def ranks_in(k: int, devices: int, seeds: Seeds) -> IntN:
 class World:
     """A fleet, how its compute and rates vary, and which devices take part in which round."""
 
-    fleet: Fleet  # in the first interval
+    fleet: Fleet  # the fleet in the first interval
     seeds: Seeds
     interval: int  # I, rounds between two aggregations
     rates: Rates = field(default_factory=Fixed)
@@ -402,7 +394,7 @@ class LiveWorld:
             "server_fed_down_rate": fleet.server_fed_down_rate,
         }
         self._fleets: dict[int, Fleet] = {}  # by interval
-        self._members: dict[int, IntN] = {}  # by interval: who is left of those that it began with
+        self._members: dict[int, IntN] = {}  # who is left of those that an interval began with
         self._so_far = np.zeros(len(fleet), dtype=bool)
 
     def device_reports(self, i: int, device: Device) -> None:

@@ -41,7 +41,6 @@ def trained(folder: Path, held_out: float) -> tuple[RunRequest, Outcome]:
             training=replace(made.training, engine=parties.engine),
             marks=made.marks,
             looped_layers={},
-            saves_always=True,
             model=lambda: job.model.state_names.state_dict(parties.engine.model()),
             model_input=made.model_input,
         )

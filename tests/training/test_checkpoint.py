@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -14,13 +14,13 @@ from hasfl.errors import InputError
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
 from hasfl.runs.build import Simulation
-from hasfl.world import World
 from tests.lanes import quick_then_slow
 from tests.learning.simulations import changing_world, simulation, unequal_fleet, world_without
 
 pytestmark = pytest.mark.usefixtures("estimates_come_soon")
 ROUNDS = 7  # two aggregations, and a round of a third interval
 CONSTANTS = BoundConstants(smoothness=1.0, initial_gap=1.0, variance_of=[1.0] * 4, moment_of=[1e-3] * 4)
+EVERY, EVERY_OTHER = slice(None), slice(None, None, 2)  # the rounds whose checkpoints are tried
 Kept = tuple[Mapping[str, Any], Mapping[str, Any], list[RoundRecord]]
 
 CASES: dict[str, dict[str, Any]] = {
@@ -73,52 +73,53 @@ def assert_same_bits(
     assert all(torch.equal(tensor, expected[1][name]) for name, tensor in found[1].items())
 
 
+def goes_on_to_the_last_bit(
+    make: Callable[[], Simulation], some: slice = EVERY
+) -> tuple[list[RoundRecord], list[Kept]]:
+    """Train once without a stop, and go on from these checkpoints to the same records and the same model."""
+    records, kept, model = kept_after_every_round(make())
+    for each in kept[some]:
+        assert_same_bits(gone_on(make(), each), (records, model))
+    return records, kept
+
+
 @pytest.mark.parametrize("strategy", quick_then_slow(list(CASES), quick=3))
-def test_after_every_round(strategy: str) -> None:
-    records, kept, model = kept_after_every_round(simulation(strategy, rounds=ROUNDS, **CASES[strategy]))
+def test_after_a_round(strategy: str) -> None:
+    """After every round with hasfl, and after every other one with the rest."""
+    some = EVERY if strategy == "hasfl" else EVERY_OTHER
+    _, kept = goes_on_to_the_last_bit(lambda: simulation(strategy, rounds=ROUNDS, **CASES[strategy]), some)
     assert len(kept) == ROUNDS
-    for each in kept:
-        again = simulation(strategy, rounds=ROUNDS, **CASES[strategy])
-        assert_same_bits(gone_on(again, each), (records, model))
 
 
 @pytest.mark.parametrize("knob", quick_then_slow(list(KNOBS)))
 def test_with_every_knob(knob: str) -> None:
-    settings = {"rounds": ROUNDS, **KNOBS[knob]}
-    records, kept, model = kept_after_every_round(simulation("hasfl", **settings))
-    for each in kept[::2]:
-        assert_same_bits(gone_on(simulation("hasfl", **settings), each), (records, model))
+    goes_on_to_the_last_bit(lambda: simulation("hasfl", rounds=ROUNDS, **KNOBS[knob]), EVERY_OTHER)
 
 
 def test_where_a_plan_is_kept_because_none_reaches_the_target() -> None:
-    settings = {"rounds": ROUNDS, "target": 0.009}
-    records, kept, model = kept_after_every_round(simulation("hasfl", unequal_fleet(), **settings))
+    records, _ = goes_on_to_the_last_bit(
+        lambda: simulation("hasfl", unequal_fleet(), rounds=ROUNDS, target=0.009)
+    )
     assert [record.round for record in records if record.notes] == [4, 7]
-    for each in kept:
-        assert_same_bits(gone_on(simulation("hasfl", unequal_fleet(), **settings), each), (records, model))
 
 
 @pytest.mark.parametrize("goal", [{"converged": True}, {"accuracy": 0.4}, {"loss": 1.0}], ids=str)
 def test_where_held_out_samples_end_training(goal: dict[str, Any]) -> None:
     """All evaluations before the pause count; the training ends in the same round."""
-    settings = {"goal": Goal(rounds=40, **goal), "evaluate_every": 1, "serve": "last"}
-    settings["learning_rate"] = 0.1
-    records, kept, model = kept_after_every_round(simulation("sfl", unequal_fleet(), **settings))
+    settings = {"goal": Goal(rounds=40, **goal), "evaluate_every": 1, "serve": "last", "learning_rate": 0.1}
+    records, _ = goes_on_to_the_last_bit(
+        lambda: simulation("sfl", unequal_fleet(), **settings), slice(None, None, 5)
+    )
     assert 2 < len(records) < 40
     assert all(record.held_out_accuracy is not None for record in records)
-    for each in kept[:: len(kept) // 3]:
-        assert_same_bits(gone_on(simulation("sfl", unequal_fleet(), **settings), each), (records, model))
 
 
 @pytest.mark.parametrize("serve", ["mean", "last"])
 def test_where_the_best_model_is_kept(serve: str) -> None:
     """It may be one from before the pause or from after it."""
     settings = {"rounds": 9, "keep": "best", "serve": serve, "evaluate_every": 1, "learning_rate": 0.5}
-    records, kept, model = kept_after_every_round(simulation("sfl", unequal_fleet(), **settings))
-    best = max(record.round for record in records if record.kept)
-    assert 1 < best < 9
-    for each in kept:
-        assert_same_bits(gone_on(simulation("sfl", unequal_fleet(), **settings), each), (records, model))
+    records, _ = goes_on_to_the_last_bit(lambda: simulation("sfl", unequal_fleet(), **settings))
+    assert 1 < max(record.round for record in records if record.kept) < 9
 
 
 @pytest.mark.parametrize("engine", ["reference", "simulated"])
@@ -126,20 +127,16 @@ def test_where_devices_leave_and_come_back(engine: str) -> None:
     """Device 0 leaves within the first interval, device 2 is away for the second."""
     settings = {"rounds": ROUNDS, "engine": engine, "known_constants": CONSTANTS, "target": 0.012}
     world = world_without((0, 2, 2), (2, 4, 5))
-    records, kept, model = kept_after_every_round(simulation("hasfl", world, **settings))
+    records, _ = goes_on_to_the_last_bit(lambda: simulation("hasfl", world, **settings))
     assert [len(record.devices) for record in records] == [4, 3, 3, 3, 3, 3, 4]
-    for each in kept:
-        assert_same_bits(gone_on(simulation("hasfl", world, **settings), each), (records, model))
 
 
 @pytest.mark.parametrize("calibrate", [False, True])
 def test_a_running_mean_that_is_under_way(calibrate: bool) -> None:
     """Stopped after three aggregations, with one more to come, whose share depends on how many there were."""
     settings = {"rounds": 13, "calibrate": calibrate, "optimizer": "momentum"}
-    records, kept, model = kept_after_every_round(simulation("rbs+rms", **settings))
-    for each in kept[8:12]:
-        assert each[1]["split"]["averaged"] == len(each[2]) // 3
-        assert_same_bits(gone_on(simulation("rbs+rms", **settings), each), (records, model))
+    _, kept = goes_on_to_the_last_bit(lambda: simulation("rbs+rms", **settings), slice(8, 12))
+    assert all(values["split"]["averaged"] == len(before) // 3 for _, values, before in kept[8:12])
 
 
 @pytest.mark.parametrize("rounds", [2, ROUNDS])
@@ -192,8 +189,7 @@ def test_the_other_engine_can_go_on() -> None:
         assert left.loss == pytest.approx(right.loss, rel=1e-11)  # float64, sums in another order
 
 
-@pytest.mark.parametrize("strategy", ["hasfl", "rbs+rms", "sl"])
-@pytest.mark.parametrize("rounds", [3, 7])
+@pytest.mark.parametrize(("strategy", "rounds"), [("hasfl", 3), ("rbs+rms", 7), ("sl", 7)])
 def test_losses_may_be_read_seldom(strategy: str, rounds: int) -> None:
     """Five rounds at once, or one by one: the same records."""
     trainings = []
@@ -206,18 +202,9 @@ def test_losses_may_be_read_seldom(strategy: str, rounds: int) -> None:
     assert len(trainings[0][0]) == rounds
 
 
-def test_a_loop_that_is_left_and_entered_again_goes_on() -> None:
-    expected = list(simulation("rbs+hams", rounds=6).training.rounds())
-    made = simulation("rbs+hams", rounds=6)
-    found: list[RoundRecord] = []
-    while len(found) < 6:
-        found.append(next(iter(made.training.rounds())))
-    assert [record.as_json() for record in found] == [record.as_json() for record in expected]
-
-
-@pytest.mark.parametrize("world", [changing_world(), None])
-def test_what_a_training_asked_before_does_not_matter(world: World | None) -> None:
+def test_what_a_training_asked_before_does_not_matter() -> None:
     """Two trainings side by side in one world, round by round, are two trainings one after the other."""
+    world = changing_world()
     alone = [record.as_json() for record in simulation("hasfl", world, rounds=6).training.rounds()]
     pair = [simulation("hasfl", world, rounds=6).training.rounds() for _ in range(2)]
     for expected, *found in zip(alone, *pair, strict=True):

@@ -64,8 +64,8 @@ class SampleCounts:
     sizes: IntN  # |D_i|, samples to train on
     held_out: IntN  # samples that judge models
     calibrating: IntN  # samples that measure the batch norms of a served model
-    sample_bits: float  # of a raw sample
-    unlikeness: float | None  # of the labels (data/partition.py); None where a sample has no class
+    sample_bits: float  # the size of a raw sample
+    unlikeness: float | None  # how unlike labels are (data/partition.py); None where samples have no class
 
     @classmethod
     def of(
@@ -211,10 +211,8 @@ def _estimated_beforehand(observer: Observer, clock: ModelledClock) -> Cost:
 
 
 ENGINES: dict[str, type[LocalEngine]] = {"simulated": SimulatedEngine, "reference": ReferenceEngine}
-RAW_BITS = {
-    torch.float32: 8.0,
-    torch.int64: 16.0,
-}  # of one number of a raw sample: a pixel is a byte, a token two
+# The bits of one number of a raw sample: a pixel is a byte, a token two.
+RAW_BITS = {torch.float32: 8.0, torch.int64: 16.0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class ModelCosts:
 
     profile: Profile
     samples: IntN | None  # how many; None if unknown
-    unlikeness: float | None  # of their labels (`data/partition.py`); None if unknown
+    unlikeness: float | None  # how unlike their labels are (`data/partition.py`); None if unknown
 
 
 def costs_of(scenario: Scenario, fleet: Fleet, *, folder: Path) -> ModelCosts:
@@ -183,7 +183,8 @@ SHIPPED: dict[str, tuple[int, Literal["batch"]]] = {
     "resnet18": (100, "batch"),
     "small-cnn": (10, "batch"),
 }
-SHAPES = {"small-cnn": (1, 8, 8)}  # of a sample, in the shipped tables of models that take several shapes
+# The shape of a sample in the shipped tables, for models that take several shapes.
+SHAPES = {"small-cnn": (1, 8, 8)}
 
 
 def shipped_layers(

@@ -101,10 +101,10 @@ class RunSummary:
     strategy: str | None = None
     seed: int | None = None
     rounds: int = 0
-    accuracy: float | None = None  # of the last evaluation; of a finished run, its model's
+    accuracy: float | None = None  # by the last evaluation; for a finished run, its model's
     measured_on: str | None = None  # what the accuracy is about: the test set or held-out samples
-    seconds: float = 0.0  # of virtual time
-    elapsed_seconds: float = 0.0  # of wall time
+    seconds: float = 0.0  # virtual time
+    elapsed_seconds: float = 0.0  # wall time
     fault: str | None = None
 
 
@@ -115,10 +115,10 @@ class RunDetails:
     path: Path
     summary: RunSummary
     scenario: Scenario
-    scenario_file: Path  # that the run was begun or last continued with
+    scenario_file: Path  # the file that the run was begun or last continued with
     last: RoundRecord | None  # the last round
-    forecast: GoalForecast | None  # of the last evaluation; None if the run is finished
-    result: Mapping[str, Any] | None  # of a finished run
+    forecast: GoalForecast | None  # the newest one; None if the run is finished
+    result: Mapping[str, Any] | None  # None unless the run is finished
     files: Mapping[str, int]  # bytes of each file
 
 

@@ -67,7 +67,7 @@ class ConstantsSection(Document):
     drift_error: float = 0.0
     skew_error: float = 0.0
 
-    single_noise: float | None = None  # with either kind
+    single_noise: float | None = None  # goes with either kind
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -118,7 +118,7 @@ class ProblemFile(Document):
     constants: ConstantsSection
     learning_rate: float
     interval: int
-    target: float | None = None  # with the paper's constants alone
+    target: float | None = None  # goes with the paper's constants alone
     max_batch: int = 64
     samples: list[int] | None = None  # what each device holds
 

@@ -44,9 +44,9 @@ class Question:
     constants: Origin
     participants: int  # devices that take part in a round while nobody is absent
     remarks: tuple[str, ...] = ()  # lines for people
-    unlikeness: float | None = None  # of the devices' labels; None if unknown, or of no weight
+    unlikeness: float | None = None  # how unlike the devices' labels are; None if unknown or unimportant
     scenario: Scenario | None = None  # None for a problem in raw numbers
-    folder: Path = Path()  # that paths in the scenario are relative to
+    folder: Path = Path()  # paths in the scenario are relative to it
 
     @property
     def rounds_known(self) -> bool:

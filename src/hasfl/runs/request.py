@@ -21,8 +21,8 @@ class RunRequest:
     """Which strategy and seed of a scenario to train, and the folder to keep the run in."""
 
     scenario_file: Path
-    text: str  # of the scenario file when the request was made
-    path: Path  # of the run's folder
+    text: str  # the scenario file's text when the request was made
+    path: Path  # the run's folder
     strategy: str
     seed: int
     device: str | None = None  # instead of the scenario's

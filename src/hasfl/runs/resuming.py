@@ -102,7 +102,7 @@ def back_to_checkpoint(
     """
     records, checkpoint = folder.records(), folder.load_checkpoint()
     if checkpoint is None:
-        if records:  # to begin anew would lose them
+        if records:  # beginning anew would lose them
             raise InputError(
                 f"{folder.path} has the records of {len(records)} rounds, but no {CHECKPOINT} to go on from: "
                 "restore it from a copy, or remove the run's folder and begin it anew"
@@ -113,7 +113,7 @@ def back_to_checkpoint(
         _require_allows(training.goal, records)
     with _as_fault_of_the_checkpoint(folder):
         changed = [part for part, mark in marks.items() if values[MARKS][part] != mark]
-    for part in changed:  # with other data or another model the run would be a mixture
+    for part in changed:  # the run would be a mixture of two trainings
         said = {"data": "the data are not those", "model": "the model is not the one"}[part]
         raise InputError(
             f"{said} that {folder.path} began with: restore the {part}, or train in another place with --out"
@@ -158,8 +158,8 @@ def _require_allows(goal: Goal, records: Sequence[RoundRecord]) -> None:
 # ── marks, by which a resumed run knows its data and its model again ─────────────────────────────────────
 
 
-BYTES = 16  # of a mark
-ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object in memory, which is another one in every process
+BYTES = 16  # the length of a mark
+ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # the address of an object is another one in every process
 KNOWN_PACKAGES = ("torch", "hasfl")  # classes of theirs are told by name, not by their code
 
 

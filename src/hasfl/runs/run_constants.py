@@ -44,8 +44,8 @@ class MeasuredRun:
     """A run, and the paper's constants that it estimated last, if it did."""
 
     path: Path
-    scenario: Scenario  # as it was trained
-    folder: Path  # that paths in the scenario are relative to
+    scenario: Scenario  # the scenario as it was trained
+    folder: Path  # paths in the scenario are relative to it
     records: Sequence[RoundRecord]
     estimated: BoundConstants | None = None
     estimated_in: int = 0  # the round of the last estimate

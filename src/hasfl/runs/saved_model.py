@@ -21,7 +21,7 @@ from hasfl.runs.overview import scenario_folder, stored_scenario
 from hasfl.runs.store import MODEL, RESULT, RunFolder
 from hasfl.runs.task import module_of
 
-ONNX_PACKAGES = ("onnx", "onnxscript")  # which torch needs to write the format
+ONNX_PACKAGES = ("onnx", "onnxscript")  # torch needs them to write the format
 MODEL_INPUT = "model_input"  # the key of a result that says which samples the model takes
 # A batch of one sample would be taken for a model that knows no other batch size.
 EXAMPLE_BATCH = 2

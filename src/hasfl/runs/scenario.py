@@ -103,11 +103,11 @@ class WorldSection(Document):
     """How compute and link rates change from interval to interval."""
 
     rates: Literal["fixed", "redrawn", "walk", "trace"] = "fixed"
-    step: Annotated[float, Field(gt=0)] = 0.1  # of a random walk, in logarithms
+    step: Annotated[float, Field(gt=0)] = 0.1  # one step of a random walk, in logarithms
     bound: Annotated[float, Field(ge=1)] = 2.0  # how far a random walk may lead, as a factor
     trace: str | None = None  # a CSV file
     leave: Annotated[float, Field(ge=0, le=1)] | None = None  # chance a round that a device drops out
-    come_back: Annotated[float, Field(gt=0, le=1)] = 0.2  # … and that one that did is there again
+    come_back: Annotated[float, Field(gt=0, le=1)] = 0.2  # chance a round that it comes back
 
     @model_validator(mode="after")
     def _all_have_an_effect(self) -> "WorldSection":
@@ -150,8 +150,8 @@ MODEL_FOR = {"digits": "small-cnn", "fashion-mnist": "small-cnn", "cifar10": "vg
 class KnownData(NamedTuple):
     """What a plan must know of data."""
 
-    samples: int  # for training
-    shape: tuple[int, ...]  # of one sample
+    samples: int  # training samples
+    shape: tuple[int, ...]  # the shape of one sample
     classes: int
 
 
@@ -162,8 +162,8 @@ KNOWN_DATA = {
     "cifar10": KnownData(50_000, (3, 32, 32), 10),
     "cifar100": KnownData(50_000, (3, 32, 32), 100),
 }
-LARGEST_SIDE = 1_000_000  # of a sample, in any direction
-MOST_OUTPUTS = 1_000_000  # of the last layer, so that a slip of the finger does not take all memory
+LARGEST_SIDE = 1_000_000  # the longest side of a sample, in any direction
+MOST_OUTPUTS = 1_000_000  # a limit, so that a slip of the finger does not take all memory
 
 
 class ModelSection(Document):
@@ -185,7 +185,7 @@ class ModelSection(Document):
         return self
 
 
-GROUPS = (Descent, Planning, Serving, Machine)  # of settings, beside the recipe
+GROUPS = (Descent, Planning, Serving, Machine)  # the groups of settings beside the recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,7 @@ class TrainingSection(Machine, Serving, Planning, Descent, Recipe):
     metric: str | None = Recipe.metric
     aggregation: str = Recipe.aggregation
     local_term: str | None = Recipe.local_term
-    checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0  # of wall time between two checkpoints, at least
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0  # wall time between two checkpoints, at least
 
     __pydantic_config__ = Document.model_config
 
@@ -220,9 +220,9 @@ class StopSection(Document):
 
     rounds: int | None = None
     samples: int | None = None
-    seconds: float | None = None  # of virtual time
-    accuracy: float | None = None  # on held-out samples
-    loss: float | None = None  # on held-out samples
+    seconds: float | None = None  # virtual time
+    accuracy: float | None = None  # measured on held-out samples
+    loss: float | None = None  # measured on held-out samples
     converged: bool | None = None  # None: true where nothing else is given
 
     def goal(self) -> Goal:
@@ -247,7 +247,7 @@ class DataSection(Document):
     partition: Literal["iid", "shards", "dirichlet"] = "iid"
     shards_per_device: Count = 2
     alpha: Annotated[float, Field(gt=0)] = 0.5
-    samples: Count | None = None  # that each device holds; None: an equal share of all samples
+    samples: Count | None = None  # how many each device holds; None: an equal share of all
     held_out: float | None = Settings.held_out  # share of each device's samples
     augment: bool = Settings.augment
 

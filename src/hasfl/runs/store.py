@@ -34,7 +34,7 @@ ROUNDS, TIMING = "rounds.jsonl", "timing.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
 LOCK = "lock"  # the file that is locked while a process writes the folder
 OWN_FILES = (SCENARIO, SETTINGS, ENVIRONMENT, ROUNDS, TIMING, CHECKPOINT, MODEL, RESULT, LOCK)
-NUMBERS = ("accuracy", "rounds", "seconds", "samples")  # that every result has; null where unknown
+NUMBERS = ("accuracy", "rounds", "seconds", "samples")  # every result has them; null where unknown
 # Of a run: a process trains it now; it can be resumed; it has a result and a model.
 RunState = Literal["running", "stopped", "finished"]
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]

@@ -19,8 +19,8 @@ from hasfl.units import Dimension, parse_quantity
 from hasfl.world import VARYING, Change, Trace
 
 KEYS = ("round", "device")
-MOST_DIGITS = 9  # of a round
-MOST_NAMES = 20  # that a fault lists
+MOST_DIGITS = 9  # a round has no more digits
+MOST_NAMES = 20  # a fault lists no more names
 
 
 def read_trace(path: str | Path, fleet: Fleet) -> Trace:

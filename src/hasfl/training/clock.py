@@ -12,7 +12,7 @@ from hasfl.arrays import FloatN, IntN
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
-from hasfl.record import EDGE, SecondsByParty
+from hasfl.record import EDGE, RoundRecord, SecondsByParty
 from hasfl.theory.latency import AggregationLatency, exchange_latency
 from hasfl.theory.paradigms import Paradigm
 from hasfl.theory.traffic import AggregationBits, Arrangement, aggregation_bits
@@ -24,7 +24,7 @@ from hasfl.theory.traffic import AggregationBits, Arrangement, aggregation_bits
 class Pass:
     """Each device sends some samples through the model once, as in a round of split training."""
 
-    samples: IntN  # of each device that takes part in the round; 0 for a device that sends none
+    samples: IntN  # how many each device of the round sends; 0: none
     backward: bool = True  # False if only losses are wanted, so that no gradients come back
 
 
@@ -48,7 +48,7 @@ class Cost:
 
     phases: Mapping[str, float]
     bits: Mapping[str, float]
-    samples: int = 0  # that training and estimates send through the model; the budget E counts them
+    samples: int = 0  # sent through the model by training and estimates; the budget E counts them
 
     @property
     def seconds(self) -> float:
@@ -63,6 +63,19 @@ class Cost:
 
 NOTHING = Cost({}, {})
 FORWARD = ("device_forward", "activation_upload", "server_forward")  # the steps of a pass without gradients
+
+
+def advanced(record: RoundRecord, cost: Cost) -> RoundRecord:
+    """The record of a round in which something more was done: here virtual time advances."""
+    whole = Cost(record.phases, record.bits, record.samples) + cost
+    return replace(
+        record,
+        seconds=record.seconds + cost.seconds,
+        clock=record.clock + cost.seconds,
+        samples=whole.samples,
+        phases=whole.phases,
+        bits=whole.bits,
+    )
 
 
 def _summed(one: Mapping[str, float], other: Mapping[str, float]) -> Mapping[str, float]:
@@ -82,7 +95,7 @@ class ModelledClock:
 
     profile: Profile
     paradigm: Paradigm
-    sample_bits: float  # of a raw sample, which centralised training collects
+    sample_bits: float  # the size of a raw sample, which centralised training collects
     keeps_mean: bool = False  # whether the servers keep a running mean of the layers they hold
 
     def depth(self, plan: Plan) -> int:

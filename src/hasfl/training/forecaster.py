@@ -34,7 +34,7 @@ class Stretch:
     before: float  # u before the first round
     slowness: float  # B
     last: int = 0  # round so far
-    evaluations: dict[int, Scores] = field(default_factory=dict)  # by the round that they came after
+    evaluations: dict[int, Scores] = field(default_factory=dict)  # each with the round that it came after
 
     def progress(self, round: int) -> float:
         """u after one of these rounds."""
@@ -57,9 +57,9 @@ class Forecaster:
     held_out: int  # samples of all devices that decide about the goal
     slowness: Callable[[int, Plan], float]  # B of a round under a plan, with the constants as known now
     endless: float | None = None  # R∞ of the goal; None where it is unknown
-    first_rounds: int | None = None  # in all, as they were forecast first
+    first_rounds: int | None = None  # all rounds, as the first forecast had them
     stretches: list[Stretch] = field(default_factory=list)  # the rounds so far
-    scores: Scores | None = None  # of the last evaluation
+    scores: Scores | None = None  # the last evaluation's
     curves: dict[str, Curve] = field(default_factory=dict)  # toward "accuracy" and "loss"
 
     def watch(self, record: RoundRecord) -> None:
@@ -186,7 +186,7 @@ class BudgetEnd(NamedTuple):
     """The budget that ends training first."""
 
     budget: str  # "rounds", "samples" or "seconds"
-    rounds: int  # in all
+    rounds: int  # all rounds, those before included
 
 
 def budget_end(goal: Goal, last: RoundRecord, round_seconds: float) -> BudgetEnd | None:

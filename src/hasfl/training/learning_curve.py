@@ -40,9 +40,9 @@ from hasfl.arrays import IntN
 
 Floats = NDArray[np.float64]
 
-USUAL_SLOPE = 1.0  # to which slopes return; curves have 0.4 (VGG-16, two shards) to 2.5 (digits)
+USUAL_SLOPE = 1.0  # slopes return to it; curves have 0.4 (VGG-16, two shards) to 2.5 (digits)
 SLOPE_ERROR = 0.7  # standard deviation of the slope at the first evaluation
-PULL = 0.3  # for each unit of x
+PULL = 0.3  # how fast they return, for each unit of x
 WANDER = 0.4  # standard deviation that the slope gains over a unit of x
 EVALUATION_ERROR = 0.06  # standard deviation of z from one evaluation to the next, however many samples
 SAMPLING = 1.2  # the standard deviation of an accuracy, in those of independent draws
@@ -106,8 +106,8 @@ class Trend:
     def at(self, x: Floats | float) -> "Trend":
         """The trend further on, where nothing more is read."""
         way = np.asarray(x - self.x, dtype=np.float64)
-        kept = np.exp(-PULL * way)  # of the slope's distance from the usual slope
-        carried = -np.expm1(-PULL * way) / PULL  # by how much a unit of slope raises the level
+        kept = np.exp(-PULL * way)  # what is left of the slope's distance from the usual slope
+        carried = -np.expm1(-PULL * way) / PULL  # what a unit of slope adds to the level
         spread = way - 2 * carried - np.expm1(-2 * PULL * way) / (2 * PULL)
         return Trend(
             x=self.x + way,
@@ -139,9 +139,9 @@ class Trend:
 class Curve:
     """The learning curve toward an accuracy or a loss."""
 
-    goal: Standing  # with the error of an evaluation about the curve
-    rounds: list[int] = field(default_factory=list)  # after which the model was evaluated
-    trend: Trend | None = None  # after these evaluations
+    goal: Standing  # its error is that of an evaluation about the curve
+    rounds: list[int] = field(default_factory=list)  # those after which the model was evaluated
+    trend: Trend | None = None  # what these evaluations say
 
     def read(self, round: int, standing: Standing, progress: float) -> None:
         """Take in an evaluation after a round, with the progress until then."""
@@ -155,7 +155,7 @@ class Curve:
 
 
 HORIZON = 200.0  # a goal is out of sight if it needs more than so many times the rounds of before
-MOST_EVALUATIONS = 2000  # that are looked at
+MOST_EVALUATIONS = 2000  # no more are looked at
 # Standard deviations to either side. 1.28 would hold 80 % of curves that are as the filter assumes, and 2.0
 # holds 95 % of them. Real curves differ: after a third of the way, 1.28 holds 67 % and 2.0 holds 86 % of the
 # stored fixed plans (benchmarks/forecasts.py, served mean). Where curves flatten suddenly, it holds for 70 to

@@ -20,7 +20,7 @@ from hasfl.plan import Decision, Order, Plan
 from hasfl.problem import Problem
 from hasfl.record import Evaluation, MeasuredRound, RoundRecord
 from hasfl.theory.traffic import Arrangement
-from hasfl.training.clock import JUDGING_SHARE, NOTHING, Cost, Effort, Judging, ModelledClock
+from hasfl.training.clock import JUDGING_SHARE, NOTHING, Cost, Effort, Judging, ModelledClock, advanced
 from hasfl.training.forecaster import Forecaster
 from hasfl.training.observer import Observer
 
@@ -83,13 +83,13 @@ class Progress:
     """Where a training stands between two rounds."""
 
     drawn: IntN  # samples that each device of the fleet has used
-    order: Order  # for the next round
+    order: Order  # the next round's
     depth: int = 0  # private layers in the present interval
     refused: int = 0  # samples of an estimate that the budget did not allow any more
     judged_at: float = 0.0  # virtual time of the last evaluation on held-out samples
     last: RoundRecord | None = None
-    accuracies: list[float] = field(default_factory=list)  # of every evaluation on held-out samples
-    losses: list[float] = field(default_factory=list)  # of every evaluation on held-out samples
+    accuracies: list[float] = field(default_factory=list)  # one for each evaluation on held-out samples
+    losses: list[float] = field(default_factory=list)  # one for each evaluation on held-out samples
     unread: list[tuple[RoundRecord, SupportsFloat]] = field(
         default_factory=list
     )  # losses that a GPU may still compute
@@ -116,12 +116,12 @@ class Training:
     interval: int  # I
     samples: IntN  # |D_i|
     evaluate_every: int  # rounds
-    beforehand: Cost = NOTHING  # of estimates before the first plan; a part of the first round's record
+    beforehand: Cost = NOTHING  # estimates before the first plan; a part of the first round's record
     judging: Judging | None = None  # how models are judged, if evaluations decide something
     judges_always: bool = True  # whether every evaluation judges; if not, only where it costs little
-    forecaster: Forecaster | None = None  # of the end of training; None: nothing is forecast
+    forecaster: Forecaster | None = None  # forecasts the end of training; None: nothing is forecast
     report_every: int = 1  # rounds whose losses are read at once, so that a GPU need not wait in each of them
-    checkpoint_seconds: float = 0.0  # of wall time from one checkpoint to the next, at least
+    checkpoint_seconds: float = 0.0  # wall time from one checkpoint to the next, at least
     saved_at: float = -math.inf  # wall time of the last checkpoint
     progress: Progress | None = None  # where to go on from
 
@@ -340,7 +340,7 @@ class Training:
         judged = self._is_judged(progress, cost)
         evaluation = self.engine.evaluate(held_out=judged)
         last = replace(progress.last, **asdict(evaluation))
-        progress.last = _with_cost(last, cost) if judged else last
+        progress.last = advanced(last, cost) if judged else last
         if judged:
             progress.judged_at = progress.last.clock
         if evaluation.held_out_accuracy is not None and evaluation.held_out_loss is not None:
@@ -394,34 +394,22 @@ class Training:
 
 def _record(order: Order, cost: Cost, last: RoundRecord | None) -> RoundRecord:
     """A round's record before it is evaluated; the loss is read later."""
-    clock, samples = (last.clock, last.samples) if last else (0.0, 0)
-    return RoundRecord(
+    began = RoundRecord(
         round=order.round,
         devices=order.devices,
         plan=order.plan,
         loss=math.nan,
         accuracy=None,
         test_loss=None,
-        seconds=cost.seconds,
-        clock=clock + cost.seconds,
-        samples=samples + cost.samples,
+        seconds=0.0,
+        clock=last.clock if last else 0.0,
+        samples=last.samples if last else 0,
         aggregated=False,
-        phases=cost.phases,
-        bits=cost.bits,
+        phases={},
+        bits={},
         notes=order.notes,
     )
-
-
-def _with_cost(record: RoundRecord, cost: Cost) -> RoundRecord:
-    """The record of a round in which something more was done."""
-    whole = Cost(record.phases, record.bits) + cost
-    return replace(
-        record,
-        seconds=record.seconds + cost.seconds,
-        clock=record.clock + cost.seconds,
-        phases=whole.phases,
-        bits=whole.bits,
-    )
+    return advanced(began, cost)
 
 
 def _with_loss(record: RoundRecord, loss: SupportsFloat) -> RoundRecord:

@@ -58,7 +58,7 @@ class Probe:
 # ── gradients ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-Gradient = list[Tensors]  # for each layer its tensors by name; also for displacements and weights
+Gradient = list[Tensors]  # each layer's tensors by name; displacements and weights too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,8 +135,8 @@ def moved(states: Sequence[LayerState], by: Gradient) -> list[LayerState]:
 # ── the estimates ────────────────────────────────────────────────────────────────────────────────────────
 
 
-DEVICES = 5  # that take gradients
-SAMPLES = 8  # of each of those devices, in two halves: few, because an estimate costs time
+DEVICES = 5  # so many take gradients
+SAMPLES = 8  # those of each such device, in two halves: few, because an estimate costs time
 LEAST_GAP = 1e-6  # ϑ of a loss that has reached 0
 LEAST_DISTANCE = 1e-30  # keeps a division by |w_i − w̄| finite
 
@@ -147,7 +147,7 @@ class DeviceEstimate:
 
     smoothness: float
     variance_of: FloatL
-    square_of: FloatL  # of the mean gradient
+    square_of: FloatL  # the squared mean gradient
     loss: float
 
 

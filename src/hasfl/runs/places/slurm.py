@@ -44,7 +44,7 @@ ONLY_THE_USER = 0o700
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 LOOK = 2.0  # seconds between two looks at the jobs; chosen by hand
 CONTINUATIONS = 1000  # how often a job may run out of its time and be queued again
-NUMBER = re.compile(r"[0-9]{1,12}(_[0-9]{1,7})?")  # of a job, or of a job in an array
+NUMBER = re.compile(r"[0-9]{1,12}(_[0-9]{1,7})?")  # the number of a job, or of a job in an array
 GONE, RUNNING = "UNKNOWN", "RUNNING"  # words for a job that the cluster does not know, and for one that runs
 
 
@@ -56,7 +56,7 @@ class Slurm:
     jobs again and does not ask for a run twice. Every job goes on to its end, whatever happens to the others.
     """
 
-    options: Mapping[str, str | int]  # as submitit names them
+    options: Mapping[str, str | int]  # under submitit's names
     cluster: str = "slurm"  # a word of submitit; "local" are jobs without a cluster
     look: float = LOOK
 
@@ -214,7 +214,7 @@ def _how_to_follow(requests: Sequence[RunRequest], jobs: Mapping[Path, "submitit
 
 
 WARNING = 90  # seconds before the end of its time at which a job gets a signal
-PATIENCE = 60.0  # of these, the seconds that the round may still take; the rest is for queueing again
+PATIENCE = 60.0  # seconds of these that the round may still take; the rest is for queueing
 LOOK = 1.0  # seconds between two looks at the training
 
 
@@ -230,7 +230,7 @@ class Job:
 
     def __init__(self, request: RunRequest, after: After, ending: Ending | None = None) -> None:
         self.request, self.after = request, after
-        self.ending = ending  # of a training that ended while the job was asked to stop
+        self.ending = ending  # None unless training ended while the job was asked to stop
         self._stop, self._training = False, None
 
     _stop: bool
@@ -288,7 +288,7 @@ COUNTS = {
     "memory": "mem_gb",
     "at_once": "slurm_array_parallelism",  # jobs that run at the same time
 }
-MINUTES = 60  # of a job where `time` is left out; chosen by hand
+MINUTES = 60  # a job's time where `time` is left out; chosen by hand
 DEFAULTS: Mapping[str, str | int] = {"name": "hasfl", COUNTS["time"]: MINUTES}
 
 

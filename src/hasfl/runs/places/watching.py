@@ -122,7 +122,7 @@ class News:
     state: State
     round: int = 0  # the last one that is recorded
     clock: float = 0.0  # virtual seconds until its end
-    accuracy: float | None = None  # of the last evaluation
+    accuracy: float | None = None  # by the last evaluation
 
 
 class PlaceWatcher(Watcher, Protocol):
