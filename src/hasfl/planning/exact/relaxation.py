@@ -144,7 +144,7 @@ class Relaxation:
         for k in (T5, T6):  # some device holds J layers: T₅ and T₆ are at least those of the fastest one
             lower[k] = max(lower[k], parts[k][0][fits[:, J - 1], J - 1].min())
         middle = len(smallest) * (tables.submodel_bits[J - 1] - tables.submodel_bits[0])  # the largest M
-        upper[EXCHANGE_TIMES] = np.maximum(upper[EXCHANGE_TIMES], middle / self._server_rates())  # R6, R8
+        upper[EXCHANGE_TIMES] = np.maximum(upper[EXCHANGE_TIMES], middle / tables.server_fed_rates)  # R6, R8
         return lower, upper
 
     def choose(
@@ -251,10 +251,6 @@ class Relaxation:
         most_bits = np.minimum(up, down) * ROUNDING
         return (tables.submodel_bits[:J] > most_bits[:, :, None]) | ~self.asked.cuts[:, :J]
 
-    def _server_rates(self) -> Floats:
-        """(2,) r_{s,f} and r_{f,s}, the edge server's rates to and from the fed server."""
-        return np.array([self.tables.server_fed_up_rate, self.tables.server_fed_down_rate])
-
 
 # ── the price on M ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -293,7 +289,7 @@ class Tariff:
     @classmethod
     def of(cls, tables: CostTables, box: tuple[Floats, Floats], lines: Lines) -> Self:
         """The steps of K boxes with corners (K, 4)."""
-        rates = np.array([tables.server_fed_up_rate, tables.server_fed_down_rate])
+        rates = tables.server_fed_rates
         lower, upper = (corner[:, EXCHANGE_TIMES] * rates for corner in box)  # r₅ l₅, r₆ l₆ and r₅ u₅, r₆ u₆
         bits = np.column_stack([lower, upper.min(axis=1) * ROUNDING])
         width = np.column_stack(
