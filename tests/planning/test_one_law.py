@@ -16,7 +16,7 @@ from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
 from hasfl.planning.exact.relaxation import Choice
 from hasfl.planning.exact.search import price_is_to_blame
 from hasfl.planning.exhaustive import best_of_all, objectives
-from hasfl.planning.feasibility import Asked
+from hasfl.planning.feasibility import AllowedPlans
 from hasfl.planning.paper.algorithm_2 import alternate
 from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
@@ -250,7 +250,7 @@ def test_a_problem_with_a_single_plan_leaves_nothing_to_save() -> None:
     ):
         assert report.gap == 0.0
     two = replace(problem, max_batch=2)
-    assert not Asked.anything(two).leaves_one_plan(CostTables.of(two))
+    assert not AllowedPlans.anything(two).leaves_one_plan(CostTables.of(two))
 
 
 def test_a_target_at_the_floor_is_out_of_reach() -> None:

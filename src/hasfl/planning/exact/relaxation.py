@@ -50,7 +50,7 @@ from typing import Self
 
 import numpy as np
 
-from hasfl.planning.feasibility import Asked
+from hasfl.planning.feasibility import AllowedPlans
 from hasfl.planning.tables import EXCHANGE_TIMES, ROUNDING, T3, T4, T5, T6, Bools, CostTables, Ints
 from hasfl.theory.rounds import BatchNoise, Floats, Lines
 
@@ -107,14 +107,14 @@ class Relaxation:
     """The lower bounds for one deepest cut J, as the head of this file explains them."""
 
     tables: CostTables
-    asked: Asked
+    allowed: AllowedPlans
     noise: BatchNoise
     deepest_cut: int
 
     @property
     def least_batch(self) -> Floats:
         """(N,) The smallest possible batch size of each device."""
-        return self.asked.least(self.tables, self.deepest_cut)
+        return self.allowed.least(self.tables, self.deepest_cut)
 
     @property
     def least_server_seconds(self) -> float:
@@ -129,7 +129,7 @@ class Relaxation:
         slowest device. Upper end: the most seconds of any device at any cut. T₄ to T₆ likewise.
         """
         tables, J, smallest = self.tables, self.deepest_cut, self.least_batch[:, None]
-        largest = self.asked.room(tables, J)
+        largest = self.allowed.room(tables, J)
         fits = largest > 0
         if not fits.any(axis=1).all() or not fits[:, J - 1].any():
             return None
@@ -222,7 +222,7 @@ class Relaxation:
         x = lines.per_second[:, None] * self.tables.server_seconds[:J]
         y = lines.per_noise[:, None]
         batch = np.minimum(limit, self.noise.best_batch(x, y, J)[:, None, :])
-        np.clip(batch, smallest, self.asked.largest_batch[:, None], out=batch)
+        np.clip(batch, smallest, self.allowed.largest_batch[:, None], out=batch)
         cost = batch * x[:, None, :]
         cost += y[:, :, None] * self.noise.each(batch, J)
         cost[(limit < smallest) | self.cut_excluded(upper)] = np.inf
@@ -240,8 +240,8 @@ class Relaxation:
 
     def least_noise(self, upper: Floats) -> Floats:
         """(K,) A lower bound on S = Σ_i n(b_i) in K boxes: every device takes its largest batch."""
-        most = np.where(self.asked.cuts[:, : self.deepest_cut], self._limits(upper), 0.0).max(axis=2)
-        most = np.clip(most, self.least_batch, self.asked.largest_batch)
+        most = np.where(self.allowed.cuts[:, : self.deepest_cut], self._limits(upper), 0.0).max(axis=2)
+        most = np.clip(most, self.least_batch, self.allowed.largest_batch)
         return self.noise.total(most, self.deepest_cut)
 
     def cut_excluded(self, upper: Floats) -> Bools:
@@ -249,7 +249,7 @@ class Relaxation:
         tables, J = self.tables, self.deepest_cut
         up, down = upper[:, T5, None] * tables.fed_up_rate, upper[:, T6, None] * tables.fed_down_rate
         most_bits = np.minimum(up, down) * ROUNDING
-        return (tables.submodel_bits[:J] > most_bits[:, :, None]) | ~self.asked.cuts[:, :J]
+        return (tables.submodel_bits[:J] > most_bits[:, :, None]) | ~self.allowed.cuts[:, :J]
 
 
 # ── the price on M ───────────────────────────────────────────────────────────────────────────────────────
