@@ -337,19 +337,16 @@ def _provenance(experiments: Mapping[str, Experiment], results: Results) -> str:
     used = [run for key in asked if (run := results.get(key)) is not None]
     if not used:
         return f"None of {len(asked)} trainings has a result yet."
+    by_seed = Counter(run.seed for run in used)
     rows = [
         ("trainings", f"{len(used)} of {len(asked)}"),
-        ("seeds", ", ".join(f"{seed} ({count} trainings)" for seed, count in sorted(_by_seed(used).items()))),
+        ("seeds", ", ".join(f"{seed} ({count} trainings)" for seed, count in sorted(by_seed.items()))),
         ("commits", _each(used, lambda run: (run.commit or "not known")[:SHORT])),
         ("hardware", _each(used, _hardware)),
         ("torch", _each(used, lambda run: str(run.environment.get("torch", "not known")))),
         ("dates", " to ".join(dict.fromkeys(end(run.finished for run in used) for end in (min, max)))),
     ]
     return table(["what", "which"], rows)
-
-
-def _by_seed(runs: Sequence[RunResult]) -> Counter[int]:
-    return Counter(run.seed for run in runs)
 
 
 def _each(runs: Sequence[RunResult], what: Callable[[RunResult], str]) -> str:
@@ -383,15 +380,16 @@ def worth_table(experiment: Experiment, results: Results) -> str:
     """The time to an accuracy, with either planner and either kind of constants."""
     strategies = tuple(dict.fromkeys(name for panel in experiment.panels for name in panel.strategies))
     rows = [
-        [setting, constants, *(_time(results, panel, name) for name in strategies), _level(panel)]
+        [
+            setting,
+            constants,
+            *(_time(results, panel, name) for name in strategies),
+            NOTHING if panel.accuracy is None else percent(panel.accuracy),
+        ]
         for setting, papers, ours in panels_of_worth(experiment)
         for constants, panel in ((PAPERS, papers), (MEASURED, ours))
     ]
     return table(["setting", "constants", *strategies, "to an accuracy of"], rows)
-
-
-def _level(panel: Panel) -> str:
-    return NOTHING if panel.accuracy is None else percent(panel.accuracy)
 
 
 def _time(results: Results, panel: Panel, strategy: str) -> str:

@@ -23,8 +23,8 @@ class Contestant(NamedTuple):
     strategy: str
 
 
-class Compared(NamedTuple):
-    """What a comparison of two trainings gave, and the accuracy, time or round that it was made at."""
+class Advantage(NamedTuple):
+    """How far the first of two trainings is ahead, at an accuracy, a time or a round."""
 
     value: float
     at: float = math.nan
@@ -38,7 +38,7 @@ class Comparison:
     """A way to compare two trainings. The value is large where the first one is ahead."""
 
     kind: Kind
-    of: Callable[[Pair, Served], Compared | None]  # None where there is nothing to compare
+    of: Callable[[Pair, Served], Advantage | None]  # None where there is nothing to compare
     at: Callable[[float], str]  # what it was made at, in words
 
 
@@ -110,7 +110,7 @@ def held(comparison: Comparison, matches: Matches) -> Measure:
     return measure
 
 
-def _compared(comparison: Comparison, results: Results, match: Match, served: Served) -> list[Compared]:
+def _compared(comparison: Comparison, results: Results, match: Match, served: Served) -> list[Advantage]:
     each = (comparison.of(pair, served) for pair in same_seed(results, match))
     return [compared for compared in each if compared is not None]
 
@@ -122,14 +122,14 @@ def surely_less(one: Bounded, other: Bounded) -> bool:
 
 def _times_at_common(
     effort: Callable[[RunResult, float, Served], float | None],
-) -> Callable[..., Compared | None]:
+) -> Callable[..., Advantage | None]:
     """The effort of the second over that of the first, to the highest accuracy that both reached."""
 
     def factor(pair: Pair, accuracy: float, served: Served) -> float | None:
         one, other = (effort(run, accuracy, served) for run in pair)
         return other / one if one and other else None
 
-    def compare(pair: Pair, served: Served) -> Compared | None:
+    def compare(pair: Pair, served: Served) -> Advantage | None:
         accuracy = common_accuracy(pair, served)
         value = None if accuracy is None else factor(pair, accuracy, served)
         if accuracy is None or value is None:
@@ -138,20 +138,20 @@ def _times_at_common(
         steps = range(math.ceil(highest / 2), highest + 1)
         leads = (factor(pair, step / LEVELS, served) for step in steps)
         known = tuple(each for each in leads if each is not None)
-        return Compared(value, accuracy, leads=known, since=steps[0] / LEVELS)
+        return Advantage(value, accuracy, leads=known, since=steps[0] / LEVELS)
 
     return compare
 
 
-def _points_more(pair: Pair, end: float, best_until: Callable[[RunResult], float]) -> Compared | None:
+def _points_more(pair: Pair, end: float, best_until: Callable[[RunResult], float]) -> Advantage | None:
     one, other = (best_until(run) for run in pair)
-    return None if math.isnan(one - other) else Compared(PERCENT * (one - other), end)
+    return None if math.isnan(one - other) else Advantage(PERCENT * (one - other), end)
 
 
-def _gain(end_of: Callable[[Pair], float]) -> Callable[[Pair, Served], Compared | None]:
+def _gain(end_of: Callable[[Pair], float]) -> Callable[[Pair, Served], Advantage | None]:
     """By how many points the first one is more accurate until a virtual time, or until its own end before."""
 
-    def compare(pair: Pair, served: Served) -> Compared | None:
+    def compare(pair: Pair, served: Served) -> Advantage | None:
         end = end_of(pair)
         found = _points_more(pair, end, lambda run: run.accuracy_by(end, served))
         converged = all(run.converged_at(served) is not None for run in pair)
@@ -160,7 +160,7 @@ def _gain(end_of: Callable[[Pair], float]) -> Callable[[Pair, Served], Compared 
     return compare
 
 
-def _gain_by_rounds(pair: Pair, served: Served) -> Compared | None:
+def _gain_by_rounds(pair: Pair, served: Served) -> Advantage | None:
     """By how many points the first one is more accurate after as many rounds as the shorter one has."""
     end = min(int(run.rounds[-1]) for run in pair)
     return _points_more(
@@ -186,8 +186,8 @@ MORE_ACCURATE_BY_ROUNDS = Comparison("points", _gain_by_rounds, lambda rounds: f
 def larger(number: Callable[[RunResult], float]) -> Comparison:
     """Compares a number that trainings have whatever they serve; the larger one is ahead."""
 
-    def compare(pair: Pair, _: Served) -> Compared | None:
+    def compare(pair: Pair, _: Served) -> Advantage | None:
         one, other = (number(run) for run in pair)
-        return Compared(one / other) if other else None
+        return Advantage(one / other) if other else None
 
     return Comparison("factor", compare, lambda _: "")

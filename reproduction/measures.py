@@ -14,7 +14,7 @@ from reproduction.comparing import (
     MORE_ACCURATE,
     MORE_ACCURATE_BY_ROUNDS,
     MORE_ACCURATE_IN_EQUAL_TIME,
-    Compared,
+    Advantage,
     Comparison,
     Contestant,
     Match,
@@ -217,7 +217,7 @@ def depth_hurts_more_without_iid(comparison: Comparison) -> Measure:
         pairs = [
             (iid, other) for iid in panels if not is_non_iid(iid) for other in panels if is_non_iid(other)
         ]
-        found = list[tuple[Compared, Compared]]()
+        found = list[tuple[Advantage, Advantage]]()
         for seed in evidence.experiment.all_seeds:
             for iid, other in pairs:
                 less, worse = (_lost_by_depth(comparison, evidence, panel, seed) for panel in (iid, other))
@@ -233,7 +233,7 @@ def depth_hurts_more_without_iid(comparison: Comparison) -> Measure:
     return measure
 
 
-def _lost_by_depth(comparison: Comparison, evidence: Evidence, panel: Panel, seed: int) -> Compared | None:
+def _lost_by_depth(comparison: Comparison, evidence: Evidence, panel: Panel, seed: int) -> Advantage | None:
     scenario, plans = panel.points[0].scenario, list(fixed_plans(panel).values())
     runs = [evidence.results.get((scenario, plans[end], seed)) for end in (0, -1)] if plans else [None, None]
     shallow, deep = runs

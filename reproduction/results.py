@@ -21,7 +21,7 @@ from hasfl.runs.document import Document, read_json
 from reproduction.experiment import Key
 
 Served = Literal["mean", "last"]
-Place = TypeVar("Place", bound=Hashable)
+Label = TypeVar("Label", bound=Hashable)
 WHOLE = ("rounds", "samples")  # the arrays of whole numbers
 BY_EVALUATION = (*WHOLE, "clock", "accuracy", "last_accuracy", "mean_batch", "mean_cut")
 DIGITS = 6  # significant ones that are kept of measured numbers
@@ -208,12 +208,12 @@ def percent(share: float) -> str:
 # keeps its own clock.
 
 
-def pooled(runs: Mapping[Place, RunResult]) -> dict[Place, RunResult]:
+def pooled(runs: Mapping[Label, RunResult]) -> dict[Label, RunResult]:
     """Give trainings with the same plans the mean of their accuracies, and leave all others as they are."""
     alike = defaultdict[Hashable, list[RunResult]](list)
     for run in runs.values():
         alike[_what_is_learnt(run)].append(run)
-    return {place: _with_mean(run, alike[_what_is_learnt(run)]) for place, run in runs.items()}
+    return {label: _with_mean(run, alike[_what_is_learnt(run)]) for label, run in runs.items()}
 
 
 def _what_is_learnt(run: RunResult) -> Hashable:

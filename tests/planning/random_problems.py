@@ -80,6 +80,18 @@ def measured(problem: Problem, seed: int) -> Problem:
     return replace(problem, constants=constants, target=None)
 
 
+def priced(seed: int, price: float) -> Problem:
+    """A tiny problem with some batch norms, some of which refuse single samples; of either law."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(seed, devices=(1, 3), max_batch=6)
+    problem = measured(problem, seed) if seed % 2 else problem
+    layers = len(problem.profile)
+    norms = rng.random(layers) < 0.6
+    refuse = norms & (rng.random(layers) < 0.2)
+    profile = replace(problem.profile, batch_norm_of=norms, smallest_batch_of=np.where(refuse, 2, 1))
+    return replace(problem, profile=profile, constants=replace(problem.constants, single_noise=price))
+
+
 def odd_problem(seed: int) -> Problem:
     """A tiny problem with something odd: layers that cost nothing, equal devices, a target hardly above the
     floor, statistics of another magnitude, a server that does nothing.

@@ -85,6 +85,11 @@ def test_proposition_1_rounds_within_the_limits(problem: BatchProblem) -> None:
     assert ((b >= 1) & (b <= most)).all()
     within = np.clip(stationary, 1, most)
     assert ((b == np.floor(within)) | (b == np.ceil(within))).all()
+    fractional = np.flatnonzero(within != np.floor(within))
+    for whole in (np.floor(within), np.ceil(within)):  # the last device is rounded when all others are
+        other = b.copy()
+        other[fractional[-1:]] = whole[fractional[-1:]]
+        assert problem.value(b) <= problem.value(other)
 
 
 @given(batch_problems(devices=4))

@@ -12,7 +12,7 @@ from hasfl.planning.exact.planner import best_plan
 from hasfl.planning.exact.relaxation import Choices, Relaxation, Tariff
 from hasfl.planning.exact.search import price_is_to_blame
 from hasfl.planning.exhaustive import best_of_all
-from hasfl.planning.feasibility import Asked
+from hasfl.planning.feasibility import AllowedPlans
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
 from hasfl.profile import Profile
@@ -96,7 +96,7 @@ def test_every_row_of_the_certificate(
     problem: Problem, deepest_cut: int, lower: float, upper: float, expected: float
 ) -> None:
     law, tables = law_of(problem), CostTables.of(problem)
-    relaxation = Relaxation(tables, Asked.anything(problem), law.noise, deepest_cut)
+    relaxation = Relaxation(tables, AllowedPlans.anything(problem), law.noise, deepest_cut)
     exchange = (0.1, 0.5)[deepest_cut - 1]
     corners = (np.array([[each, each, exchange, exchange]]) for each in (lower, upper))
     lines = law.lines(VALUE, deepest_cut, np.ones(1), np.ones(1))
@@ -131,8 +131,8 @@ def relaxation() -> Relaxation:
         server_fed_down_rate=1.0,
         interval=10,
     )
-    asked = Asked(np.ones(3), np.full(3, 100.0), np.ones((3, 2), dtype=bool))
-    return Relaxation(tables, asked, BatchNoise(np.ones(2)), 2)
+    allowed = AllowedPlans(np.ones(3), np.full(3, 100.0), np.ones((3, 2), dtype=bool))
+    return Relaxation(tables, allowed, BatchNoise(np.ones(2)), 2)
 
 
 def at_price(relaxation: Relaxation, price: float, *, steps: int = 0) -> Choices:

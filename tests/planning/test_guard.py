@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import assume, given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from hasfl.plan import Decision, Plan
@@ -99,7 +100,8 @@ def test_large_batches_stay() -> None:
     assert all((decision.plan.batch_sizes == SMALL_BATCH).all() for decision in decisions)
 
 
-@given(SEEDS, st.integers(1, 15), st.integers(1, 6))
+@given(SEEDS, st.integers(1, 15), st.integers(1, 5))
+@hypothesis_settings(max_examples=40)
 def test_enlarged_plans_fit(seed: int, b: int, doublings: int) -> None:
     """Doubled batches hold every limit that the plan held, and no batch becomes smaller."""
     problem = a_problem(seed)

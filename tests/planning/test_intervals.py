@@ -28,6 +28,7 @@ from hasfl.planning.intervals import (
 )
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
+from tests.lanes import quick_then_slow
 from tests.planning.random_problems import measured, random_problem
 
 GAP = 1e-6
@@ -60,7 +61,7 @@ def oracle(problem: Problem) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("kind", ["measured", "paper"])
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", quick_then_slow(range(25), 10))
 def test_against_enumeration(seed: int, kind: str) -> None:
     """Tried intervals have the best plan, and no other interval that is known goes below the bound."""
     problem = question(seed, kind)

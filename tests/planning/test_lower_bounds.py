@@ -23,7 +23,7 @@ from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
 from hasfl.planning.exact.relaxation import Relaxation
 from hasfl.planning.exact.search import Box, ClosingTest, Found, Search, corners
 from hasfl.planning.exhaustive import objectives
-from hasfl.planning.feasibility import Asked
+from hasfl.planning.feasibility import AllowedPlans
 from hasfl.planning.tables import STEP_TIMES, T3, T4, TIMES, CostTables, Ints
 from hasfl.problem import Problem
 from hasfl.theory.objective import law_of
@@ -115,8 +115,8 @@ def some_plans(
     The first one has the smallest batches and the deepest cuts.
     """
     tables = CostTables.of(problem)
-    asked = Asked.anything(problem)
-    room, least = asked.room(tables, deepest_cut), asked.least(tables, deepest_cut)
+    allowed = AllowedPlans.anything(problem)
+    room, least = allowed.room(tables, deepest_cut), allowed.least(tables, deepest_cut)
     fits = room > 0
     if not fits.any(axis=1).all() or not fits[:, -1].any():
         return np.empty((0, len(room))), np.empty((0, len(room)), dtype=np.int64)
@@ -132,7 +132,7 @@ def some_plans(
 
 def stopped(problem: Problem, batch_sizes: Floats, cuts: Ints, gap: float, boxes: int) -> Found:
     """A search that begins with one plan, however bad, and does not improve its batch sizes first."""
-    found = Search(problem, CostTables.of(problem), Asked.anything(problem), gap, SECONDS, boxes)
+    found = Search(problem, CostTables.of(problem), AllowedPlans.anything(problem), gap, SECONDS, boxes)
     found.consider(batch_sizes[None], cuts[None])
     found.polished = cuts
     return found.run()
@@ -190,7 +190,7 @@ def test_a_box_is_bounded_below_all_its_plans(law: str) -> None:
         batch_sizes, cuts = some_plans(problem, deepest_cut, 12, rng)
         if not len(cuts):
             continue
-        relaxation = Relaxation(tables, Asked.anything(problem), rounds.noise, deepest_cut)
+        relaxation = Relaxation(tables, AllowedPlans.anything(problem), rounds.noise, deepest_cut)
         cheap = cheapest_plans(relaxation, rounds, batch_sizes, cuts)
         batch_sizes, cuts = np.vstack([batch_sizes, cheap[0]]), np.vstack([cuts, cheap[1]])
         noise = rounds.noise.total(batch_sizes, deepest_cut)

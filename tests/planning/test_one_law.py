@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hasfl.arrays import IntN
 from hasfl.constants import MeasuredConstants
 from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.fleet import PER_DEVICE
@@ -16,8 +15,8 @@ from hasfl.planning.exact import cells
 from hasfl.planning.exact.planner import best_batches, best_cuts, best_plan
 from hasfl.planning.exact.relaxation import Choice
 from hasfl.planning.exact.search import price_is_to_blame
-from hasfl.planning.exhaustive import all_plans, best_of_all, objectives
-from hasfl.planning.feasibility import Asked
+from hasfl.planning.exhaustive import best_of_all, objectives
+from hasfl.planning.feasibility import AllowedPlans
 from hasfl.planning.paper.algorithm_2 import alternate
 from hasfl.planning.tables import CostTables
 from hasfl.planning.verify import faults
@@ -25,21 +24,9 @@ from hasfl.problem import Problem
 from hasfl.runs.questions import read_problem
 from hasfl.theory.objective import evaluate, law_of
 from tests.lanes import quick_then_slow
-from tests.planning.random_problems import measured, random_problem
+from tests.planning.random_problems import measured, priced, random_problem
 
 PRICES = (1.5, 1.0, 3.0, 100.0)
-
-
-def priced(seed: int, price: float) -> Problem:
-    """A tiny problem with some batch norms, some of which refuse single samples; of either law."""
-    rng = np.random.default_rng(seed)
-    problem = random_problem(seed, devices=(1, 3), max_batch=6)
-    problem = measured(problem, seed) if seed % 2 else problem
-    layers = len(problem.profile)
-    norms = rng.random(layers) < 0.6
-    refuse = norms & (rng.random(layers) < 0.2)
-    profile = replace(problem.profile, batch_norm_of=norms, smallest_batch_of=np.where(refuse, 2, 1))
-    return replace(problem, profile=profile, constants=replace(problem.constants, single_noise=price))
 
 
 def naive_objective(problem: Problem, plan: Plan) -> float:
@@ -263,7 +250,7 @@ def test_a_problem_with_a_single_plan_leaves_nothing_to_save() -> None:
     ):
         assert report.gap == 0.0
     two = replace(problem, max_batch=2)
-    assert not Asked.anything(two).leaves_one_plan(CostTables.of(two))
+    assert not AllowedPlans.anything(two).leaves_one_plan(CostTables.of(two))
 
 
 def test_a_target_at_the_floor_is_out_of_reach() -> None:
@@ -326,26 +313,6 @@ def test_stopped_early_the_plan_is_the_best_of_what_is_cheap() -> None:
     assert early.lower_bound > 0  # the roots are bounded in any case
     again = best_batches(problem, early.plan.cuts, gap=1e-4)
     assert early.objective <= again.objective * (1 + 1e-4)
-
-
-def brute_batches(problem: Problem, cuts: IntN) -> float:
-    return min(
-        float(objectives(problem, b[same], c[same]).min())
-        for b, c in all_plans(problem)
-        if (same := (c == cuts).all(axis=1)).any()
-    )
-
-
-def test_batches_alone_equal_enumeration_with_a_price() -> None:
-    solved = 0
-    for seed in range(60):
-        problem = priced(seed, 1.5)
-        cuts = np.random.default_rng(seed).integers(1, len(problem.profile) + 1, len(problem.fleet))
-        least = brute_batches(problem, cuts)
-        if np.isfinite(least):
-            assert best_batches(problem, cuts, gap=1e-9).objective == pytest.approx(least, rel=1e-8), seed
-            solved += 1
-    assert solved >= 25
 
 
 @pytest.mark.parametrize(

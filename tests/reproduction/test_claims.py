@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +123,7 @@ def of_four(made: Mapping[tuple[str, str], RunResult] | None = None) -> Iterator
 FIVE = experiment("fig05", *(panel(name, (*PAPER, *BESIDE)) for name in FOUR))
 
 
+@cache
 def all_experiments() -> dict[str, Experiment]:
     batches = tuple(f"b={b}+cut=8" for b in BATCHES)
     cuts = tuple(f"b=16+cut={cut}" for cut in CUTS)
@@ -615,13 +616,15 @@ def test_a_figure_is_shown_where_it_is_drawn() -> None:
 
 def test_reasons_are_for_whole_trainings() -> None:
     first = TEXTS.claim[0].model_copy(update={"because": "this is why"})
-    texts = TEXTS.model_copy(update={"claim": [first, *TEXTS.claim[1:]]})
-    experiments = all_experiments()
-    results = Results(runs_of(experiments))
-    assert "this is why" in claims_page(experiments, results, texts, quick=False)
-    assert "this is why" not in claims_page(experiments, results, texts, quick=True)
-    assert "this is why" not in claims_page(experiments, Results(), texts, quick=False)
-    assert "None of" in claims_page(experiments, Results(), texts, quick=False)
+    experiments, measure = all_experiments(), OF_THE_PAPER[first.name]
+    results = Results(runs_of({first.figure: experiments[first.figure]}))
+    for known, quick, reason in (
+        (results, False, "this is why"),
+        (results, True, ""),
+        (Results(), False, ""),
+    ):
+        assert finding(first, measure, experiments, known, quick=quick).reason == reason
+    assert "None of" in claims_page({}, Results(), TEXTS, quick=False)
 
 
 def test_the_text_of_a_cell_stays_in_its_cell() -> None:

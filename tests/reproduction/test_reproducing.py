@@ -71,6 +71,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def trained(hasfl: Hasfl, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder out with the results of the tiny experiment, which is trained once for all tests."""
+    out, kept = Path("out"), tmp_path_factory.getbasetemp() / "tiny-results"
+    if not kept.exists():
+        assert hasfl("reproduce", "tiny", "--out", str(out)).code == 0
+        shutil.copytree(out, kept)
+    else:
+        shutil.copytree(kept, out)
+    return out
+
+
 def learnt(result: RunResult) -> dict[str, object]:
     """A result without what differs from machine to machine."""
     differs = ("environment", "wall_seconds", "commit", "finished")
@@ -135,23 +147,21 @@ def test_a_training_is_carried_out_once_and_drawn(hasfl: Hasfl, folder: Path) ->
 
 
 @pytest.mark.fleet
-def test_a_result_that_is_lost_is_trained_again_and_comes_out_alike(hasfl: Hasfl, folder: Path) -> None:
+def test_a_result_that_is_lost_is_trained_again_and_comes_out_alike(hasfl: Hasfl, trained: Path) -> None:
     """Several processes train what one process trains."""
-    assert hasfl("reproduce", "tiny", "--out", "out").code == 0
-    before = {result.key: learnt(result) for result in Results.read(Path("out") / TRAININGS)}
-    for path in (Path("out") / TRAININGS).glob("*/*"):
+    before = {result.key: learnt(result) for result in Results.read(trained / TRAININGS)}
+    for path in (trained / TRAININGS).glob("*/*"):
         path.unlink()
     again = hasfl("reproduce", "tiny", "--out", "out", "--on", "local:2")
     assert again.code == 0, again.err
-    assert {result.key: learnt(result) for result in Results.read(Path("out") / TRAININGS)} == before
+    assert {result.key: learnt(result) for result in Results.read(trained / TRAININGS)} == before
 
 
-def test_a_result_of_another_scenario_is_refused(hasfl: Hasfl, folder: Path) -> None:
-    assert hasfl("reproduce", "tiny", "--out", "out").code == 0
+def test_a_result_of_another_scenario_is_refused(hasfl: Hasfl, folder: Path, trained: Path) -> None:
     scenario = folder / "experiments" / "scenarios" / "tiny.toml"
     scenario.write_text("# a remark changes nothing\n" + SCENARIO)
     (tiny,) = read_experiments(["tiny"], folder / "experiments", quick=False)
-    assert not untrained(cases_of([tiny]), Path("out"))
+    assert not untrained(cases_of([tiny]), trained)
     scenario.write_text(SCENARIO.replace("rounds = 4", "rounds = 6"))
     refused = hasfl("reproduce", "tiny", "--out", "out")
     assert refused.code == 2
@@ -277,26 +287,24 @@ def test_options_that_cannot_be_meant(
     assert sentence in refused.err
 
 
-def test_results_of_other_seeds_are_not_judged(hasfl: Hasfl, folder: Path) -> None:
+def test_results_of_other_seeds_are_not_judged(hasfl: Hasfl, trained: Path) -> None:
     """The page is about the seeds that were asked for, as the figures are."""
-    assert hasfl("reproduce", "tiny", "--seeds", "7", "--out", "out").code == 0
-    assert "| seeds | 7 (2 trainings) |" in Path("out/claims.md").read_text()
-    assert hasfl("reproduce", "tiny", "--only-draw", "--out", "out").code == 0
-    assert "None of 2 trainings has a result yet." in Path("out/claims.md").read_text()
+    assert "| seeds | 0 (2 trainings) |" in (trained / "claims.md").read_text()
+    assert hasfl("reproduce", "tiny", "--only-draw", "--seeds", "7", "--out", "out").code == 0
+    assert "None of 2 trainings has a result yet." in (trained / "claims.md").read_text()
 
 
-def test_a_result_that_is_kept_is_kept_once(hasfl: Hasfl, folder: Path) -> None:
+def test_a_result_that_is_kept_is_kept_once(folder: Path, trained: Path) -> None:
     """A job that is carried out again after its end finds the result, and no folder."""
-    assert hasfl("reproduce", "tiny", "--out", "out").code == 0
     (tiny,) = read_experiments(["tiny"], folder / "experiments", quick=False)
     case = next(iter(tiny.cases()))
-    path = Path("out") / UNFINISHED / "gone"
+    path = trained / UNFINISHED / "gone"
     request = RunRequest.of(
-        Path("out/scenarios/tiny.toml"),
-        Path("out") / UNFINISHED,
+        trained / "scenarios" / "tiny.toml",
+        trained / UNFINISHED,
         strategy_name=case.strategy,
         seed=case.seed,
         name="gone",
         device=None,
     )
-    KeepResult(Path("out"), {path: case.key})(request)
+    KeepResult(trained, {path: case.key})(request)

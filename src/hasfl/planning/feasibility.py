@@ -15,7 +15,7 @@ from hasfl.units import format_size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class AllowedPlans:
     """The batch sizes and cuts that a planner may choose from.
 
     The caller leaves open both, the batch sizes alone, or the cuts alone.
@@ -79,17 +79,17 @@ class Asked:
         return plans == 1
 
 
-def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
+def why_infeasible(problem: Problem, tables: CostTables, allowed: AllowedPlans) -> str:
     """One sentence on a problem without a plan: which constraint of which device no plan satisfies."""
-    largest_upto = [asked.room(tables, deepest_cut) for deepest_cut in range(1, len(problem.profile) + 1)]
-    if (too_large := np.flatnonzero(asked.smallest_batch > problem.largest_batch)).size:
+    largest_upto = [allowed.room(tables, deepest_cut) for deepest_cut in range(1, len(problem.profile) + 1)]
+    if (too_large := np.flatnonzero(allowed.smallest_batch > problem.largest_batch)).size:
         i = too_large[0]
         return (
-            f"batch size {asked.smallest_batch[i]:.0f} of device {problem.fleet.names[i]!r} is above "
+            f"batch size {allowed.smallest_batch[i]:.0f} of device {problem.fleet.names[i]!r} is above "
             f"{problem.largest_batch[i]:.0f}, the smaller of max_batch and the samples that the device holds"
         )
     if all(not largest.any(axis=1).all() for largest in largest_upto):
-        return _device_without_cut(problem, tables, asked)
+        return _device_without_cut(problem, tables, allowed)
     # Every device has a cut that fits, so C1 is the reason. The largest batches have the least noise.
     law = law_of(problem)
     margins = [
@@ -106,21 +106,21 @@ def why_infeasible(problem: Problem, tables: CostTables, asked: Asked) -> str:
     )
 
 
-def _device_without_cut(problem: Problem, tables: CostTables, asked: Asked) -> str:
+def _device_without_cut(problem: Problem, tables: CostTables, allowed: AllowedPlans) -> str:
     """One sentence on the first device that has no possible cut."""
-    allowed = np.where(asked.cuts, np.minimum(tables.largest_batch, asked.largest_batch[:, None]), 0.0)
-    largest = allowed.max(axis=1)
-    without_memory = np.flatnonzero(largest < asked.smallest_batch)
+    possible = np.where(allowed.cuts, np.minimum(tables.largest_batch, allowed.largest_batch[:, None]), 0.0)
+    largest = possible.max(axis=1)
+    without_memory = np.flatnonzero(largest < allowed.smallest_batch)
     if without_memory.size:
         i = without_memory[0]
         return (
             f"no plan fits the memory of device {problem.fleet.names[i]!r}: even the cheapest cut asked "
             f"for needs more than its {format_size(problem.fleet.memory[i])} at batch size "
-            f"{asked.smallest_batch[i]:.0f}"
+            f"{allowed.smallest_batch[i]:.0f}"
         )
     i = int(largest.argmin())
     return (
         f"device {problem.fleet.names[i]!r} can take at most {largest[i]:.0f} samples in a round, but its "
-        f"layers need {asked.least(tables, 1)[i]:.0f} or more to train on (batch norm): give the device "
+        f"layers need {allowed.least(tables, 1)[i]:.0f} or more to train on (batch norm): give the device "
         "more memory or samples, or leave it out"
     )

@@ -76,6 +76,11 @@ class CostTables:
         )
 
     @property
+    def server_fed_rates(self) -> Floats:
+        """(2,) r_{s,f} and r_{f,s}, the edge server's rates to and from the fed server."""
+        return np.array([self.server_fed_up_rate, self.server_fed_down_rate])
+
+    @property
     def weights(self) -> Floats:
         """(4,) The weights of T₃, T₄, T₅ and T₆ in the seconds of a round: 1, 1, 1/I and 1/I."""
         return np.array([1.0, 1.0, 1 / self.interval, 1 / self.interval])

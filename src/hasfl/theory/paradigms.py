@@ -4,8 +4,8 @@ A paradigm tells, for a plan, how many layers are private and how long each step
 training loop and the clock use these two functions, so one loop and one clock serve all paradigms.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -14,20 +14,6 @@ from hasfl.plan import Plan
 from hasfl.profile import Profile
 from hasfl.theory.latency import SplitTrainingLatency, split_training_latency
 from hasfl.world import ObservedWorld
-
-
-class PrivateDepth(Protocol):
-    """The number of private layers under a plan."""
-
-    def __call__(self, plan: Plan, layers: int) -> int:
-        """A number from 0 (no private layer) to `layers` (every layer is private)."""
-
-
-class SplitLatency(Protocol):
-    """The latency of the steps of one round under a plan."""
-
-    def __call__(self, plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingLatency:
-        """Seconds of steps a1 to a5; 0 for a step that the paradigm does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +25,10 @@ class Paradigm:
     """
 
     name: str
-    private_depth: PrivateDepth
-    split_latency: SplitLatency
+    # How many of so many layers are private under a plan: from 0 to all of them.
+    private_depth: Callable[[Plan, int], int]
+    # Seconds of steps a1 to a5 of a round under a plan; 0 for a step that the paradigm does not have.
+    split_latency: Callable[[Plan, Fleet, Profile], SplitTrainingLatency]
     in_turns: bool = False
     collects_data: bool = False  # True if devices send their samples to the edge server before round 1
     splits: bool = True  # False if nobody sends activations, because a model is not split at all

@@ -108,7 +108,7 @@ class CostsByLimit:
         """The costs at a price, with the limits of T₅ and T₆ from the upper corner (4,) of the box."""
         tables, J = relaxation.tables, relaxation.deepest_cut
         x, y = float(lines.per_second[0]) * tables.server_seconds[:J], float(lines.per_noise[0])
-        largest, smallest = relaxation.asked.room(tables, J), relaxation.least_batch[:, None]
+        largest, smallest = relaxation.allowed.room(tables, J), relaxation.least_batch[:, None]
         best = relaxation.noise.best_batch(x, np.array(y), J)
         excluded = (largest <= 0) | relaxation.cut_excluded(upper[None])[0]
         if forbidden is not None:

@@ -11,7 +11,7 @@ from hasfl.errors import Infeasible, InputError
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.exact.fixed_cuts import FixedCuts, best_batches_on_grid, first_batches
 from hasfl.planning.exact.search import Search
-from hasfl.planning.feasibility import Asked, why_infeasible
+from hasfl.planning.feasibility import AllowedPlans, why_infeasible
 from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
@@ -50,7 +50,7 @@ def best_plan(
     "limit", the best plan so far and the gap that was proved so far. A limit on boxes gives the same plan on
     every machine. `start` is a plan to begin with, such as the last plan when rates have changed a little.
     """
-    return _search(problem, Asked.anything(problem), gap, time_limit, start, box_limit)
+    return _search(problem, AllowedPlans.anything(problem), gap, time_limit, start, box_limit)
 
 
 def best_cuts(
@@ -63,7 +63,7 @@ def best_cuts(
 ) -> PlanReport:
     """The best cuts for fixed batch sizes; the other parameters are those of `best_plan`."""
     problem.require_fits(Plan(batch_sizes, np.ones_like(batch_sizes)))
-    return _search(problem, Asked.these_batches(problem, batch_sizes), gap, time_limit, start)
+    return _search(problem, AllowedPlans.these_batches(problem, batch_sizes), gap, time_limit, start)
 
 
 def best_batches(
@@ -92,25 +92,25 @@ def best_batches(
             if on_grid.lower_bound is not None:
                 return _report(start, problem, "optimal", on_grid.lower_bound, on_grid.passes, began)
     seconds_left = max(began + time_limit - time.monotonic(), 0.0)
-    return _search(problem, Asked.these_cuts(problem, cuts), gap, seconds_left, start)
+    return _search(problem, AllowedPlans.these_cuts(problem, cuts), gap, seconds_left, start)
 
 
 def _search(
     problem: Problem,
-    asked: Asked,
+    allowed: AllowedPlans,
     gap: float,
     time_limit: float,
     start: Plan | None,
     box_limit: float = math.inf,
 ) -> PlanReport:
-    """Search among the plans that are asked for. Raises Infeasible if there is no such plan."""
+    """Search among the plans that are allowed. Raises Infeasible if there is no such plan."""
     began = time.monotonic()
     _check(problem, gap, start)
     tables = CostTables.of(problem)
-    search = Search(problem, tables, asked, gap, time_limit, box_limit)
+    search = Search(problem, tables, allowed, gap, time_limit, box_limit)
     _consider_first_plans(search, start)
     if search.best_plan is None:
-        raise Infeasible(why_infeasible(problem, tables, asked))
+        raise Infeasible(why_infeasible(problem, tables, allowed))
     result = search.run()
     return _report(result.plan, problem, result.status, result.lower_bound, result.boxes, began)
 
@@ -145,9 +145,9 @@ def _consider_first_plans(search: Search, start: Plan | None) -> None:
     for all devices, clipped to the limits of each device. The largest batches at the cuts that allow them
     have the least noise of all plans with this deepest cut.
     """
-    asked, tables = search.asked, search.tables
+    allowed, tables = search.allowed, search.tables
     for deepest_cut in range(1, len(tables.server_seconds) + 1):
-        smallest, largest = asked.least(tables, deepest_cut), asked.room(tables, deepest_cut)
+        smallest, largest = allowed.least(tables, deepest_cut), allowed.room(tables, deepest_cut)
         if not largest.any(axis=1).all():
             continue
         deepest = deepest_cut - 1 - (largest[:, ::-1] > 0).argmax(axis=1)
@@ -156,7 +156,7 @@ def _consider_first_plans(search: Search, start: Plan | None) -> None:
             batches = np.array([most, *(np.clip(size, smallest, most) for size in FIRST_BATCH_SIZES)])
             search.consider(batches, np.broadcast_to(index + 1, batches.shape))
     if start is not None:
-        most = asked.room(tables, start.deepest_cut)[np.arange(len(start)), start.cut_index]
-        smallest = asked.least(tables, start.deepest_cut)
+        most = allowed.room(tables, start.deepest_cut)[np.arange(len(start)), start.cut_index]
+        smallest = allowed.least(tables, start.deepest_cut)
         if (most >= start.batch_sizes).all() and (start.batch_sizes >= smallest).all():
             search.consider(start.batch_sizes[None].astype(float), start.cuts[None])

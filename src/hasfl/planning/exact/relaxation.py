@@ -50,7 +50,7 @@ from typing import Self
 
 import numpy as np
 
-from hasfl.planning.feasibility import Asked
+from hasfl.planning.feasibility import AllowedPlans
 from hasfl.planning.tables import EXCHANGE_TIMES, ROUNDING, T3, T4, T5, T6, Bools, CostTables, Ints
 from hasfl.theory.rounds import BatchNoise, Floats, Lines
 
@@ -107,14 +107,14 @@ class Relaxation:
     """The lower bounds for one deepest cut J, as the head of this file explains them."""
 
     tables: CostTables
-    asked: Asked
+    allowed: AllowedPlans
     noise: BatchNoise
     deepest_cut: int
 
     @property
     def least_batch(self) -> Floats:
         """(N,) The smallest possible batch size of each device."""
-        return self.asked.least(self.tables, self.deepest_cut)
+        return self.allowed.least(self.tables, self.deepest_cut)
 
     @property
     def least_server_seconds(self) -> float:
@@ -129,7 +129,7 @@ class Relaxation:
         slowest device. Upper end: the most seconds of any device at any cut. T₄ to T₆ likewise.
         """
         tables, J, smallest = self.tables, self.deepest_cut, self.least_batch[:, None]
-        largest = self.asked.room(tables, J)
+        largest = self.allowed.room(tables, J)
         fits = largest > 0
         if not fits.any(axis=1).all() or not fits[:, J - 1].any():
             return None
@@ -144,7 +144,7 @@ class Relaxation:
         for k in (T5, T6):  # some device holds J layers: T₅ and T₆ are at least those of the fastest one
             lower[k] = max(lower[k], parts[k][0][fits[:, J - 1], J - 1].min())
         middle = len(smallest) * (tables.submodel_bits[J - 1] - tables.submodel_bits[0])  # the largest M
-        upper[EXCHANGE_TIMES] = np.maximum(upper[EXCHANGE_TIMES], middle / self._server_rates())  # R6, R8
+        upper[EXCHANGE_TIMES] = np.maximum(upper[EXCHANGE_TIMES], middle / tables.server_fed_rates)  # R6, R8
         return lower, upper
 
     def choose(
@@ -222,7 +222,7 @@ class Relaxation:
         x = lines.per_second[:, None] * self.tables.server_seconds[:J]
         y = lines.per_noise[:, None]
         batch = np.minimum(limit, self.noise.best_batch(x, y, J)[:, None, :])
-        np.clip(batch, smallest, self.asked.largest_batch[:, None], out=batch)
+        np.clip(batch, smallest, self.allowed.largest_batch[:, None], out=batch)
         cost = batch * x[:, None, :]
         cost += y[:, :, None] * self.noise.each(batch, J)
         cost[(limit < smallest) | self.cut_excluded(upper)] = np.inf
@@ -240,8 +240,8 @@ class Relaxation:
 
     def least_noise(self, upper: Floats) -> Floats:
         """(K,) A lower bound on S = Σ_i n(b_i) in K boxes: every device takes its largest batch."""
-        most = np.where(self.asked.cuts[:, : self.deepest_cut], self._limits(upper), 0.0).max(axis=2)
-        most = np.clip(most, self.least_batch, self.asked.largest_batch)
+        most = np.where(self.allowed.cuts[:, : self.deepest_cut], self._limits(upper), 0.0).max(axis=2)
+        most = np.clip(most, self.least_batch, self.allowed.largest_batch)
         return self.noise.total(most, self.deepest_cut)
 
     def cut_excluded(self, upper: Floats) -> Bools:
@@ -249,11 +249,7 @@ class Relaxation:
         tables, J = self.tables, self.deepest_cut
         up, down = upper[:, T5, None] * tables.fed_up_rate, upper[:, T6, None] * tables.fed_down_rate
         most_bits = np.minimum(up, down) * ROUNDING
-        return (tables.submodel_bits[:J] > most_bits[:, :, None]) | ~self.asked.cuts[:, :J]
-
-    def _server_rates(self) -> Floats:
-        """(2,) r_{s,f} and r_{f,s}, the edge server's rates to and from the fed server."""
-        return np.array([self.tables.server_fed_up_rate, self.tables.server_fed_down_rate])
+        return (tables.submodel_bits[:J] > most_bits[:, :, None]) | ~self.allowed.cuts[:, :J]
 
 
 # ── the price on M ───────────────────────────────────────────────────────────────────────────────────────
@@ -293,7 +289,7 @@ class Tariff:
     @classmethod
     def of(cls, tables: CostTables, box: tuple[Floats, Floats], lines: Lines) -> Self:
         """The steps of K boxes with corners (K, 4)."""
-        rates = np.array([tables.server_fed_up_rate, tables.server_fed_down_rate])
+        rates = tables.server_fed_rates
         lower, upper = (corner[:, EXCHANGE_TIMES] * rates for corner in box)  # r₅ l₅, r₆ l₆ and r₅ u₅, r₆ u₆
         bits = np.column_stack([lower, upper.min(axis=1) * ROUNDING])
         width = np.column_stack(

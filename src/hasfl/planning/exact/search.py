@@ -45,7 +45,7 @@ from hasfl.plan import Plan
 from hasfl.planning.exact.cells import Cells, bounded_cells
 from hasfl.planning.exact.fixed_cuts import FixedCuts, best_batches_on_grid
 from hasfl.planning.exact.relaxation import ROUNDOFF, Choice, Choices, Relaxation
-from hasfl.planning.feasibility import Asked
+from hasfl.planning.feasibility import AllowedPlans
 from hasfl.planning.tables import EXCHANGE_TIMES, ROUNDING, STEP_TIMES, TIMES, Bools, CostTables, Ints
 from hasfl.problem import Problem
 from hasfl.theory.objective import law_of
@@ -221,11 +221,11 @@ class Found:
 
 @dataclass(slots=True, eq=False)
 class Search:
-    """One search for the least Θ among the plans that are asked for."""
+    """One search for the least Θ among the plans that are allowed."""
 
     problem: Problem
     tables: CostTables
-    asked: Asked
+    allowed: AllowedPlans
     gap: float
     time_limit: float  # seconds
     box_limit: float = np.inf  # boxes; unlike a time limit, the same on every machine
@@ -282,14 +282,14 @@ class Search:
         status = "limit" if any(bound < self.cutoff * (1 - ROUNDOFF) for bound in bounds) else "optimal"
         assert self.best_plan is not None, "`consider` must be given a plan before `run`"
         plan = Plan(self.best_plan[0].astype(np.int64), self.best_plan[1])
-        proved = self.best_value if self.asked.leaves_one_plan(self.tables) else self.cutoff
+        proved = self.best_value if self.allowed.leaves_one_plan(self.tables) else self.cutoff
         return Found(plan, min([proved, *bounds]), status, self.boxes)
 
     def _polish(self, deadline: float) -> None:
         """Improve the batch sizes of the best plan for its own cuts, unless these cuts were polished."""
         assert self.best_plan is not None, "`consider` must be given a plan before `run`"
         batch_sizes, cuts = self.best_plan
-        if self.asked.batches_are_given or (
+        if self.allowed.batches_are_given or (
             self.polished is not None and np.array_equal(cuts, self.polished)
         ):
             return
@@ -301,12 +301,12 @@ class Search:
 
     def _plant(self, deepest_cut: int) -> None:
         """Put the root of one deepest cut into its queue, if there is any plan with this deepest cut."""
-        relaxation = Relaxation(self.tables, self.asked, self.law.noise, deepest_cut)
+        relaxation = Relaxation(self.tables, self.allowed, self.law.noise, deepest_cut)
         root = relaxation.root()
         if root is not None:
             self.relaxations[deepest_cut] = relaxation
             lower, upper = root
-            most = self.asked.room(self.tables, deepest_cut).max(axis=1)
+            most = self.allowed.room(self.tables, deepest_cut).max(axis=1)
             low, high = self.law.slopes(
                 self.cutoff,
                 deepest_cut,

@@ -47,7 +47,7 @@ from hasfl.arrays import FloatN, IntN
 from hasfl.constants import BoundConstants
 from hasfl.errors import Infeasible
 from hasfl.plan import Plan, PlanReport
-from hasfl.planning.feasibility import Asked, why_infeasible
+from hasfl.planning.feasibility import AllowedPlans, why_infeasible
 from hasfl.planning.paper.batches import BatchProblem, exhaustive_batches, proposition_1, stationary_batches
 from hasfl.planning.paper.cuts import CutProgram
 from hasfl.planning.tables import CostTables
@@ -135,7 +135,7 @@ def first_plan(problem: Problem, tables: CostTables, law: RoundsLaw) -> Plan:
             b = np.minimum(batch_size, tables.largest_batch[:, cut - 1])
             if (b >= tables.smallest_batch_upto[cut - 1]).all() and np.isfinite(law.rounds(b, cut)):
                 return Plan(b.astype(np.int64), np.full(devices, cut))
-    raise Infeasible(why_infeasible(problem, tables, Asked.anything(problem)))
+    raise Infeasible(why_infeasible(problem, tables, AllowedPlans.anything(problem)))
 
 
 def _next_batches(tables: CostTables, law: Corollary1, plan: Plan, *, exhaustive: bool) -> tuple[IntN, float]:
