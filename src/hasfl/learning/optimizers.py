@@ -310,6 +310,14 @@ class Updates:
         return (self.clip / (square.sqrt() + TORCH_EPSILON)).clamp(max=1.0)
 
 
+def gradient_of(state: LayerState, *, devices: int = 1) -> Tensors:
+    """The gradient of a layer's weights, divided by `devices`; 0 for a weight that no sample used."""
+    return {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
+        for name, weight in state.weights.items()
+    }
+
+
 def scaled(gradients: Mapping[str, Tensor], factor: Tensor) -> Tensors:
     """Every tensor times a number, in its own dtype."""
     return {name: tensor * factor.to(tensor.dtype) for name, tensor in gradients.items()}

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from hasfl.learning.engine import Job, LocalEngine
 from hasfl.learning.local_term import with_local_term
-from hasfl.learning.optimizers import scaled, squared_norm
+from hasfl.learning.optimizers import gradient_of, scaled, squared_norm
 from hasfl.learning.randomness import EVERYBODY, forward_in_round
-from hasfl.learning.state import LayerState, SplitState, Tensors, cloned, gradient_of, trainable
+from hasfl.learning.state import LayerState, SplitState, Tensors, trainable
 from hasfl.plan import Order
 
 
@@ -78,15 +78,13 @@ def _forward(job: Job, x: Tensor, states: list[LayerState], first: int, round: i
 
 def _replica(state: SplitState, i: int) -> list[LayerState]:
     """The private layers of one device: views of weights and slots, and copies of buffers."""
-    rows = [layer.row(i) for layer in state.private]
-    return [trainable(LayerState(row.weights, cloned(row.buffers), row.slots)) for row in rows]
+    return [trainable(layer.row(i), own_buffers=True) for layer in state.private]
 
 
 def _keep_buffers(state: SplitState, i: int, replica: list[LayerState]) -> None:
     """Copy the changed buffers of one device back into the state."""
     for layer, changed in zip(state.private, replica, strict=True):
-        for name, buffer in changed.buffers.items():
-            layer.buffers[name][i] = buffer
+        layer.row(i).take_buffers(changed)
 
 
 def _step(

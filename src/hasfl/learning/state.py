@@ -86,6 +86,18 @@ class LayerState:
         for tensor, source in zip(self.tensors(), other.tensors(), strict=True):
             tensor.copy_(source)
 
+    def take_buffers(self, other: Self) -> None:
+        """Overwrite every buffer in place with the buffer of another state of this layer."""
+        for name, buffer in other.buffers.items():
+            self.buffers[name].copy_(buffer)
+
+    @classmethod
+    def stacked(cls, replicas: Sequence[Self]) -> Self:
+        """One state that holds the replicas of several devices."""
+        columns = zip(*(state.tensors() for state in replicas), strict=True)
+        found = iter([torch.stack(column) for column in columns])
+        return replicas[0].map(lambda _: next(found))
+
     def replicated(self, devices: int) -> Self:
         """A stacked state with one copy for each device. Every copy has the same strides as the original."""
 
@@ -168,18 +180,13 @@ def cloned(tensors: Tensors) -> Tensors:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def trainable(state: LayerState) -> LayerState:
-    """A state with the same memory, whose weights are leaves that require gradients."""
+def trainable(state: LayerState, *, own_buffers: bool = False) -> LayerState:
+    """A state with the same memory, whose weights are leaves that require gradients.
+
+    With `own_buffers` its buffers are copies: a pass then leaves those of `state` as they are.
+    """
     weights = {name: weight.detach().requires_grad_() for name, weight in state.weights.items()}
-    return LayerState(weights, state.buffers, state.slots)
-
-
-def gradient_of(state: LayerState, *, devices: int = 1) -> Tensors:
-    """The gradient of a layer's weights, divided by `devices`; 0 for a weight that no sample used."""
-    return {
-        name: torch.zeros_like(weight) if weight.grad is None else weight.grad / devices
-        for name, weight in state.weights.items()
-    }
+    return LayerState(weights, cloned(state.buffers) if own_buffers else state.buffers, state.slots)
 
 
 def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
@@ -199,11 +206,10 @@ def applied_by(layer: nn.Module, stacked: LayerState, i: int, x: Tensor) -> Tens
     The layer works on copies of the buffers and of `x`. It may change them in place, and autograd raises an
     error when a view is changed whose memory other devices use too.
     """
-    buffers = cloned({name: buffer[i] for name, buffer in stacked.buffers.items()})
-    weights = {name: weight[i] for name, weight in stacked.weights.items()}
-    outputs = applied(layer, weights | buffers, x.clone())
-    for name, buffer in buffers.items():
-        stacked.buffers[name][i] = buffer
+    own = stacked.row(i)
+    buffers = cloned(own.buffers)
+    outputs = applied(layer, own.weights | buffers, x.clone())
+    own.take_buffers(LayerState({}, buffers, {}))
     return outputs
 
 
