@@ -75,14 +75,14 @@ def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
         chosen = strategy(named.strategy, folder)
     with naming("training.optimizer"):
         steps = optimizer(named.optimizer, folder)
-    with naming("training.aggregation"):
-        rule = aggregation(named.aggregation, folder)
-    with naming("training.local_term"):
-        term = local_term(named.local_term, folder)
     with naming("training.loss"):
         loss = objective(named.loss, "loss", folder)
     with naming("training.metric"):
         metric = objective(named.metric, "metric", folder)
+    with naming("training.aggregation"):
+        rule = aggregation(named.aggregation, folder)
+    with naming("training.local_term"):
+        term = local_term(named.local_term, folder)
     known = known_constants(scenario, folder=folder)
     return replace(
         scenario.settings(),
@@ -90,10 +90,10 @@ def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
         known_constants=known,
         rounds_known=scenario.constants is None or scenario.constants.run is None,
         optimizer=steps,
-        aggregation=rule,
-        local_term=term,
         loss=loss,
         metric=metric,
+        aggregation=rule,
+        local_term=term,
     )
 
 

@@ -193,10 +193,10 @@ class TrainingSection(Machine, Serving, Planning, Descent, Recipe):
 
     strategy: str = Recipe.strategy
     optimizer: str = Recipe.optimizer
-    aggregation: str = Recipe.aggregation
-    local_term: str | None = Recipe.local_term
     loss: str | None = Recipe.loss
     metric: str | None = Recipe.metric
+    aggregation: str = Recipe.aggregation
+    local_term: str | None = Recipe.local_term
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0  # of wall time between two checkpoints, at least
 
     __pydantic_config__ = Document.model_config

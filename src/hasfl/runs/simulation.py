@@ -92,8 +92,8 @@ def simulate(
     out at random. `rounds` is short for
     `goal=Goal(rounds=…)`. All other keywords are the fields of `hasfl.Settings`: `strategy`, `learning_rate`,
     `interval`, `optimizer`, `participation`, `max_batch`, `evaluate_every`, `goal`, `seed`, `held_out`,
-    `augment`, `known_constants`, `rounds_known`, `loss`, `metric`, and the groups `descent`, `planning`,
-    `serving` and `machine`.
+    `augment`, `known_constants`, `rounds_known`, `loss`, `metric`, `aggregation`, `local_term`, and the
+    groups `descent`, `planning`, `serving` and `machine`.
     """
     if rounds is not None:
         settings["goal"] = _with_rounds(settings.get("goal"), rounds)
