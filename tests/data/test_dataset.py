@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hasfl.data.dataset import BLOCK, Dataset, channel_statistics
+from hasfl.data.dataset import BLOCK, Dataset, channel_statistics, raw_bits
 from hasfl.errors import InputError
 
 X, Y = np.zeros((4, 3), np.float32), np.array([0, 1, 2, 1])
@@ -93,6 +93,8 @@ def test_arrays_that_torch_cannot_share_are_copied() -> None:
 
 def test_classes_and_shape() -> None:
     data = of()
+    assert raw_bits(data.sample_shape, data.x_train.dtype) == 3 * 8  # a pixel is a byte
+    assert raw_bits((5,), torch.int64) == 5 * 16  # and a token two
     assert (data.classes, data.class_names, data.sample_shape) == (3, ("0", "1", "2"), (3,))
     named = of(class_names=["cat", "dog", "eel", "fox"])
     assert (named.classes, named.class_names) == (4, ("cat", "dog", "eel", "fox"))

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from hasfl.learning.batch_layout import Rows
 from hasfl.learning.many_devices import Way, run_layer
 from hasfl.learning.per_device_functions import NotAtOnce
+from tests.learning.test_layer_trial import Applied, RandomDepth
 from tests.learning.test_mapped import TEXT, TOLERANCE, WIDTH, WithParameter
-from tests.learning.test_probing import Applied, RandomDepth
-from tests.learning.test_ragged import at_random, gradients_of, replicas
+from tests.learning.test_per_device_functions import at_random, gradients_of, replicas
 
 AT_ONCE = [Way.RAGGED, Way.MAPPED]
 

@@ -11,7 +11,7 @@ from hasfl.learning.batch_layout import Rows
 from hasfl.learning.many_devices import Way, run_layer
 from hasfl.learning.state import LayerState
 from tests.learning.models import Attention, Causal, Positions
-from tests.learning.test_ragged import at_random, gradients_of, replicas
+from tests.learning.test_per_device_functions import at_random, gradients_of, replicas
 
 SIZES = [(2, 4, 3), (1, 5, 1), (3, 3, 3), (4,)]
 # float64; sums of at most some hundred products in another order.

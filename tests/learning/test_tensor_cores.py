@@ -11,7 +11,7 @@ import torch
 from hasfl.learning.engine import tensor_cores
 from hasfl.plan import Plan
 from hasfl.planning.strategies.rules import Situation
-from tests.learning.simulations import simulation
+from tests.learning.simulations import simulation, unequal_fleet
 
 GPU: Any = SimpleNamespace(type="cuda")  # `tensor_cores` asks for nothing else, so no GPU is needed
 Switches = tuple[bool, bool]
@@ -70,7 +70,7 @@ def test_a_simulation_leaves_switches_and_search_path_alone(
     before: Switches, engine: str, strategy: str
 ) -> None:
     path = list(sys.path)
-    made = simulation(strategy, engine=engine, rounds=4)
+    made = simulation(strategy, unequal_fleet(), engine=engine, rounds=4)
     assert (switches(), sys.path) == (before, path)
     for _ in made:
         assert (switches(), sys.path) == (before, path)

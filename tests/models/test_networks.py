@@ -5,15 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from hasfl.errors import InputError, ModelError
 from hasfl.models.layered_model import LayeredModel
 from hasfl.models.networks import Norm, network, resnet18, small_cnn, vgg16
-
-
-def parameters(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
 
 
 def test_vgg16_has_13_convolutions_and_3_linear_layers() -> None:
@@ -21,7 +16,6 @@ def test_vgg16_has_13_convolutions_and_3_linear_layers() -> None:
     assert model.names == (*(f"conv{j}" for j in range(1, 14)), "fc1", "fc2", "fc3")
     kinds = [type(module).__name__ for module in model.modules()]
     assert (kinds.count("Conv2d"), kinds.count("Linear"), kinds.count("MaxPool2d")) == (13, 3, 5)
-    assert parameters(model) == pytest.approx(15.2e6, rel=0.01)
 
 
 def test_resnet18_is_a_chain_of_blocks() -> None:
@@ -29,7 +23,6 @@ def test_resnet18_is_a_chain_of_blocks() -> None:
     assert model.names == ("stem", *(f"block{k}" for k in range(1, 9)), "fc")
     kinds = [type(module).__name__ for module in model.modules()]
     assert (kinds.count("Conv2d"), kinds.count("Linear")) == (17 + 3, 1)  # three projections
-    assert parameters(model) == pytest.approx(11.2e6, rel=0.01)
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])

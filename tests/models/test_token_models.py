@@ -16,6 +16,7 @@ from hasfl import Dataset, Machine, layered, simulate
 from hasfl.callables import find
 from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
+from tests.lanes import quick_then_slow
 from tests.learning.simulations import unequal_fleet
 from tests.runs.scenarios import rounds
 
@@ -81,7 +82,7 @@ def test_a_class_for_every_token() -> None:
     assert last.accuracy > 0.9
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick_then_slow(list(NAMES)))
 def test_a_scenario_trains_it(hasfl: Hasfl, tmp_path: Path, name: str) -> None:
     shutil.copy(EXAMPLES / "token_models.py", tmp_path)
     text = (EXAMPLES / "tokens.toml").read_text()

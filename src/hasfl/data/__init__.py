@@ -1,1 +1,1 @@
-"""Data sets, their partition over devices, and the order in which a device draws its samples."""
+"""Data sets, their files, their partition over devices, and the usual losses."""

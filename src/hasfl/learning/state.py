@@ -206,11 +206,10 @@ def applied_by(layer: nn.Module, stacked: LayerState, i: int, x: Tensor) -> Tens
     The layer works on copies of the buffers and of `x`. It may change them in place, and autograd raises an
     error when a view is changed whose memory other devices use too.
     """
-    buffers = cloned({name: buffer[i] for name, buffer in stacked.buffers.items()})
-    weights = {name: weight[i] for name, weight in stacked.weights.items()}
-    outputs = applied(layer, weights | buffers, x.clone())
-    for name, buffer in buffers.items():
-        stacked.buffers[name][i] = buffer
+    own = stacked.row(i)
+    buffers = cloned(own.buffers)
+    outputs = applied(layer, own.weights | buffers, x.clone())
+    own.take_buffers(LayerState({}, buffers, {}))
     return outputs
 
 

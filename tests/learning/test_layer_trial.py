@@ -258,16 +258,13 @@ UNUSUAL: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_engines_agree_on_layers_that_outputs_of_a_few_samples_do_not_betray(
-    name: str, optimizer: str
-) -> None:
+def test_engines_agree_on_layers_that_outputs_of_a_few_samples_do_not_betray(name: str) -> None:
     engines = []
     for kind in (ReferenceEngine, SimulatedEngine):
         torch.manual_seed(2)
         made = chain(UNUSUAL[name](), nn.Tanh(), nn.Linear(FEATURES, CLASSES))
-        engines.append(kind(job(made, OPTIMIZERS[optimizer])))
+        engines.append(kind(job(made, OPTIMIZERS["momentum"])))
     for _ in zip(*(carry_out(engine, timetable(3, smallest=2)) for engine in engines), strict=True):
         # As for all other models: float64, and sums in another order.
         assert largest_difference(*map(snapshot, engines)) < 1e-12
