@@ -5,18 +5,28 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hasfl import MeasuredConstants, Plan, best_plan, evaluate
 from hasfl.runs.questions import read_problem
+from tests import golden
 from tests.cli.conftest import Hasfl
 from tests.problems import raw
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXAMPLE, DEMO = EXAMPLES / "table1.toml", EXAMPLES / "demo.toml"
+
+
+@cache
+def planned(*words: object) -> dict[str, Any]:
+    """What `hasfl plan --json` prints of a file that no test changes."""
+    found: dict[str, Any] = json.loads(golden.hasfl("plan", *words, "--json"))
+    return found
 
 
 def write(folder: Path, problem: object) -> Path:
@@ -451,19 +461,19 @@ def test_without_constants_the_plan_rests_on_guesses_and_says_so(hasfl: Hasfl) -
     assert "of training =" not in done.out
     assert "infinitely large batches" not in done.out
     assert " a round\n" in done.out
-    printed = json.loads(hasfl("plan", DEMO, "--json").out)
+    printed = planned(DEMO)
     assert printed["constants"] == "guessed"
     assert not OF_ALL_ROUNDS & set(printed)
     assert printed["gap"] <= 1e-3 * (1 + 1e-9)
     assert printed["round_seconds"] > 0
-    given = json.loads(hasfl("plan", EXAMPLE, "--json").out)
+    given = planned(EXAMPLE)
     assert given["constants"] == "given"
     assert set(given) >= OF_ALL_ROUNDS
 
 
 def test_the_guesses_are_printed_with_their_ratios(hasfl: Hasfl) -> None:
     """Each ratio follows from the constants that are printed beside it, given as those of a file."""
-    printed = json.loads(hasfl("plan", DEMO, "--json").out)
+    printed = planned(DEMO)
     guesses, problem = printed["guesses"], read_problem(str(DEMO))
     assert [guess["says"] for guess in guesses] == [
         f"{way}, {noise}"
@@ -494,7 +504,7 @@ GUESSES = {"guesses", "mean_ratio", "mean_ratio_bound", "worst_ratio", "unlikene
 
 
 def test_given_constants_have_no_guesses(hasfl: Hasfl) -> None:
-    assert not GUESSES & set(json.loads(hasfl("plan", EXAMPLE, "--json").out))
+    assert not GUESSES & set(planned(EXAMPLE))
     shown = hasfl("plan", EXAMPLE).out
     assert "guess" not in shown
     assert "unlike" not in shown
@@ -505,7 +515,7 @@ def test_the_guesses_are_shown_in_plain_words(
     hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch, width: str
 ) -> None:
     monkeypatch.setattr("tests.cli.conftest.COLUMNS", width)
-    printed = json.loads(hasfl("plan", DEMO, "--json").out)
+    printed = planned(DEMO)
     shown = hasfl("plan", DEMO).out
     assert max(map(len, shown.splitlines())) <= int(width)
     for guess in printed["guesses"]:
@@ -538,7 +548,7 @@ def test_another_interval_is_compared_with_that_of_the_file(hasfl: Hasfl) -> Non
 
 def test_the_papers_solver_takes_guesses(hasfl: Hasfl) -> None:
     printed = json.loads(hasfl("plan", DEMO, "--solver", "bcd", "--json").out)
-    exact = json.loads(hasfl("plan", DEMO, "--json").out)
+    exact = planned(DEMO)
     assert (printed["status"], printed["mean_ratio_bound"]) == ("settled", None)
     assert printed["mean_ratio"] >= exact["mean_ratio_bound"]
 

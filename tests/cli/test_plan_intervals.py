@@ -115,7 +115,8 @@ def test_a_loose_bound_is_not_told(hasfl: Hasfl, tmp_path: Path) -> None:
 def test_planning_time_is_that_of_all_intervals(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hasfl.planning.intervals._Search.used", property(lambda self: 7.0))
     assert "planned in 7" in hasfl("plan", DEMO, "--interval", "5,15").out
-    assert 7 < printed(hasfl, DEMO, "--interval", "5,15")["seconds"] < 8  # with the best plan for each guess
+    seconds = printed(hasfl, DEMO, "--interval", "5,15")["seconds"]  # with the best plan for each guess
+    assert 7 < seconds < 14  # and 7 once
 
 
 def test_an_interval_out_of_reach_has_a_row(hasfl: Hasfl, tmp_path: Path) -> None:
