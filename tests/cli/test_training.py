@@ -97,6 +97,7 @@ def test_every_strategy_trains(train: Callable[..., Outcome], tmp_path: Path, na
     assert rows[-1]["accuracy"] is not None
 
 
+SFL = {"training.strategy": '"sfl"'}  # plans at once
 WORLDS: dict[str, tuple[dict[str, str], str]] = {
     "redrawn": ({"world.rates": '"redrawn"'}, ""),
     "walk": ({"world.rates": '"walk"', "world.step": "0.5", "world.bound": "3.0"}, ""),
@@ -106,17 +107,17 @@ WORLDS: dict[str, tuple[dict[str, str], str]] = {
     ),
     "dropout": ({"world.leave": "0.5"}, ""),
     "absences": ({}, '[[absence]]\ndevice = "2"\nfirst_round = 2\nlast_round = 3\n'),
-    "shards": ({"data.partition": '"shards"'}, ""),
-    "dirichlet": ({"data.partition": '"dirichlet"', "data.alpha": "0.05"}, ""),
-    "samples": ({"data.samples": "20"}, ""),
-    "overlapping samples": ({"data.samples": "900"}, ""),
+    "shards": (SFL | {"data.partition": '"shards"'}, ""),
+    "dirichlet": (SFL | {"data.partition": '"dirichlet"', "data.alpha": "0.05"}, ""),
+    "samples": (SFL | {"data.samples": "20"}, ""),
+    "overlapping samples": (SFL | {"data.samples": "900"}, ""),
     "statistics": ({}, CONSTANTS),
     "listed": ({"fleet.devices": ""}, PIS),
     "one device": ({"fleet.devices": "1"}, ""),
-    "reference": ({"training.engine": '"reference"'}, ""),
-    "adam": ({"training.optimizer": '"adam"', "model.norm": '"batch"'}, ""),
-    "every round": ({"training.interval": "1"}, ""),
-    "seconds": ({"stop.rounds": "", "stop.seconds": "0.004"}, ""),
+    "reference": (SFL | {"training.engine": '"reference"'}, ""),
+    "adam": (SFL | {"training.optimizer": '"adam"', "model.norm": '"batch"'}, ""),
+    "every round": (SFL | {"training.interval": "1"}, ""),
+    "seconds": (SFL | {"stop.rounds": "", "stop.seconds": "0.004"}, ""),
 }
 
 
