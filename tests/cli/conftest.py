@@ -1,5 +1,6 @@
 """Runs the command line as a user would, in this process."""
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,5 +30,20 @@ def hasfl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
             main()
         captured = capsys.readouterr()
         return Outcome(int(stop.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def terminal(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """What a terminal shows while a command runs, line after line, each state of a live line too."""
+
+    def run(*arguments: object, columns: int = 100) -> list[str]:
+        monkeypatch.setattr("tests.cli.conftest.COLUMNS", str(columns))
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm")
+        shown = hasfl(*arguments)
+        assert shown.code == 0, shown.err
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.err).replace("\r", "\n").split("\n")
 
     return run

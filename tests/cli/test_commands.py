@@ -99,6 +99,8 @@ def completed(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch, words: str) -> list
 
 def test_completion_of_names(hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    assert completed(hasfl, monkeypatch, "hasfl tr") == ["train"]
+    assert completed(hasfl, monkeypatch, "hasfl train --dry") == ["--dry-run"]
     assert completed(hasfl, monkeypatch, "hasfl show sm") == []
     scenario = write(tmp_path, {"stop.rounds": "1"})
     for name in ("sfl", "fl"):

@@ -89,6 +89,16 @@ def test_a_race_to_an_accuracy(hasfl: Hasfl, tmp_path: Path) -> None:
         assert row["slower"]["mean"] == expected.seconds / finishes["sfl"].seconds
     first = min(finishes.values(), key=lambda each: each.seconds)
     assert f"{first.strategy} is first, after {format_seconds(first.seconds)} of virtual time" in shown.out
+    names = [line.partition(":")[2].split(",")[0].split(":")[0].strip() for line in shown.err.splitlines()]
+    numbers = [line.partition(":")[0] for line in shown.err.splitlines()]  # every line says whose it is
+    assert list(dict.fromkeys(zip(numbers, names, strict=True))) == [("1 of 2", "sfl"), ("2 of 2", "fl")]
+
+    # With several seeds, each is a race of its own, and how many reached the goal is told.
+    for row in json.loads(hasfl(*compare, "--seeds", "0,1", "--json").out)["strategies"]:
+        runs_of = [tmp_path / f"small-{row['strategy']}-seed{seed}" for seed in (0, 1)]
+        ends = [finish(row["strategy"], RunFolder.open(run).records(), 0.2) for run in runs_of]
+        assert (row["reached"], row["seeds"]) == (sum(end.reached for end in ends), 2)
+        assert (row["seconds"]["low"], row["seconds"]["high"]) == tuple(sorted(end.seconds for end in ends))
 
 
 def test_those_who_train_alike_are_first_together(hasfl: Hasfl, tmp_path: Path) -> None:
@@ -107,13 +117,6 @@ def test_a_race_of_some_devices_says_how_many_they_are(hasfl: Hasfl, tmp_path: P
     shown = hasfl("compare", alone, "--out", tmp_path / "alone", "--strategies", "sfl")
     assert "What sfl gave the one device of 4 that took part (round" in shown.out
     assert "1 of 4 devices takes part" in shown.err
-
-
-def test_every_line_of_a_comparison_says_whose_it_is(hasfl: Hasfl, tmp_path: Path) -> None:
-    shown = hasfl("compare", write(tmp_path, RACE), "--out", tmp_path, "--strategies", "sfl,fl").err
-    names = [line.partition(":")[2].split(",")[0].split(":")[0].strip() for line in shown.splitlines()]
-    numbers = [line.partition(":")[0] for line in shown.splitlines()]
-    assert list(dict.fromkeys(zip(numbers, names, strict=True))) == [("1 of 2", "sfl"), ("2 of 2", "fl")]
 
 
 def test_of_many_groups_the_slowest_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,17 +149,6 @@ def test_a_race_that_nobody_wins(hasfl: Hasfl, tmp_path: Path) -> None:
     assert "No strategy reached 99.9999 % with every seed: give more rounds or a lower" in shown.out
     printed = hasfl("compare", scenario, "--out", tmp_path / "hard", "--strategies", "sfl", "--json").out
     assert json.loads(printed)["strategies"][0]["reached"] == 0
-
-
-def test_a_race_over_seeds(hasfl: Hasfl, tmp_path: Path) -> None:
-    """Each seed is a race of its own, and a goal that is reached with some seeds only is told so."""
-    seeds = ("--seeds", "0,1", "--json")
-    done = hasfl("compare", write(tmp_path, RACE), "--out", tmp_path, "--strategies", "sfl,fl", *seeds)
-    for row in json.loads(done.out)["strategies"]:
-        runs = [RunFolder.open(tmp_path / f"small-{row['strategy']}-seed{seed}").records() for seed in (0, 1)]
-        ends = [finish(row["strategy"], records, 0.2) for records in runs]
-        assert (row["reached"], row["seeds"]) == (sum(end.reached for end in ends), 2)
-        assert (row["seconds"]["low"], row["seconds"]["high"]) == tuple(sorted(end.seconds for end in ends))
 
 
 def test_runs_that_ended_earlier_are_marked_among_others_that_converged(

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,16 +28,6 @@ def test_short_and_long_help(hasfl: Hasfl) -> None:
         assert "\\[" not in short.out, "help is plain text"
     assert all(command in hasfl("-h").out for command in COMMANDS)
     assert "cuda:1" in hasfl("train", "-h").out
-
-
-@pytest.mark.parametrize(("words", "expected"), [("hasfl tr", "train"), ("hasfl train --dry", "--dry-run")])
-def test_completion_in_a_shell(
-    hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch, words: str, expected: str
-) -> None:
-    monkeypatch.setenv("_HASFL_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
-    assert hasfl().out.split() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -114,18 +104,8 @@ def test_without_matplotlib_nothing_is_trained_for_a_picture(tmp_path: Path) -> 
     assert files(tmp_path) == ["small.toml"]
 
 
-def live_lines(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch, *command: object) -> list[str]:
-    """What a terminal of 120 columns shows, line after line."""
-    monkeypatch.setattr("tests.cli.conftest.COLUMNS", "120")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    shown = hasfl(*command)
-    assert shown.code == 0, shown.err
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.err).replace("\r", "\n").split("\n")
-
-
 def test_progress_is_labelled_from_the_beginning(
-    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    terminal: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the second run of a comparison begins without numbers of the first."""
     refresh = TrainingView.prepares
@@ -136,7 +116,7 @@ def test_progress_is_labelled_from_the_beginning(
 
     monkeypatch.setattr(TrainingView, "prepares", seen)
     compare = ("compare", write(tmp_path), "--out", tmp_path, "--strategies", "sfl,fl")
-    lines = live_lines(hasfl, monkeypatch, *compare)
+    lines = terminal(*compare, columns=120)
     for k, name in enumerate(("sfl", "fl"), start=1):
         own = [line for line in lines if line.startswith(f"{k} of 2: {name} ")]
         for step in ("loading digits", "cutting small-cnn", "planning"):

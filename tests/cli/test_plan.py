@@ -5,18 +5,28 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hasfl import MeasuredConstants, Plan, best_plan, evaluate
 from hasfl.runs.questions import read_problem
+from tests import golden
 from tests.cli.conftest import Hasfl
 from tests.problems import raw
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXAMPLE, DEMO = EXAMPLES / "table1.toml", EXAMPLES / "demo.toml"
+
+
+@cache
+def planned(*words: object) -> dict[str, Any]:
+    """What `hasfl plan --json` prints of a file that no test changes."""
+    found: dict[str, Any] = json.loads(golden.hasfl("plan", *words, "--json"))
+    return found
 
 
 def write(folder: Path, problem: object) -> Path:
@@ -101,68 +111,55 @@ def test_a_learning_rate_beyond_the_theorem_is_told(hasfl: Hasfl, tmp_path: Path
 
 MEASURED = {"rounds": 500.0, "noise": 20.0, "drift_of": [0.05] * 5, "noise_error": 0.1}
 
-WRONG: dict[str, tuple[dict[str, object], str]] = {
-    # field: value (... is "missing"), what the sentence must say
-    "missing section": ({"constants": ...}, "constants is missing"),
-    "missing field": ({"fleet.up_rate": ...}, "fleet.up_rate is missing"),
-    "missing number": ({"interval": ...}, "interval is missing"),
-    "unknown field": ({"fleet.uprate": [1]}, "fleet.uprate is not a known field: did you mean up_rate?"),
-    "unknown top": ({"zzz": 1}, "zzz is not a known field: expected one of fleet, profile"),
-    "negative": (
-        {"fleet.flops": [1e12, -1.0, 1e12]},
+# A field of the problem, another value (... leaves it out), and what the sentence must say.
+WRONG: list[tuple[str, object, str]] = [
+    ("constants", ..., "constants is missing"),
+    ("fleet.up_rate", ..., "fleet.up_rate is missing"),
+    ("interval", ..., "interval is missing"),
+    ("fleet.uprate", [1], "fleet.uprate is not a known field: did you mean up_rate?"),
+    ("zzz", 1, "zzz is not a known field: expected one of fleet, profile"),
+    (
+        "fleet.flops",
+        [1e12, -1.0, 1e12],
         "fleet.flops[1] must be a finite number above 0 (and at most 1e+60), got -1.0",
     ),
-    "nan": (
-        {"constants.variance_of": [1, 2, float("nan"), 4, 5]},
-        "constants.variance_of[2] must be a finite",
-    ),
-    "infinite": ({"fleet.server_flops": float("inf")}, "fleet.server_flops must be a finite number"),
-    "length": ({"fleet.memory": [1e9]}, "fleet.memory has 1 entries but fleet.flops has 3"),
-    "layers": ({"profile.gradient_bits_at": [1.0]}, "profile.gradient_bits_at has 1 entries"),
-    "constants": (
-        {"constants.moment_of": [1.0]},
-        "constants.moment_of has 1 entries but constants.variance_of has 5",
-    ),
-    "text": ({"learning_rate": "fast"}, "learning_rate must be a valid number, got 'fast'"),
-    "text in a list": ({"fleet.flops": ["1 TFLOPS", 1, 1]}, "fleet.flops[0] must be a valid number"),
-    "fraction": ({"interval": 2.5}, "interval must be a valid integer"),
-    "zero": ({"max_batch": 0}, "max_batch must be a whole number from 1 to 1,000,000,000, got 0"),
-    "empty": ({"fleet.flops": []}, "fleet.flops must be a list of at least one number"),
-    "scalar": ({"fleet.flops": 3}, "fleet.flops must be a valid list, got 3"),
-    "falling": (
-        {"profile.forward_flops_upto": [5, 4, 3, 2, 1]},
-        "profile.forward_flops_upto[1] = 4 is below",
-    ),
-    "target": ({"target": 1.0}, "target 1 does not lie above the floor"),
-    "no target": ({"target": ...}, "target is missing: the paper's constants need ε"),
-    "constant": (
-        {"constants.moment_of": ...},
-        "constants.moment_of is missing: expected smoothness, initial_gap",
-    ),
-    "no constants": ({"constants": {}}, "constants.smoothness is missing"),
-    "two kinds": ({"constants.noise": 3.0}, "not both: got initial_gap and noise"),
-    "measured and a target": (
-        {"constants": MEASURED},
-        "target must be left out where the constants are measured",
-    ),
-    "measured, too few": (
-        {"constants": {"noise": 3.0, "drift_of": [0.1] * 5}, "target": ...},
-        "constants.rounds is missing: expected rounds, noise, drift_of",
-    ),
-    "measured, length": (
-        {"constants": {**MEASURED, "drift_of": [0.1]}, "target": ...},
-        "constants.drift_of has 1 entries but the profile has 5 layers",
-    ),
-    "measured, typo": (
-        {"constants.drift": 1.0},
-        "constants.drift is not a known field: did you mean drift_of?",
-    ),
-}
+    ("constants.variance_of", [1, 2, float("nan"), 4, 5], "constants.variance_of[2] must be a finite"),
+    ("fleet.server_flops", float("inf"), "fleet.server_flops must be a finite number"),
+    ("fleet.memory", [1e9], "fleet.memory has 1 entries but fleet.flops has 3"),
+    ("profile.gradient_bits_at", [1.0], "profile.gradient_bits_at has 1 entries"),
+    ("constants.moment_of", [1.0], "constants.moment_of has 1 entries but constants.variance_of has 5"),
+    ("learning_rate", "fast", "learning_rate must be a valid number, got 'fast'"),
+    ("fleet.flops", ["1 TFLOPS", 1, 1], "fleet.flops[0] must be a valid number"),
+    ("interval", 2.5, "interval must be a valid integer"),
+    ("max_batch", 0, "max_batch must be a whole number from 1 to 1,000,000,000, got 0"),
+    ("fleet.flops", [], "fleet.flops must be a list of at least one number"),
+    ("fleet.flops", 3, "fleet.flops must be a valid list, got 3"),
+    ("profile.forward_flops_upto", [5, 4, 3, 2, 1], "profile.forward_flops_upto[1] = 4 is below"),
+    ("target", 1.0, "target 1 does not lie above the floor"),
+    ("target", ..., "target is missing: the paper's constants need ε"),
+    ("constants.moment_of", ..., "constants.moment_of is missing: expected smoothness, initial_gap"),
+    ("constants", {}, "constants.smoothness is missing"),
+    ("constants.noise", 3.0, "not both: got initial_gap and noise"),
+    ("constants", MEASURED, "target must be left out where the constants are measured"),
+    ("constants.drift", 1.0, "constants.drift is not a known field: did you mean drift_of?"),
+]
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_problems(hasfl: Hasfl, tmp_path: Path, case: str) -> None:
-    changes, sentence = WRONG[case]
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        *(pytest.param({field: value}, said, id=said[:40]) for field, value, said in WRONG),
+        (
+            {"constants": {"noise": 3.0, "drift_of": [0.1] * 5}, "target": ...},
+            "constants.rounds is missing: expected rounds, noise, drift_of",
+        ),
+        (
+            {"constants": {**MEASURED, "drift_of": [0.1]}, "target": ...},
+            "constants.drift_of has 1 entries but the profile has 5 layers",
+        ),
+    ],
+)
+def test_wrong_problems(hasfl: Hasfl, tmp_path: Path, changes: dict[str, object], sentence: str) -> None:
     outcome = hasfl("plan", write(tmp_path, raw(**changes)), "--batch", 4, "--cut", 2, "--json")
     assert (outcome.code, outcome.out) == (2, "")
     assert sentence in outcome.err
@@ -451,19 +448,19 @@ def test_without_constants_the_plan_rests_on_guesses_and_says_so(hasfl: Hasfl) -
     assert "of training =" not in done.out
     assert "infinitely large batches" not in done.out
     assert " a round\n" in done.out
-    printed = json.loads(hasfl("plan", DEMO, "--json").out)
+    printed = planned(DEMO)
     assert printed["constants"] == "guessed"
     assert not OF_ALL_ROUNDS & set(printed)
     assert printed["gap"] <= 1e-3 * (1 + 1e-9)
     assert printed["round_seconds"] > 0
-    given = json.loads(hasfl("plan", EXAMPLE, "--json").out)
+    given = planned(EXAMPLE)
     assert given["constants"] == "given"
     assert set(given) >= OF_ALL_ROUNDS
 
 
 def test_the_guesses_are_printed_with_their_ratios(hasfl: Hasfl) -> None:
     """Each ratio follows from the constants that are printed beside it, given as those of a file."""
-    printed = json.loads(hasfl("plan", DEMO, "--json").out)
+    printed = planned(DEMO)
     guesses, problem = printed["guesses"], read_problem(str(DEMO))
     assert [guess["says"] for guess in guesses] == [
         f"{way}, {noise}"
@@ -494,7 +491,7 @@ GUESSES = {"guesses", "mean_ratio", "mean_ratio_bound", "worst_ratio", "unlikene
 
 
 def test_given_constants_have_no_guesses(hasfl: Hasfl) -> None:
-    assert not GUESSES & set(json.loads(hasfl("plan", EXAMPLE, "--json").out))
+    assert not GUESSES & set(planned(EXAMPLE))
     shown = hasfl("plan", EXAMPLE).out
     assert "guess" not in shown
     assert "unlike" not in shown
@@ -505,7 +502,7 @@ def test_the_guesses_are_shown_in_plain_words(
     hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch, width: str
 ) -> None:
     monkeypatch.setattr("tests.cli.conftest.COLUMNS", width)
-    printed = json.loads(hasfl("plan", DEMO, "--json").out)
+    printed = planned(DEMO)
     shown = hasfl("plan", DEMO).out
     assert max(map(len, shown.splitlines())) <= int(width)
     for guess in printed["guesses"]:
@@ -538,7 +535,7 @@ def test_another_interval_is_compared_with_that_of_the_file(hasfl: Hasfl) -> Non
 
 def test_the_papers_solver_takes_guesses(hasfl: Hasfl) -> None:
     printed = json.loads(hasfl("plan", DEMO, "--solver", "bcd", "--json").out)
-    exact = json.loads(hasfl("plan", DEMO, "--json").out)
+    exact = planned(DEMO)
     assert (printed["status"], printed["mean_ratio_bound"]) == ("settled", None)
     assert printed["mean_ratio"] >= exact["mean_ratio_bound"]
 

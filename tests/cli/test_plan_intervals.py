@@ -75,13 +75,14 @@ def test_the_table_says_which_is_best_and_what_is_left_out(hasfl: Hasfl, tmp_pat
     assert " ".join(LEFT_OUT.split()) in " ".join(shown.split())
     assert LAW_ENDS in " ".join(shown.split())
     assert "No other interval" not in shown
-    whole = hasfl("plan", problem(tmp_path, "measured"), "--interval", "best").out
+    chosen = ("--interval", "best", "--batch", 8, "--cut", 2)
+    whole = hasfl("plan", problem(tmp_path, "measured"), *chosen).out
     assert re.search(r"No other interval up to \d+ saves more than [\d.]+ % of the time", whole)
     assert re.search(r"So intervals above \d+ are not recommended\.", " ".join(whole.split()))
     assert "for each interval" not in hasfl("plan", problem(tmp_path, "measured"), "--interval", "5").out
     assert (
         "infinitely large batches would need count"
-        not in hasfl("plan", problem(tmp_path, "paper"), "--interval", "best").out
+        not in hasfl("plan", problem(tmp_path, "paper"), *chosen).out
     )
 
 
@@ -115,7 +116,8 @@ def test_a_loose_bound_is_not_told(hasfl: Hasfl, tmp_path: Path) -> None:
 def test_planning_time_is_that_of_all_intervals(hasfl: Hasfl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hasfl.planning.intervals._Search.used", property(lambda self: 7.0))
     assert "planned in 7" in hasfl("plan", DEMO, "--interval", "5,15").out
-    assert 7 < printed(hasfl, DEMO, "--interval", "5,15")["seconds"] < 8  # with the best plan for each guess
+    seconds = printed(hasfl, DEMO, "--interval", "5,15")["seconds"]  # with the best plan for each guess
+    assert 7 < seconds < 14  # and 7 once
 
 
 def test_an_interval_out_of_reach_has_a_row(hasfl: Hasfl, tmp_path: Path) -> None:
@@ -127,13 +129,13 @@ def test_an_interval_out_of_reach_has_a_row(hasfl: Hasfl, tmp_path: Path) -> Non
 
 
 def test_guesses_give_relative_times(hasfl: Hasfl) -> None:
-    found = printed(hasfl, DEMO, "--interval", "best")
+    found = printed(hasfl, DEMO, "--interval", "best", "--cut", 2)
     assert found["constants"] == "guessed"
     assert found["interval"] <= LONGEST_MEASURED == found["longest_interval"]
     for each in (found, *found["intervals"]):
         assert not {"objective", "rounds", "lower_bound"} & set(each)
     assert min(each["relative_time"] for each in found["intervals"]) == 1.0
-    shown = hasfl("plan", DEMO, "--interval", "1,20").out
+    shown = hasfl("plan", DEMO, "--interval", "1,20", "--cut", 2).out
     assert re.search(r"median +training, compared *\n +interval +batch .*with the best", shown)
     assert "1.000 times as long" in shown
 

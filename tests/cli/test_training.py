@@ -97,6 +97,7 @@ def test_every_strategy_trains(train: Callable[..., Outcome], tmp_path: Path, na
     assert rows[-1]["accuracy"] is not None
 
 
+SFL = {"training.strategy": '"sfl"'}  # plans at once
 WORLDS: dict[str, tuple[dict[str, str], str]] = {
     "redrawn": ({"world.rates": '"redrawn"'}, ""),
     "walk": ({"world.rates": '"walk"', "world.step": "0.5", "world.bound": "3.0"}, ""),
@@ -106,17 +107,17 @@ WORLDS: dict[str, tuple[dict[str, str], str]] = {
     ),
     "dropout": ({"world.leave": "0.5"}, ""),
     "absences": ({}, '[[absence]]\ndevice = "2"\nfirst_round = 2\nlast_round = 3\n'),
-    "shards": ({"data.partition": '"shards"'}, ""),
-    "dirichlet": ({"data.partition": '"dirichlet"', "data.alpha": "0.05"}, ""),
-    "samples": ({"data.samples": "20"}, ""),
-    "overlapping samples": ({"data.samples": "900"}, ""),
+    "shards": (SFL | {"data.partition": '"shards"'}, ""),
+    "dirichlet": (SFL | {"data.partition": '"dirichlet"', "data.alpha": "0.05"}, ""),
+    "samples": (SFL | {"data.samples": "20"}, ""),
+    "overlapping samples": (SFL | {"data.samples": "900"}, ""),
     "statistics": ({}, CONSTANTS),
     "listed": ({"fleet.devices": ""}, PIS),
     "one device": ({"fleet.devices": "1"}, ""),
-    "reference": ({"training.engine": '"reference"'}, ""),
-    "adam": ({"training.optimizer": '"adam"', "model.norm": '"batch"'}, ""),
-    "every round": ({"training.interval": "1"}, ""),
-    "seconds": ({"stop.rounds": "", "stop.seconds": "0.004"}, ""),
+    "reference": (SFL | {"training.engine": '"reference"'}, ""),
+    "adam": (SFL | {"training.optimizer": '"adam"', "model.norm": '"batch"'}, ""),
+    "every round": (SFL | {"training.interval": "1"}, ""),
+    "seconds": (SFL | {"stop.rounds": "", "stop.seconds": "0.004"}, ""),
 }
 
 
@@ -253,51 +254,40 @@ def test_training_goes_on_when_a_device_leaves(
     assert (done.code, len(rounds(tmp_path / "run"))) == (0, 4), done.err
 
 
-@pytest.mark.parametrize("width", ["80", "120"])
+@pytest.mark.parametrize("columns", [80, 120])
 def test_a_live_line_says_all_that_matters(
-    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: str
+    terminal: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    monkeypatch.setattr("tests.cli.conftest.COLUMNS", width)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(TrainingView, "finished", lambda view, reached: None)  # the last live line stays
-    done = hasfl("train", write(tmp_path), "--out", tmp_path, "--strategy", "rbs+rhams")
-    live = [line for line in done.err.replace("\r", "\n").split("\n") if "round 4" in line][-1]
+    """In the last round; then it says how training ended."""
+    finish = TrainingView.finished
+
+    def seen(view: TrainingView, reached: Any) -> None:
+        view.progress.refresh()
+        finish(view, reached)
+
+    monkeypatch.setattr(TrainingView, "finished", seen)
+    train = ("train", write(tmp_path), "--out", tmp_path, "--strategy", "rbs+rhams")
+    lines = [line for line in terminal(*train, columns=columns) if "round 4" in line]
     last = rounds(tmp_path / "small-rbs+rhams-seed0")[-1]
-    for what in (
-        "rbs+rhams",
-        f"{last['loss']:.3f}",
-        f"{last['accuracy']:.1%}",
-        format_seconds(last["clock"]),
-    ):
-        assert what in live
+    live = [line for line in lines if "loss" in line][-1]
     assert re.search(r"left \S*\d:\d\d", live)  # the time that is left
-    assert "…" not in live
-
-
-def test_the_last_line_says_how_it_ended(
-    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    done = hasfl("train", write(tmp_path), "--out", tmp_path, "--strategy", "rbs+rhams")
-    live = [line for line in done.err.replace("\r", "\n").split("\n") if "round 4" in line][-1]
-    last = rounds(tmp_path / "small-rbs+rhams-seed0")[-1]
-    for what in ("rbs+rhams", f"{last['accuracy']:.1%}", format_seconds(last["clock"]), "done"):
-        assert what in live
+    assert f"{last['loss']:.3f}" in live
+    for line in (live, lines[-1]):
+        for what in ("rbs+rhams", f"{last['accuracy']:.1%}", format_seconds(last["clock"])):
+            assert what in line
+        assert "…" not in line
+    assert lines[-1].rstrip().endswith("done")
 
 
 @pytest.mark.parametrize("wanted", [None, "0.999999"])
 def test_a_live_line_says_how_far_it_is_to_the_goal(
-    hasfl: Hasfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None
+    terminal: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None
 ) -> None:
     """By the samples that decide; without such a goal, by the test set."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(TrainingView, "finished", lambda view, reached: None)
+    monkeypatch.setattr(TrainingView, "finished", lambda view, reached: None)  # the last live line stays
     changes = {"stop.accuracy": wanted} if wanted else {"data.held_out": "0.2"}
-    done = hasfl("train", write(tmp_path, changes), "--out", tmp_path, "--run", "run", "--strategy", "sfl")
-    live = [line for line in done.err.replace("\r", "\n").split("\n") if "round 4" in line][-1]
+    train = ("train", write(tmp_path, changes), "--out", tmp_path, "--run", "run", "--strategy", "sfl")
+    live = [line for line in terminal(*train) if "round 4" in line][-1]
     last = rounds(tmp_path / "run")[-1]
     goal = f"· accuracy {last['held_out_accuracy']:.1%} of 99.9999% ·"
     assert (goal if wanted else f"· accuracy {last['accuracy']:.1%} ·") in live

@@ -75,7 +75,7 @@ def compare(
     wait_politely()
     from hasfl.cli.training_view import TrainingView
     from hasfl.report.canvas import require_matplotlib
-    from hasfl.report.figures import require_drawable
+    from hasfl.report.figures import accuracy_against_time, race_picture, require_drawable, save_figure
     from hasfl.runs.scenario import read_scenario
 
     drawn = picture or out / f"{scenario.stem}-accuracy.png"
@@ -85,41 +85,25 @@ def compare(
     asked = read_scenario(scenario)
     names, chosen = _names(strategies), [asked.seed] if seeds is None else seeds_of(seeds)
     with TrainingView(runs=len(names) * len(chosen)) as view:
-        from hasfl.runs.comparison import compare as contests_of  # brings torch
+        from hasfl.runs.comparison import last_plan, train_all  # brings torch
 
-        contests = contests_of(scenario, out, names, chosen, view, device=device, on=on)
-    if asked.stop.accuracy is None:
-        _tell_convergence(contests, drawn, as_json=as_json)
+        contests = train_all(scenario, out, names, chosen, view, device=device, on=on)
+    first, goal = contests[0], asked.stop.accuracy
+    if goal is None:
+        converged, raced = convergence_rows(contests), None
+        save_figure(accuracy_against_time(first.runs, first.seed), drawn)
     else:
-        _tell_race(contests, asked.stop.accuracy, drawn, as_json=as_json)
-    if not as_json:
-        typer.echo(f"the runs are in {out}; `hasfl runs {out}` lists them")
-
-
-def _tell_convergence(contests: "Sequence[Contest]", drawn: Path, *, as_json: bool) -> None:
-    """Draw and print where each strategy converged."""
-    from hasfl.report.figures import accuracy_against_time, save_figure
-
-    save_figure(accuracy_against_time(contests[0].runs, contests[0].seed), drawn)
-    rows = convergence_rows(contests)
+        converged, raced = None, race_rows(contests, goal)
+        save_figure(race_picture(first.runs, goal, first.seed), drawn)
     if as_json:
-        typer.echo(json.dumps({"picture": str(drawn), "strategies": [asdict(row) for row in rows]}))
-    else:
-        show_convergence(rows, [contest.seed for contest in contests], drawn)
-
-
-def _tell_race(contests: "Sequence[Contest]", goal: float, drawn: Path, *, as_json: bool) -> None:
-    """Draw and print when each strategy reached the goal."""
-    from hasfl.report.figures import race_picture, save_figure
-    from hasfl.runs.comparison import last_plan
-
-    save_figure(race_picture(contests[0].runs, goal, contests[0].seed), drawn)
-    rows = race_rows(contests, goal)
-    if as_json:
-        summary = {"picture": str(drawn), "goal": goal, "strategies": [asdict(row) for row in rows]}
-        typer.echo(json.dumps(summary))
-    else:
-        show_race(rows, goal, last_plan(contests[0]), drawn)
+        summary = {"picture": str(drawn)} | ({} if goal is None else {"goal": goal})
+        typer.echo(json.dumps(summary | {"strategies": [asdict(row) for row in converged or raced or ()]}))
+        return
+    if converged:
+        show_convergence(converged, chosen, drawn)
+    elif raced and goal is not None:
+        show_race(raced, goal, last_plan(first), drawn)
+    typer.echo(f"the runs are in {out}; `hasfl runs {out}` lists them")
 
 
 def _names(text: str) -> Sequence[str]:

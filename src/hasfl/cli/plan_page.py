@@ -11,27 +11,17 @@ import typer
 
 from hasfl.arrays import MOST
 from hasfl.cli.announcements import plan_in_words
-from hasfl.cli.plan_view import (
-    certificate,
-    guess_columns,
-    guess_rows,
-    guess_sentences,
-    limits,
-    pace,
-    savings,
-    warnings,
-)
+from hasfl.cli.plan_view import advice, certificate, guess_table, warnings
 from hasfl.errors import HasflError, InputError
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan, PlanReport
-from hasfl.planning.advice.sensitivity import Mistake, in_words, time_range
+from hasfl.planning.advice.sensitivity import Mistake, time_range
 from hasfl.planning.advice.why import Upgrades
-from hasfl.planning.guess_ratios import ratios
 from hasfl.planning.intervals import Ask, try_intervals
 from hasfl.problem import Problem
 from hasfl.replacing import replace_file, write_text
 from hasfl.report.page.columns import evenly
-from hasfl.report.page.plan_page import Advice, Found, GuessTable, PlanPage, ShownPlan, Slider
+from hasfl.report.page.plan_page import Found, PlanPage, ShownPlan, Slider
 from hasfl.report.page.plan_page_server import PageServer
 from hasfl.runs.questions import Question
 
@@ -266,7 +256,6 @@ class PagedPlan:
         what_if, devices = WhatIf(question, ask, report), len(question.problem.fleet)
         model = "" if question.scenario is None else f"{question.scenario.model_name} · "
         number = f"{devices:,} {'device' if devices == 1 else 'devices'}"
-        ratios_by_guess = ratios(report.plan, question.problem)
         page = PlanPage(
             name=Path(name).stem,
             about=f"{model}{number} · {ORIGINS[question.constants]}",
@@ -275,21 +264,10 @@ class PagedPlan:
             sliders=(),
             rounds_known=question.rounds_known,
             remarks=question.remarks,
-            guesses=GuessTable(
-                columns=guess_columns(question),
-                rows=guess_rows(report, question, ratios_by_guess),
-                answer="\n".join(guess_sentences(report, question, ratios_by_guess)),
-            )
-            if ratios_by_guess
-            else None,
+            guesses=guess_table(report, question),
             advice=None
             if upgrades is None and mistakes is None
-            else Advice(
-                pace=() if upgrades is None else pace(report, question.problem),
-                upgrades=() if upgrades is None else savings(report, question, upgrades),
-                limits=() if upgrades is None else limits(upgrades),
-                mistakes=() if mistakes is None else in_words(mistakes),
-            ),
+            else advice(report, question, upgrades, mistakes or ()),
         )
         return cls(page, what_if, seconds)
 

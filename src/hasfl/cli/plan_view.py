@@ -17,6 +17,7 @@ from hasfl.planning.advice.why import EDGE_SERVER, Upgrades, pace_setters
 from hasfl.planning.guess_ratios import Ratio, mean_ratio, ratios
 from hasfl.planning.intervals import FEWEST_INTERVALS, LONGEST_MEASURED, Intervals, Tried
 from hasfl.problem import Problem
+from hasfl.report.page.plan_page import Advice, GuessTable
 from hasfl.runs.questions import Question
 from hasfl.theory.latency import (
     AggregationLatency,
@@ -57,11 +58,13 @@ def show_plan(
     console.print(_worth(report, question, planned_in))
     for remark in question.remarks:
         console.print(Text(f"  {remark}"), soft_wrap=True)  # commands are there to be copied
-    show_guesses(report, question)
+    guesses = guess_table(report, question)
+    if guesses is not None:
+        _show_guesses(console, guesses)
     if intervals is not None:
         show_intervals(intervals, question)
     if upgrades is not None:
-        console.print(_why(report, question, upgrades))
+        console.print(_why(advice(report, question, upgrades, ())))
     if mistakes:
         show_mistakes(mistakes)
 
@@ -173,50 +176,47 @@ def certificate(report: PlanReport, problem: Problem, *, rounds_known: bool) -> 
     return f"{report.status}: {proof}"
 
 
-def _why(report: PlanReport, question: Question, upgrades: Upgrades) -> Text:
+def advice(
+    report: PlanReport, question: Question, upgrades: Upgrades | None, mistakes: Sequence[Mistake]
+) -> Advice:
+    """Who sets the pace, which upgrades save most, and what wrong constants cost; as far as it was asked."""
+    told: list[str] = in_words(mistakes) if mistakes else []
+    if upgrades is None:
+        return Advice(mistakes=told)
+    known, found = question.rounds_known, [upgrade for upgrade in upgrades.found if upgrade.tells]
+    limits = [] if found else ["10 % more of any one resource would save too little to tell"]
+    if (tried := len(upgrades.found)) < upgrades.resources:
+        limits.append(
+            f"the time was enough to try {tried} of {upgrades.resources} resources: --time-limit sets it"
+        )
+
+    def amount(seconds: float) -> str:
+        return format_seconds(seconds) if known else format_share(seconds / report.objective)
+
+    return Advice(
+        pace=[
+            f"{who if who == EDGE_SERVER else f'device {who}'} {PARTS[part]}"
+            for part, who in pace_setters(report.plan, question.problem).items()
+        ],
+        upgrades=[(each.resource, amount(each.saved_seconds), amount(each.error_seconds)) for each in found],
+        limits=limits,
+        mistakes=told,
+    )
+
+
+def _why(found: Advice) -> Text:
     """Who sets the pace, and which upgrades save most."""
-    text = Text("  Why not faster?\n", style="bold")
-    for sentence in pace(report, question.problem):
-        text.append(f"  {sentence}\n", style="not bold")
-    for resource, saved, error in savings(report, question, upgrades)[:SHOWN_UPGRADES]:
-        sentence = f"  10 % more {resource} would save {saved} of training; this is off by at most {error}\n"
-        text.append(sentence, style="not bold")
-    for sentence in limits(upgrades):
-        text.append(f"  {sentence}\n", style="not bold")
-    return text
-
-
-def pace(report: PlanReport, problem: Problem) -> list[str]:
-    """Who sets the pace in each part of a round, one sentence for each part."""
-    named = {
-        part: who if who == EDGE_SERVER else f"device {who}"
-        for part, who in pace_setters(report.plan, problem).items()
-    }
-    return [f"{who} {PARTS[part]}" for part, who in named.items()]
-
-
-def savings(report: PlanReport, question: Question, upgrades: Upgrades) -> list[tuple[str, str, str]]:
-    """Resources, what 10 % more of them saves, and the error of that; the largest saving first."""
-
-    def told(seconds: float) -> str:
-        return format_seconds(seconds) if question.rounds_known else format_share(seconds / report.objective)
-
-    return [
-        (upgrade.resource, told(upgrade.saved_seconds), told(upgrade.error_seconds))
-        for upgrade in upgrades.found
-        if upgrade.tells
+    sentences = [
+        *found.pace,
+        *(
+            f"10 % more {resource} would save {saved} of training; this is off by at most {error}"
+            for resource, saved, error in found.upgrades[:SHOWN_UPGRADES]
+        ),
+        *found.limits,
     ]
-
-
-def limits(upgrades: Upgrades) -> list[str]:
-    """What the upgrades do not tell, in sentences."""
-    sentences = []
-    if not any(upgrade.tells for upgrade in upgrades.found):
-        sentences.append("10 % more of any one resource would save too little to tell")
-    if len(upgrades.found) < upgrades.resources:
-        tried = f"{len(upgrades.found)} of {upgrades.resources}"
-        sentences.append(f"the time was enough to try {tried} resources: --time-limit sets it")
-    return sentences
+    return Text("  Why not faster?\n", style="bold").append(
+        "".join(f"  {sentence}\n" for sentence in sentences), style="not bold"
+    )
 
 
 def warnings(report: PlanReport, problem: Problem) -> list[str]:
@@ -248,41 +248,25 @@ COMPARED = "this plan takes, compared\nwith the best plan for it"
 UNLIKE = "0: all devices have the same shares of labels, 1: they have no label in common"
 
 
-def show_guesses(report: PlanReport, question: Question) -> None:
-    """Print what the plan costs by each guess of the constants; nothing without guesses."""
-    found = ratios(report.plan, question.problem)
+def guess_table(report: PlanReport, question: Question) -> GuessTable | None:
+    """What the plan costs by each guess of the constants; None without guesses."""
+    found, known = ratios(report.plan, question.problem), question.rounds_known
     if not found:
-        return
-    console = Console()
-    table = titled("The guesses of the constants")
-    for name in guess_columns(question):
-        table.add_column(name, justify="left" if name == GUESS else "right", no_wrap=True)
-    for row in guess_rows(report, question, found):
-        table.add_row(*map(Text, row))
-    console.print(table)
-    for sentence in guess_sentences(report, question, found):
-        console.print(Text(f"  {sentence}"))
-
-
-def guess_columns(question: Question) -> list[str]:
-    """The heads of the columns of `guess_rows`."""
-    return [GUESS, WEIGHT, *([TIME] if question.rounds_known else []), COMPARED]
-
-
-def guess_rows(report: PlanReport, question: Question, found: Sequence[Ratio]) -> list[tuple[str, ...]]:
-    """What the plan costs by each guess, by column."""
-    return [
+        return None
+    rows = [
         (
             each.guess,
             format_share(each.weight),
-            *([format_seconds(each.rounds * report.round_seconds)] if question.rounds_known else []),
+            *([format_seconds(each.rounds * report.round_seconds)] if known else []),
             f"{each.ratio:.2f} times as long",
         )
         for each in found
     ]
+    columns = [GUESS, WEIGHT, *([TIME] if known else []), COMPARED]
+    return GuessTable(columns=columns, rows=rows, sentences=_guess_sentences(report, question, found))
 
 
-def guess_sentences(report: PlanReport, question: Question, found: Sequence[Ratio]) -> list[str]:
+def _guess_sentences(report: PlanReport, question: Question, found: Sequence[Ratio]) -> list[str]:
     """The mean and the worst ratio, what is proved of the mean, and how unlike labels are."""
     worst = max(each.ratio for each in found)
     mean = (
@@ -301,6 +285,17 @@ def guess_sentences(report: PlanReport, question: Question, found: Sequence[Rati
     else:
         sentences.append(f"Labels are {question.unlikeness:.2f} unlike ({UNLIKE}).")
     return sentences
+
+
+def _show_guesses(console: Console, guesses: GuessTable) -> None:
+    table = titled("The guesses of the constants")
+    for name in guesses.columns:
+        table.add_column(name, justify="left" if name == GUESS else "right", no_wrap=True)
+    for row in guesses.rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+    for sentence in guesses.sentences:
+        console.print(Text(f"  {sentence}"))
 
 
 def show_mistakes(found: Sequence[Mistake]) -> None:

@@ -22,7 +22,7 @@ from hasfl.cli.options import (
 from hasfl.cli.tables import titled
 from hasfl.errors import InputError
 from hasfl.report.analysis import TEST_SET, Outcome
-from hasfl.runs.store import CHECKPOINT, MODEL, RESULT, ROUNDS, TIMING
+from hasfl.runs.store import CHECKPOINT, MODEL, RESULT, ROUNDS, TIMING, RunFolder
 from hasfl.units import BITS_PER_BYTE, format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -65,10 +65,9 @@ def train(
     """
     wait_politely()
     from hasfl.cli.training_view import TrainingView
-    from hasfl.report.figures import require_drawable
+    from hasfl.report.figures import plan_over_time, require_drawable, save_figure
     from hasfl.runs.request import RunRequest
     from hasfl.runs.scenario import read_scenario
-    from hasfl.runs.store import RunFolder
 
     if picture is not None:
         require_drawable(picture)
@@ -90,8 +89,11 @@ def train(
         from hasfl.runs.run import carry_out  # brings torch, which takes seconds to import
 
         reached = carry_out(request, view, resume=resume)
-    drawn = {} if picture is None else {"picture": str(_draw_plans(request, picture))}
+    if picture is not None:
+        names = request.scenario().draw().names
+        save_figure(plan_over_time(RunFolder.open(request.path).records(), names), picture)
     if as_json:
+        drawn = {} if picture is None else {"picture": str(picture)}
         result = RunFolder.open(request.path).result()
         typer.echo(json.dumps({"run": str(request.path), **drawn, **result}))
     else:
@@ -105,15 +107,6 @@ def say_nothing_to_resume(request: "RunRequest", *, named: bool) -> None:
     if named:
         raise InputError(f"there is no run {request.path} to resume: {known_runs(request.path.parent)}")
     typer.echo(f"there is no run {request.path} to resume, so it begins", err=True)
-
-
-def _draw_plans(request: "RunRequest", picture: Path) -> Path:
-    from hasfl.report.figures import plan_over_time, save_figure
-    from hasfl.runs.store import RunFolder
-
-    names = request.scenario().draw().names
-    save_figure(plan_over_time(RunFolder.open(request.path).records(), names), picture)
-    return picture
 
 
 def _say_what_it_needs(request: "RunRequest", *, as_json: bool) -> None:

@@ -67,7 +67,7 @@ def last_plan(contest: Contest) -> ChosenPlan:
     )
 
 
-def compare(
+def train_all(
     scenario_file: Path,
     runs: Path,
     strategies: Sequence[str],
@@ -95,9 +95,9 @@ def compare(
             with RunFolder.open(request.path) as folder:
                 require_same(folder, request)
     place.carry_out(requests, nothing_more, watcher)
-    return [_contest(seed, [request for request in requests if request.seed == seed]) for seed in seeds]
-
-
-def _contest(seed: int, requests: Sequence[RunRequest]) -> Contest:
-    runs = {request.strategy: RunFolder.open(request.path).records() for request in requests}
-    return Contest(seed, runs, requests[0].scenario(), requests[0].folder)
+    contests = []
+    for seed in seeds:
+        own = [request for request in requests if request.seed == seed]
+        records = {request.strategy: RunFolder.open(request.path).records() for request in own}
+        contests.append(Contest(seed, records, own[0].scenario(), own[0].folder))
+    return contests

@@ -34,29 +34,6 @@ from hasfl.runs.task import shared_data, world_of
 from hasfl.theory.objective import evaluate
 from hasfl.theory.paradigms import SPLIT, Paradigm
 
-# ── who holds which labels ───────────────────────────────────────────────────────────────────────────────
-
-
-def labels_of(scenario: Scenario, folder: Path) -> Labels:
-    """How many samples of each class the devices of a scenario hold; InputError if the data are not there.
-
-    A report never downloads: files of published data must be in the data folder already.
-    """
-    names = scenario.draw().names
-    data, shares = shared_data(_without_download(scenario), names, folder=folder)
-    classes = data.class_names if data.one_class_each else ()
-    counts = label_counts(shares, data.y_train.numpy(), len(classes)) if classes else sample_counts(shares)
-    return Labels(data=data.name, seed=scenario.seed, devices=names, classes=classes, counts=counts)
-
-
-def _without_download(scenario: Scenario) -> Scenario:
-    """The scenario with its data folder named, because nothing is downloaded into a folder that is named."""
-    if scenario.data.folder is not None or scenario.data_name not in PUBLISHED:
-        return scenario
-    section = scenario.data.model_copy(update={"folder": str(default_folder())})
-    return scenario.model_copy(update={"data": section})
-
-
 # ── a run as its folder describes it ─────────────────────────────────────────────────────────────────────
 
 
@@ -334,9 +311,21 @@ def _report(run: OpenRun, contestant: str, quality: PlanQuality | str, slider: i
 
 
 def _labels(run: OpenRun) -> Labels | str:
+    """How many samples of each class the devices of a run hold; a sentence where nobody knows.
+
+    A report never downloads: nothing is downloaded into a data folder that the scenario names.
+    """
     if run.on_machines:
         return "The devices of this run keep their samples to themselves, so nobody knows their labels."
+    scenario = run.scenario
+    if scenario.data.folder is None and scenario.data_name in PUBLISHED:
+        section = scenario.data.model_copy(update={"folder": str(default_folder())})
+        scenario = scenario.model_copy(update={"data": section})
     try:
-        return labels_of(run.scenario, run.folder)
+        names = scenario.draw().names
+        data, shares = shared_data(scenario, names, folder=run.folder)
     except HasflError as error:
         return f"The data are not there to be counted: {error}."
+    classes = data.class_names if data.one_class_each else ()
+    counts = label_counts(shares, data.y_train.numpy(), len(classes)) if classes else sample_counts(shares)
+    return Labels(data=data.name, seed=scenario.seed, devices=names, classes=classes, counts=counts)

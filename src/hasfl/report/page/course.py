@@ -1,13 +1,11 @@
 """What the records of a run say about its course: accuracies, seconds, bits, plans, estimates and notes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.plan import Plan
 from hasfl.record import RoundRecord
 from hasfl.report.page.columns import MOST_LINES, MOST_PLANS, MOST_POINTS, column, evenly, rounded
 
@@ -64,39 +62,24 @@ def changes(records: Records) -> list[int]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlansOverTime:
-    """The plans of a run, where they change; at most `MOST_PLANS` of them, evenly spaced."""
+def plans_over_time(records: Records, shown: IntN) -> dict[str, Any]:
+    """The plans of a run, from the round in which each begins; at most `MOST_PLANS` of them, evenly spaced.
 
-    rounds: tuple[int, ...]  # in which each plan begins
-    plans: tuple[Plan, ...]
-    devices: tuple[IntN, ...]  # of each plan
-    in_all: int  # plans of the run
+    Each has a batch size and a cut for each of the `shown` devices; 0 where one takes no part.
+    """
+    new = changes(records)
+    kept = [records[new[i]] for i in evenly(len(new), MOST_PLANS)]
 
-    @classmethod
-    def of(cls, records: Records) -> Self:
-        """The plans of a run from its records."""
-        new = changes(records)
-        kept = [records[new[i]] for i in evenly(len(new), MOST_PLANS)]
-        return cls(
-            rounds=tuple(record.round for record in kept),
-            plans=tuple(record.plan for record in kept),
-            devices=tuple(record.devices for record in kept),
-            in_all=len(new),
-        )
+    def of_shown(record: RoundRecord, values: IntN) -> list[int]:
+        by_device = dict(zip(record.devices.tolist(), values.tolist(), strict=True))
+        return [by_device.get(device, 0) for device in shown.tolist()]
 
-    def as_json(self, shown: IntN) -> dict[str, Any]:
-        """For each plan a batch size and a cut for each of the `shown` devices; 0 where one takes no part."""
-        return {
-            "round": list(self.rounds),
-            "batch": [self._of(plan.batch_sizes, k, shown) for k, plan in enumerate(self.plans)],
-            "cut": [self._of(plan.cuts, k, shown) for k, plan in enumerate(self.plans)],
-            "in_all": self.in_all,
-        }
-
-    def _of(self, values: IntN, k: int, shown: IntN) -> list[int]:
-        places = {int(device): int(value) for device, value in zip(self.devices[k], values, strict=True)}
-        return [places.get(int(device), 0) for device in shown]
+    return {
+        "round": [record.round for record in kept],
+        "batch": [of_shown(record, record.plan.batch_sizes) for record in kept],
+        "cut": [of_shown(record, record.plan.cuts) for record in kept],
+        "in_all": len(new),
+    }
 
 
 def estimates(records: Records) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class GuessTable:
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    answer: str  # the mean ratio and the like, in sentences
+    sentences: Sequence[str]  # on the mean ratio and the like
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -194,7 +194,7 @@ class PlanPage:
             Section("reaction", "How does the training time react?", self._how_planned()),
         ]
         if self.guesses is not None:
-            found.append(Section("guesses", "What if a guess is right?", self.guesses.answer))
+            found.append(Section("guesses", "What if a guess is right?", "\n".join(self.guesses.sentences)))
         return found if self.advice is None else [*found, Section("advice", "Why not faster?")]
 
     def _how_planned(self) -> str:

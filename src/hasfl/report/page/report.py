@@ -145,7 +145,7 @@ class RunReport(ComparedRun):
             "names": [self.names[i] for i in shown],
             "devices": self.devices,
             **resources,
-            **course.PlansOverTime.of(self.records).as_json(shown),
+            **course.plans_over_time(self.records, shown),
         }
 
 
