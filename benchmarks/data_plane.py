@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import torch
 
-from hasfl.deployment.channels import FED_NAME, handlers, method, open_channel, open_port, server_options
+from hasfl.deployment.channels import FED, handlers, method, open_channel, open_port, server_options
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
 from hasfl.deployment.messages import Message
 from hasfl.deployment.sessions.answering import ServerPlace, Stop, answer_questions
@@ -46,13 +46,13 @@ def party(kind: str, port: int, keys: Path) -> None:
     if kind == "ours":
         hello = {"token": TOKEN, "party": 0}
         answer_questions(
-            ServerPlace(FED_NAME, address, folder), hello, lambda q: Message("done", {}, q.tensors), Stop()
+            ServerPlace(FED, address, folder), hello, lambda q: Message("done", {}, q.tensors), Stop()
         )
         return
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    with open_channel(FED_NAME, address, folder) as channel:
+    with open_channel(FED, address, folder) as channel:
         outbox.put(b"hello")
-        for data in channel.stream_stream(method(FED_NAME))(iter(outbox.get, None)):
+        for data in channel.stream_stream(method(FED))(iter(outbox.get, None)):
             outbox.put(data)
 
 
@@ -85,8 +85,8 @@ class BareStream:
 
     async def _serve(self, keys: Path, listening: threading.Event) -> None:
         server = grpc.aio.server(options=server_options())
-        server.add_generic_rpc_handlers(handlers(FED_NAME, self._session))
-        self.port = open_port(server, f"{LOOPBACK}:0", keys / FED_NAME)
+        server.add_generic_rpc_handlers(handlers(FED, self._session))
+        self.port = open_port(server, f"{LOOPBACK}:0", keys / FED)
         await server.start()
         listening.set()
         await self.over.wait()
@@ -118,7 +118,7 @@ def throughput(folder: Path, *, quick: bool) -> list[str]:
     keys = folder / "keys"
     make_keys(keys, devices=[NAME], fed=[LOOPBACK], edge=[LOOPBACK])
     bare = BareStream(keys)
-    with PartyServer(FED_NAME, f"{LOOPBACK}:0", keys / FED_NAME) as ours:
+    with PartyServer(FED, f"{LOOPBACK}:0", keys / FED) as ours:
         ours.allow({0: TOKEN})
         with other_end("ours", ours.port, keys), other_end("bare", bare.port, keys):
             assert ours.wait_until_present([0], PARTY_SECONDS)

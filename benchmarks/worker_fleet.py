@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hasfl.deployment.addresses import free_port
-from hasfl.deployment.channels import EDGE_NAME, FED_NAME, device_name
+from hasfl.deployment.channels import EDGE as EDGE_NAME
+from hasfl.deployment.channels import FED, device_name
 from hasfl.deployment.hosts import WorkerSettings, worker_program
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
 from hasfl.deployment.messages import Answer, Message
@@ -55,7 +56,7 @@ class TimedServer(PartyServer):
 
     def __init__(self, keys: Path, host: str = HERE) -> None:
         self.waited: dict[tuple[str, str], list[float]] = defaultdict(list)
-        super().__init__(FED_NAME, f"{host}:0", keys / FED_NAME)
+        super().__init__(FED, f"{host}:0", keys / FED)
 
     def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer]:
         began = time.perf_counter()

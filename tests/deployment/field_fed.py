@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from hasfl.deployment.channels import FED_NAME
+from hasfl.deployment.channels import FED
 from hasfl.deployment.orders import RunOrder
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.training import train_on_fleet
@@ -25,7 +25,7 @@ def main() -> None:
     order, sockets = RunOrder.from_json(told["order"]), {int(p): path for p, path in told["sockets"].items()}
     tokens = {party: secrets.token_hex(32) for party in sockets}
     Path(told["tokens"]).write_text(json.dumps(tokens))
-    with PartyServer(FED_NAME, told["listen"], Path(told["keys"])) as links:
+    with PartyServer(FED, told["listen"], Path(told["keys"])) as links:
         links.allow(tokens)
         offers = {
             party: {"fed": told["listen"], "token": token, "run": str(order.request.path)}

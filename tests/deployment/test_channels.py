@@ -15,8 +15,8 @@ import pytest
 
 import hasfl.deployment.keys as keys_module
 from hasfl.deployment.channels import (
-    EDGE_NAME,
-    FED_NAME,
+    EDGE,
+    FED,
     MOST_FRAME_BYTES,
     client_credentials,
     client_options,
@@ -59,9 +59,7 @@ class Echo:
 
 
 @contextmanager
-def serving(
-    folder: Path, role: str = FED_NAME, most_bytes: int = MOST_FRAME_BYTES
-) -> Iterator[tuple[str, Echo]]:
+def serving(folder: Path, role: str = FED, most_bytes: int = MOST_FRAME_BYTES) -> Iterator[tuple[str, Echo]]:
     echo = Echo()
     with ThreadPoolExecutor(4) as pool:
         server = grpc.server(pool, options=server_options(most_bytes))
@@ -74,19 +72,19 @@ def serving(
             server.stop(None).wait()
 
 
-def answers(channel: grpc.Channel, *frames: bytes, role: str = FED_NAME) -> list[bytes]:
+def answers(channel: grpc.Channel, *frames: bytes, role: str = FED) -> list[bytes]:
     with channel:
         return list(channel.stream_stream(method(role))(iter(frames), timeout=20))
 
 
-def refusal(channel: grpc.Channel, *frames: bytes, role: str = FED_NAME) -> grpc.StatusCode:
+def refusal(channel: grpc.Channel, *frames: bytes, role: str = FED) -> grpc.StatusCode:
     with pytest.raises(grpc.RpcError) as caught:
         answers(channel, *(frames or (b"x",)), role=role)
     return caught.value.code()
 
 
 def test_methods() -> None:
-    assert (method(FED_NAME), method(EDGE_NAME)) == ("/hasfl.Fed/Session", "/hasfl.Edge/Session")
+    assert (method(FED), method(EDGE)) == ("/hasfl.Fed/Session", "/hasfl.Edge/Session")
 
 
 @pytest.mark.parametrize(
@@ -94,20 +92,18 @@ def test_methods() -> None:
 )
 def test_parties_of_the_deployment_are_known_by_name(keys: Path, party: str, name: str) -> None:
     with serving(keys / "fed") as (address, _):
-        channel = open_channel(FED_NAME, address, keys / party)
+        channel = open_channel(FED, address, keys / party)
         assert answers(channel, b"1", b"", b"\xff" * 5_000_000) == [
             f"{name}:".encode() + frame for frame in (b"1", b"", b"\xff" * 5_000_000)
         ]
 
 
 def test_the_edge_server_is_reached_in_the_same_way(keys: Path) -> None:
-    with serving(keys / "edge", EDGE_NAME) as (address, _):
-        assert answers(open_channel(EDGE_NAME, address, keys / "devices" / "a"), b"x", role=EDGE_NAME) == [
+    with serving(keys / "edge", EDGE) as (address, _):
+        assert answers(open_channel(EDGE, address, keys / "devices" / "a"), b"x", role=EDGE) == [
             b"device-0:x"
         ]
-        assert (
-            refusal(open_channel(EDGE_NAME, address, keys / "devices" / "a")) == grpc.StatusCode.UNIMPLEMENTED
-        )
+        assert refusal(open_channel(EDGE, address, keys / "devices" / "a")) == grpc.StatusCode.UNIMPLEMENTED
 
 
 def mixed(tmp_path: Path, own: Path, authority: Path) -> Path:
@@ -120,22 +116,22 @@ def mixed(tmp_path: Path, own: Path, authority: Path) -> Path:
 def test_another_deployment_is_refused_at_both_ends(both: Path, tmp_path: Path) -> None:
     ours, others = both / "keys" / "devices" / "a", both / "other" / "devices" / "a"
     with serving(both / "keys" / "fed") as (address, echo):
-        assert refusal(open_channel(FED_NAME, address, others)) == grpc.StatusCode.UNAVAILABLE
+        assert refusal(open_channel(FED, address, others)) == grpc.StatusCode.UNAVAILABLE
         stranger = mixed(
             tmp_path, own=others, authority=ours
         )  # it accepts the server; the server must refuse
-        assert refusal(open_channel(FED_NAME, address, stranger)) == grpc.StatusCode.UNAVAILABLE
+        assert refusal(open_channel(FED, address, stranger)) == grpc.StatusCode.UNAVAILABLE
         shutil.rmtree(stranger)
         wary = mixed(tmp_path, own=ours, authority=others)  # the server would accept it; the client refuses
-        assert refusal(open_channel(FED_NAME, address, wary)) == grpc.StatusCode.UNAVAILABLE
+        assert refusal(open_channel(FED, address, wary)) == grpc.StatusCode.UNAVAILABLE
         assert echo.callers == []
-        assert answers(open_channel(FED_NAME, address, ours), b"x") == [b"device-0:x"]
+        assert answers(open_channel(FED, address, ours), b"x") == [b"device-0:x"]
 
 
 def test_nobody_gets_in_without_a_certificate_or_in_plain_text(keys: Path) -> None:
     with serving(keys / "fed") as (address, echo):
         nameless = grpc.ssl_channel_credentials((keys / "fed" / "ca.crt").read_bytes())
-        channel = grpc.secure_channel(address, nameless, client_options(FED_NAME))
+        channel = grpc.secure_channel(address, nameless, client_options(FED))
         assert refusal(channel) == grpc.StatusCode.UNAVAILABLE
         assert refusal(grpc.insecure_channel(address)) == grpc.StatusCode.UNAVAILABLE
         assert echo.callers == []
@@ -144,7 +140,7 @@ def test_nobody_gets_in_without_a_certificate_or_in_plain_text(keys: Path) -> No
 @pytest.mark.parametrize("impostor", ["edge", "devices/b"])
 def test_no_other_party_can_pass_for_the_fed_server(keys: Path, impostor: str) -> None:
     with serving(keys / impostor) as (address, echo):
-        assert refusal(open_channel(FED_NAME, address, keys / "devices" / "a")) == grpc.StatusCode.UNAVAILABLE
+        assert refusal(open_channel(FED, address, keys / "devices" / "a")) == grpc.StatusCode.UNAVAILABLE
         assert echo.callers == []
 
 
@@ -159,23 +155,18 @@ def test_an_old_certificate_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(keys_module, "datetime", Past)
     add_devices(keys, devices=["old"], days=10)
     with serving(keys / "fed") as (address, echo):
-        assert (
-            refusal(open_channel(FED_NAME, address, keys / "devices" / "old")) == grpc.StatusCode.UNAVAILABLE
-        )
+        assert refusal(open_channel(FED, address, keys / "devices" / "old")) == grpc.StatusCode.UNAVAILABLE
         assert echo.callers == []
-        assert answers(open_channel(FED_NAME, address, keys / "devices" / "a"), b"x") == [b"device-0:x"]
+        assert answers(open_channel(FED, address, keys / "devices" / "a"), b"x") == [b"device-0:x"]
 
 
 def test_a_frame_beyond_the_limit_is_refused_at_both_ends(keys: Path) -> None:
     device = keys / "devices" / "a"
     with serving(keys / "fed", most_bytes=1000) as (address, _):
-        assert answers(open_channel(FED_NAME, address, device), bytes(900)) == [b"device-0:" + bytes(900)]
-        assert (
-            refusal(open_channel(FED_NAME, address, device), bytes(1001))
-            == grpc.StatusCode.RESOURCE_EXHAUSTED
-        )
+        assert answers(open_channel(FED, address, device), bytes(900)) == [b"device-0:" + bytes(900)]
+        assert refusal(open_channel(FED, address, device), bytes(1001)) == grpc.StatusCode.RESOURCE_EXHAUSTED
     with serving(keys / "fed") as (address, _):
-        small = open_channel(FED_NAME, address, device, most_bytes=1000)
+        small = open_channel(FED, address, device, most_bytes=1000)
         assert refusal(small, bytes(999)) == grpc.StatusCode.RESOURCE_EXHAUSTED  # the answer is longer
 
 
@@ -184,7 +175,7 @@ def test_wrong_limits(limit: int) -> None:
     with pytest.raises(InputError, match="got a limit of"):
         server_options(limit)
     with pytest.raises(InputError, match="got a limit of"):
-        client_options(FED_NAME, limit)
+        client_options(FED, limit)
 
 
 def test_a_port_has_one_server(keys: Path) -> None:
@@ -212,10 +203,10 @@ def test_an_asynchronous_server_has_the_same_doors(keys: Path) -> None:
 
     async def talk() -> list[bytes]:
         server = grpc.aio.server(options=server_options())
-        server.add_generic_rpc_handlers(handlers(FED_NAME, session))
+        server.add_generic_rpc_handlers(handlers(FED, session))
         port = open_port(server, "127.0.0.1:0", keys / "fed")
         await server.start()
-        channel = open_channel(FED_NAME, f"127.0.0.1:{port}", keys / "devices" / "b")
+        channel = open_channel(FED, f"127.0.0.1:{port}", keys / "devices" / "b")
         try:
             return await asyncio.to_thread(answers, channel, b"x")
         finally:

@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 import hasfl.deployment.keys as keys_module
-from hasfl.deployment.channels import EDGE_NAME, FED_NAME, host_name
+from hasfl.deployment.channels import EDGE, FED, host_name
 from hasfl.deployment.keys import add_devices, admitted, make_keys
 from hasfl.errors import InputError, StorageError
 from tests.cli.conftest import Hasfl
@@ -58,11 +58,7 @@ def test_every_chain_verifies_and_no_device_can_be_a_server(keys: Path) -> None:
     policy = PolicyBuilder().store(Store([certificate(keys / "ca" / "ca.crt")]))
     for name, folder in parties(keys).items():
         own = certificate(folder / "tls.crt")
-        for server, address in (
-            (FED_NAME, "fed.lan"),
-            (EDGE_NAME, host_name(EDGE_NAME)),
-            (FED_NAME, host_name(FED_NAME)),
-        ):
+        for server, address in ((FED, "fed.lan"), (EDGE, host_name(EDGE)), (FED, host_name(FED))):
             verifier = policy.build_server_verifier(x509.DNSName(address))
             if name == server:
                 verifier.verify(own, [])
@@ -71,7 +67,7 @@ def test_every_chain_verifies_and_no_device_can_be_a_server(keys: Path) -> None:
                     verifier.verify(own, [])
         extended = own.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         assert ExtendedKeyUsageOID.CLIENT_AUTH in extended
-        assert (ExtendedKeyUsageOID.SERVER_AUTH in extended) == (name in (FED_NAME, EDGE_NAME))
+        assert (ExtendedKeyUsageOID.SERVER_AUTH in extended) == (name in (FED, EDGE))
 
 
 def test_a_certificate_of_another_authority_does_not_verify(keys: Path, tmp_path: Path) -> None:
@@ -94,7 +90,7 @@ def test_names_addresses_and_days(keys: Path) -> None:
     names = certificate(keys / "fed" / "tls.crt").extensions.get_extension_for_class(
         x509.SubjectAlternativeName
     )
-    assert set(names.value.get_values_for_type(x509.DNSName)) == {host_name(FED_NAME), "fed.lan", "localhost"}
+    assert set(names.value.get_values_for_type(x509.DNSName)) == {host_name(FED), "fed.lan", "localhost"}
     assert set(names.value.get_values_for_type(x509.IPAddress)) == set(
         map(ip_address, ("10.0.0.1", "127.0.0.1"))
     )
@@ -111,7 +107,7 @@ def test_each_key_fits_its_certificate_and_no_key_is_used_twice(keys: Path) -> N
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         assert key.public_key() == certificate(folder / "tls.crt").public_key()
         seen.append((folder / "tls.key").read_bytes())
-        if name != FED_NAME:
+        if name != FED:
             seen.append((folder / "node.key").read_bytes())
     assert len(set(seen)) == len(seen) == 7
 
@@ -122,7 +118,7 @@ def test_flower_reads_the_node_keys(keys: Path) -> None:
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
     for name, folder in parties(keys).items():
-        if name == FED_NAME:
+        if name == FED:
             assert not (folder / "node.key").exists()
             continue
         key = load_ssh_private_key((folder / "node.key").read_bytes(), None)

@@ -14,9 +14,9 @@ import grpc
 
 from hasfl.errors import InputError
 
-FED_NAME = "fed"  # the roles of servers, and the common names of their certificates
-EDGE_NAME = "edge"
-SERVICES = {FED_NAME: "hasfl.Fed", EDGE_NAME: "hasfl.Edge"}
+FED = "fed"  # the roles of servers, and the common names of their certificates
+EDGE = "edge"
+SERVICES = {FED: "hasfl.Fed", EDGE: "hasfl.Edge"}
 SESSION = "Session"  # the only method of each service: a stream of frames in both directions
 
 AUTHORITY_FILE = "ca.crt"  # the files of a party's folder that this module reads

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from hasfl.deployment.channels import EDGE_NAME, FED_NAME
+from hasfl.deployment.channels import EDGE, FED
 from hasfl.deployment.fields import text_of
 from hasfl.deployment.messages import Message, Refused
 from hasfl.deployment.sessions.answering import Pace, ServerPlace, Stop, TokenRefused, answer_questions
@@ -83,7 +83,7 @@ class DeviceWorker:
             return answer
 
         try:
-            place = ServerPlace(FED_NAME, offer.fed, self._certificates)
+            place = ServerPlace(FED, offer.fed, self._certificates)
             answer_questions(place, {**hello, "token": offer.token}, from_fed, stop, pace=self._fed_pace)
         finally:
             edge.close()
@@ -129,7 +129,7 @@ class _EdgeStream:
             return
         self.close()
         self._stop, self._current, open_now = Stop(), (address, token), threading.Event()
-        arguments = (ServerPlace(EDGE_NAME, address, self._certificates), token, self._stop, open_now.set)
+        arguments = (ServerPlace(EDGE, address, self._certificates), token, self._stop, open_now.set)
         threading.Thread(target=self._keep_open, args=arguments, name="edge stream", daemon=True).start()
         open_now.wait(CONNECTING_SECONDS)
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from hasfl.deployment.channels import EDGE_NAME, FED_NAME
+from hasfl.deployment.channels import EDGE, FED
 from hasfl.deployment.messages import Links, Message, Refused
 from hasfl.deployment.sessions.answering import Pace, ServerPlace, Stop, answer_questions
 from hasfl.deployment.sessions.asking import PartyServer
 from hasfl.deployment.sessions.offers import Offer, SessionDesk
-from hasfl.record import EDGE
+from hasfl.record import EDGE as EDGE_NUMBER
 
 ADMITTING = ("admit", "begin")  # the kinds of questions that may bring the devices' tokens
 CONNECTING_SECONDS = 3.0  # that the next question waits for devices whose tokens are new
@@ -46,7 +46,7 @@ class EdgeWorker:
         self._make_party = make_party
         self._hello = hello
         self._pace = pace
-        self.devices = PartyServer(EDGE_NAME, address, certificates)
+        self.devices = PartyServer(EDGE, address, certificates)
         log.info("waits for devices at port %d", self.devices.port)
         try:
             self._desk = SessionDesk(state, self._hold)
@@ -69,10 +69,10 @@ class EdgeWorker:
 
     def _hold(self, offer: Offer, stop: Stop) -> None:
         """Take part in a session."""
-        hello = {**self._hello(), "party": EDGE, "token": offer.token}
+        hello = {**self._hello(), "party": EDGE_NUMBER, "token": offer.token}
         asked = _Asked(self._make_party(offer, self.devices), self.devices)
         try:
-            place = ServerPlace(FED_NAME, offer.fed, self._certificates)
+            place = ServerPlace(FED, offer.fed, self._certificates)
             answer_questions(place, hello, asked.from_fed, stop, pace=self._pace)
         finally:
             self.devices.allow_only({})

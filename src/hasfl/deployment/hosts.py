@@ -19,7 +19,9 @@ from hasfl.deployment.addresses import (
     require_free,
     split_address,
 )
-from hasfl.deployment.channels import EDGE_NAME, FED_NAME, device_name
+from hasfl.deployment.channels import EDGE as EDGE_NAME
+from hasfl.deployment.channels import FED as FED_NAME
+from hasfl.deployment.channels import device_name
 from hasfl.deployment.flower.processes import fed_programs, node_programs
 from hasfl.deployment.keys import DEVICES_FOLDER, NODES_FOLDER, admitted, certificate_name, make_keys
 from hasfl.deployment.orders import FedHost, OrderFolder, RunOrder

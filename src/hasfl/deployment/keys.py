@@ -37,8 +37,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hasfl.deployment.channels import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
-    EDGE_NAME,
-    FED_NAME,
+    EDGE,
+    FED,
     KEY_FILE,
     device_name,
     host_name,
@@ -83,10 +83,7 @@ def make_keys(
     empty or not there. If something fails, nothing of it stays.
     """
     _check_names(devices)
-    addresses = {
-        FED_NAME: _alternative_names(FED_NAME, (*fed, *LOCAL)),
-        EDGE_NAME: _alternative_names(EDGE_NAME, edge),
-    }
+    addresses = {FED: _alternative_names(FED, (*fed, *LOCAL)), EDGE: _alternative_names(EDGE, edge)}
     if is_there(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(
             f"{folder} must be empty or not there, so that no key is overwritten: give another folder, or "
@@ -103,15 +100,11 @@ def make_keys(
                 DEVICES_FILE: _lines(devices),
             },
         )
-        public = {
-            EDGE_NAME: _write_party(
-                new / EDGE_NAME, EDGE_NAME, authority, days, addresses[EDGE_NAME], node=True
-            )
-        }
+        public = {EDGE: _write_party(new / EDGE, EDGE, authority, days, addresses[EDGE], node=True)}
         _write_folder(new / DEVICES_FOLDER, {})
         public |= _write_devices(new / DEVICES_FOLDER, devices, authority, days, first=0)
-        _write_party(new / FED_NAME, FED_NAME, authority, days, addresses[FED_NAME], node=False)
-        _write_folder(new / FED_NAME / NODES_FOLDER, {f"{name}.pub": key for name, key in public.items()})
+        _write_party(new / FED, FED, authority, days, addresses[FED], node=False)
+        _write_folder(new / FED / NODES_FOLDER, {f"{name}.pub": key for name, key in public.items()})
         new.replace(folder)
 
 
@@ -133,7 +126,7 @@ def add_devices(folder: Path, *, devices: Sequence[str], days: int = 365) -> Non
         (folder / DEVICES_FOLDER).mkdir(mode=0o700, exist_ok=True)
         for name in devices:
             (new / name).replace(folder / DEVICES_FOLDER / name)
-        nodes = folder / FED_NAME / NODES_FOLDER
+        nodes = folder / FED / NODES_FOLDER
         for name, key in public.items() if nodes.is_dir() else ():
             _write(nodes / f"{name}.pub", key)
 

@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
-from hasfl.deployment.channels import EDGE_NAME
+from hasfl.deployment.channels import EDGE as EDGE_NAME
 from hasfl.deployment.flower.control import Control, Node, Run, SuperLinkAway
 from hasfl.deployment.orders import (
     HOST_FILE,

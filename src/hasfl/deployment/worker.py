@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from hasfl.deployment.channels import EDGE_NAME
+from hasfl.deployment.channels import EDGE as EDGE_NAME
 from hasfl.deployment.device_worker import DeviceWorker
 from hasfl.deployment.edge_worker import EdgeWorker
 from hasfl.deployment.fleet.seats import DeviceSeat, EdgeSeat

@@ -16,7 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hasfl.deployment.addresses import STATE_VARIABLE
-from hasfl.deployment.channels import FED_NAME
+from hasfl.deployment.channels import FED as FED_NAME
 from hasfl.deployment.flower.bundle import ORDER_KEY
 from hasfl.deployment.flower.roster import Roster
 from hasfl.deployment.lifetime import end_with_flower

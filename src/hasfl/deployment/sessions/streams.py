@@ -12,7 +12,8 @@ from typing import Any
 
 import grpc
 
-from hasfl.deployment.channels import EDGE_NAME, device_name
+from hasfl.deployment.channels import EDGE as EDGE_NAME
+from hasfl.deployment.channels import device_name
 from hasfl.deployment.messages import Answer, Message
 from hasfl.deployment.wire import Frame, WireError, pack, unpack
 from hasfl.errors import HasflError
