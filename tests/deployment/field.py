@@ -156,6 +156,7 @@ class Field:
         with ExitStack() as parts:
             programs = [self._program(party) for party in self.settings]
             self.workers = parts.enter_context(Supervisor(programs))
+            parts.callback(self.kill_fed)
             self._parts = parts.pop_all()
         return self
 

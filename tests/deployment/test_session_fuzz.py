@@ -90,11 +90,11 @@ def attacks(site: Site, count: int, seed: int) -> Counter[str]:
     [
         (2000, 0),
         pytest.param(5000, 1, marks=pytest.mark.slow),
-        *(pytest.param(5000, seed, marks=pytest.mark.fleet) for seed in range(2, 21)),
+        *(pytest.param(5000, seed, marks=pytest.mark.fleet) for seed in range(2, 6)),
     ],
 )
 def test_mutated_frames(site: Site, count: int, seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    """With twenty batches, the slow tests send more than 100,000 frames."""
+    """The longest lane sends four more batches of 5,000 frames."""
     caplog.set_level(logging.ERROR)  # each refused stream is a warning
     site.connect(1)
     attacks(site, 50, seed)
