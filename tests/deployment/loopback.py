@@ -106,6 +106,15 @@ class Site:
         self._open.callback(client.close)
         return client
 
+    def raw_present(self, party: int, **hello: Any) -> "RawClient":
+        """Such a client that has greeted and answered pings, so that the party is present."""
+        client = self.raw(party)
+        client.read()
+        client.greet(**hello)
+        client.answer_pings()
+        assert self.server.wait_until_present([party], LONG)
+        return client
+
     def close(self) -> None:
         self._open.close()
         self.server.close()
@@ -139,17 +148,18 @@ class RawClient:
     def next_question(self) -> bytes:
         """Answer pings until something else comes."""
         while True:
-            frame = unpack(data := self.received.get(timeout=LONG))
-            if frame.message.kind != "ping":
+            data = self.received.get(timeout=LONG)
+            if unpack(data).message.kind != "ping":
                 return data
-            now = time.monotonic()
-            self.send(pack(Message("pong"), id=frame.id, times={"arrived": now, "sent": now}))
+            self.answer_ping(data)
 
     def answer_pings(self, count: int = 5) -> None:
         for _ in range(count):
-            frame = unpack(self.received.get(timeout=LONG))
-            now = time.monotonic()
-            self.send(pack(Message("pong"), id=frame.id, times={"arrived": now, "sent": now}))
+            self.answer_ping(self.received.get(timeout=LONG))
+
+    def answer_ping(self, data: bytes) -> None:
+        now = time.monotonic()
+        self.send(pack(Message("pong"), id=unpack(data).id, times={"arrived": now, "sent": now}))
 
     def ended(self) -> grpc.StatusCode:
         """The status with which the server ended the stream."""

@@ -1,7 +1,9 @@
 """Parties that only exchange messages train the same model as an engine that has everything at hand."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,8 @@ EQUAL = 1e-12
 MEASURED = 1e-9
 FIRST = ("plain", "small-cnn batch", "dropout", "token")
 NAMES = [*FIRST, *(name for name in MODELS if name not in FIRST)]
-CASES = [(name, "momentum") for name in NAMES] + [(name, o) for name in NAMES for o in ("adam", "sgd")]
+# Every model once, and every optimiser with several models: tests/learning has all pairs.
+CASES = list(zip(NAMES, cycle(("momentum", "adam", "sgd")), strict=False))
 
 
 def require_same_model(local: LocalEngine, parties: NetworkedEngine, tolerance: float = EQUAL) -> None:
@@ -50,14 +53,24 @@ def require_same_model(local: LocalEngine, parties: NetworkedEngine, tolerance: 
         torch.testing.assert_close(tensor, expected[key], rtol=tolerance, atol=tolerance, msg=key)
 
 
+def trained_alike(
+    make: Callable[[], Job],
+    steps: Sequence[Step],
+    close: float = EQUAL,
+    kind: type[LocalEngine] = ReferenceEngine,
+) -> tuple[LocalEngine, NetworkedEngine]:
+    """An engine on this machine and parties, after the same training, with the same losses."""
+    local, parties = kind(make()), networked(make())
+    for expected, found in zip(carry_out(local, steps), carry_out(parties, steps), strict=True):
+        assert found == pytest.approx(expected, rel=close)
+    return local, parties
+
+
 @pytest.mark.parametrize("case", quick_then_slow(CASES, quick=len(FIRST)), ids=", ".join)
 def test_networked_equals_reference(case: tuple[str, str]) -> None:
     name, optimizer = case
-    one, other = (job(model(name), OPTIMIZERS[optimizer]) for _ in range(2))
-    steps = timetable(len(one.model), smallest=2)
-    local, parties = ReferenceEngine(one), networked(other)
-    for expected, found in zip(carry_out(local, steps), carry_out(parties, steps), strict=True):
-        assert found == pytest.approx(expected, rel=EQUAL)
+    steps = timetable(len(model(name)), smallest=2)
+    local, parties = trained_alike(lambda: job(model(name), OPTIMIZERS[optimizer]), steps)
     parties.evaluate(held_out=False)
     require_same_model(local, parties)
 
@@ -72,17 +85,16 @@ UPDATES = {
 @pytest.mark.parametrize("updates", UPDATES.values(), ids=UPDATES.keys())
 def test_clipping_and_weight_decay_are_the_same(updates: Updates) -> None:
     """Devices tell the norm of their gradient, and learn their factor."""
-    local, parties = (make(job(model("small-cnn batch"), updates)) for make in (ReferenceEngine, networked))
     steps = timetable(len(model("small-cnn batch")), intervals=2, smallest=2)
-    for expected, found in zip(carry_out(local, steps), carry_out(parties, steps), strict=True):
-        assert found == pytest.approx(expected, rel=1e-10)  # Adam divides by roots of tiny numbers
+    # Adam divides by roots of tiny numbers.
+    local, parties = trained_alike(lambda: job(model("small-cnn batch"), updates), steps, 1e-10)
     parties.evaluate(held_out=False)
     require_same_model(local, parties, 1e-8)
 
 
 def images(half: bool) -> Job:
     """Images of which every device crops and flips its own."""
-    asked = job(model("small-cnn batch"), OPTIMIZERS["momentum"])
+    asked = with_momentum()
     asked = replace(asked, data=replace(asked.data, augment=True))
     if not half:
         return asked
@@ -92,40 +104,26 @@ def images(half: bool) -> Job:
     return replace(asked, model=made, data=replace(asked.data, x=x), half=True, test=test)
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["float64", "bfloat16"])
-def test_augmented_images_are_the_same(half: bool) -> None:
-    """In bfloat16 too: parties and the reference engine round the same products, in the same order."""
-    local, parties = (make(images(half)) for make in (ReferenceEngine, networked))
-    for expected, found in zip(
-        carry_out(local, timetable(5, intervals=2, smallest=2)),
-        carry_out(parties, timetable(5, intervals=2, smallest=2)),
-        strict=True,
-    ):
-        assert found == pytest.approx(expected, rel=1e-6 if half else EQUAL)
-
-
 def with_momentum() -> Job:
     return job(model("small-cnn batch"), OPTIMIZERS["momentum"])
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["float64", "bfloat16"])
+def test_augmented_images_are_the_same(half: bool) -> None:
+    """In bfloat16 too: parties and the reference engine round the same products, in the same order."""
+    steps = timetable(5, intervals=2, smallest=2)
+    trained_alike(lambda: images(half), steps, 1e-6 if half else EQUAL)
+
+
 def test_networked_equals_the_simulated_engine() -> None:
-    local, parties = (
-        make(job(model("small-cnn batch"), OPTIMIZERS["momentum"])) for make in (SimulatedEngine, networked)
-    )
     steps = timetable(len(model("small-cnn batch")), smallest=2)
-    for expected, found in zip(carry_out(local, steps), carry_out(parties, steps), strict=True):
-        assert found == pytest.approx(expected, rel=EQUAL)
+    trained_alike(with_momentum, steps, kind=SimulatedEngine)
 
 
 def test_one_device_in_turns() -> None:
     """Split learning: each interval another device alone."""
     plans, whose = [Plan([3], [2])] * 6, lambda t: np.array([(t - 1) // 2 % 3])
-    steps = steady(plans, interval=2, devices=whose)
-    local, parties = (
-        make(job(model("small-cnn batch"), OPTIMIZERS["momentum"])) for make in (ReferenceEngine, networked)
-    )
-    for expected, found in zip(carry_out(local, steps), carry_out(parties, steps), strict=True):
-        assert found == pytest.approx(expected, rel=EQUAL)
+    local, parties = trained_alike(with_momentum, steady(plans, interval=2, devices=whose))
     require_same_evaluation(local.evaluate(), parties.evaluate())
     require_same_model(local, parties, MEASURED)
 
@@ -140,15 +138,9 @@ def require_same_evaluation(expected: Evaluation, found: Evaluation) -> None:
         assert other == (close if "loss" in name else one), name
 
 
-def pair(name: str, serving: Serving, held_out: float = 0.3) -> tuple[ReferenceEngine, NetworkedEngine]:
-    engines: list[Any] = []
-    for local in (True, False):
-        asked = job(model(name), OPTIMIZERS["momentum"], shares=(31, 17, 24, 12), serving=serving)
-        asked, shares = with_held_out(asked, held_out)
-        engines.append(
-            ReferenceEngine(asked) if local else networked(asked, held_out=held_out, shares=shares)
-        )
-    return engines[0], engines[1]
+def pair(name: str, serving: Serving) -> tuple[ReferenceEngine, NetworkedEngine]:
+    local, parties = (parties_with(serving, name) for _ in range(2))
+    return ReferenceEngine(local.job), parties.engine
 
 
 def evaluated(engine: Any, steps: Sequence[Step]) -> Iterator[Evaluation]:
@@ -197,24 +189,23 @@ def test_more_held_out_samples_than_fit_in_a_message(monkeypatch: pytest.MonkeyP
 # Checkpoints.
 
 
-def interrupted(
-    steps: Sequence[Step], folder: Path | None, *, ahead: bool, serving: Serving
-) -> NetworkedEngine:
+def parties_with(serving: Serving, name: str = "small-cnn batch", **more: Any) -> Parties:
+    asked = job(model(name), OPTIMIZERS["momentum"], shares=(31, 17, 24, 12), serving=serving)
+    asked, shares = with_held_out(asked, 0.3)
+    return Parties(asked, held_out=0.3, shares=shares, **more)
+
+
+def interrupted(steps: Sequence[Step], folder: Path | None, *, ahead: bool) -> NetworkedEngine:
     """Train an interval, save, perhaps train another one, and go on with new parties from what was saved.
 
     `ahead` says that the edge server had finished one interval more than the fed server has saved.
     """
-    first = [step for step in steps if step.order.round <= 3]
-    second = [step for step in steps if 3 < step.order.round <= 6]
-    asked, shares = with_held_out(
-        job(model("small-cnn batch"), OPTIMIZERS["momentum"], shares=(31, 17, 24, 12), serving=serving), 0.3
-    )
-    before = Parties(asked, folder=folder, held_out=0.3, shares=shares)
-    judged(before.engine, first)
+    before = parties_with(BEST, folder=folder)
+    judged(before.engine, steps[:3])
     arrays, values = before.engine.saved()
     if ahead:
-        judged(before.engine, second)
-    after = Parties(asked, folder=folder, held_out=0.3, shares=shares)
+        judged(before.engine, steps[3:6])
+    after = parties_with(BEST, folder=folder)
     if folder is None:
         after.edge.store = before.edge.store
     after.engine.restore(arrays, values)
@@ -222,8 +213,22 @@ def interrupted(
     return after.engine
 
 
+BEST = Serving(keep="best")
 # Whether the edge server keeps layers on disk, is one interval ahead, and the deepest cut becomes deeper.
 RESTORED = [(True, True, True), (False, False, False), (True, False, True), (True, True, False)]
+
+
+def three_intervals(deeper: bool) -> list[Step]:
+    cuts = [[1, 2, 2, 1], [4, 1, 3, 2], [2, 2, 3, 1]]
+    cuts = cuts if deeper else [[4, 1, 3, 2], [1, 2, 2, 1], [2, 1, 3, 2]]
+    return steady([Plan([2, 3, 4, 2], cut) for cut in cuts for _ in range(3)], interval=3)
+
+
+@cache
+def uninterrupted(deeper: bool) -> NetworkedEngine:
+    parties = parties_with(BEST).engine
+    judged(parties, three_intervals(deeper))
+    return parties
 
 
 @pytest.mark.parametrize("case", quick_then_slow(RESTORED, quick=2), ids=str)
@@ -232,17 +237,11 @@ def test_restored_parties_go_on_as_if_nothing_had_happened(
 ) -> None:
     """Also if the deepest cut changes with the interval that comes next, and the best model is older."""
     disk, ahead, deeper = case
-    serving = Serving(keep="best")
-    cuts = [[1, 2, 2, 1], [4, 1, 3, 2], [2, 2, 3, 1]]
-    cuts = cuts if deeper else [[4, 1, 3, 2], [1, 2, 2, 1], [2, 1, 3, 2]]
-    steps = steady([Plan([2, 3, 4, 2], cut) for cut in cuts for _ in range(3)], interval=3)
-    _, uninterrupted = pair("small-cnn batch", serving)
-    judged(uninterrupted, steps)
-    parties = interrupted(steps, tmp_path if disk else None, ahead=ahead, serving=serving)
-    expected = uninterrupted.model()
+    parties = interrupted(three_intervals(deeper), tmp_path if disk else None, ahead=ahead)
+    expected = uninterrupted(deeper).model()
     for name, tensor in parties.model().items():
         assert torch.equal(tensor, expected[name]), name
-    one, other = uninterrupted.saved()[0], parties.saved()[0]
+    one, other = uninterrupted(deeper).saved()[0], parties.saved()[0]
     assert one.keys() == other.keys()
     assert all(np.array_equal(one[name], other[name]) for name in one)
 

@@ -103,7 +103,8 @@ def require_same(
 CLOSE = {torch.float64: 1e-12, torch.float32: 6e-4}
 
 
-CASES = [(torch.float64, 1.0), (torch.float64, 0.5), (torch.float32, 1.0)]
+# In float64 with all devices, a resumed training is compared below.
+CASES = [(torch.float64, 0.5), (torch.float32, 1.0)]
 
 
 @pytest.mark.parametrize("case", quick_then_slow(CASES), ids=str)

@@ -35,7 +35,7 @@ from tests.learning.trainings import Step, at_rate, job, steady
 
 PAGE = Path(hasfl.__file__).parents[2] / "docs" / "deploy.md"
 CUTS = [[1, 2, 3, 1], [2, 4, 1, 3], [3, 1, 2, 2]]  # they move, and the deepest one changes
-NAMES = {FED: messages.FED, EDGE: messages.EDGE}
+NAMES = {FED: messages.FED_SERVER, EDGE: messages.EDGE_SERVER}
 
 
 class Recorded:
@@ -128,7 +128,7 @@ def test_neither_activations_nor_labels_nor_samples_reach_the_fed_server(recorde
     """By kind, by name and by value."""
     forbidden = {messages.ACTIVATIONS, messages.LABELS, messages.RETURNED, messages.CLASSES}
     for said in EXCHANGES:
-        if said.asker == messages.FED:
+        if said.asker == messages.FED_SERVER:
             assert not forbidden & {*said.sent, *said.returned}
     secrets = {fingerprint(t) for e in recorded.heard if e.asker == EDGE for t in e.answer.tensors.values()}
     data = recorded.parties.job.data
@@ -228,16 +228,20 @@ def kinds_of(handler: Callable[[Message], Message]) -> Callable[[str], bool]:
 
 @pytest.mark.parametrize(
     ("asker", "asked"),
-    [(messages.FED, messages.DEVICE), (messages.EDGE, messages.DEVICE), (messages.FED, messages.EDGE)],
+    [
+        (messages.FED_SERVER, messages.DEVICE),
+        (messages.EDGE_SERVER, messages.DEVICE),
+        (messages.FED_SERVER, messages.EDGE_SERVER),
+    ],
 )
 def test_parties_answer_the_kinds_of_the_table_and_no_others(
     recorded: Recorded, asker: str, asked: str
 ) -> None:
     device, edge = recorded.parties.devices[0], recorded.parties.edge
     doors = {
-        (messages.FED, messages.DEVICE): device.from_fed,
-        (messages.EDGE, messages.DEVICE): device.from_edge,
-        (messages.FED, messages.EDGE): edge.from_fed,
+        (messages.FED_SERVER, messages.DEVICE): device.from_fed,
+        (messages.EDGE_SERVER, messages.DEVICE): device.from_edge,
+        (messages.FED_SERVER, messages.EDGE_SERVER): edge.from_fed,
     }
     answers = kinds_of(doors[asker, asked])
     before = (Meet.kind, Probe.kind)  # answered before there is a party

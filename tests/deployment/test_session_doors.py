@@ -94,34 +94,15 @@ def test_the_fed_server_s_certificate_is_no_party_s(site: Site) -> None:
     assert refused(site, client).startswith("UNAUTHENTICATED")
 
 
-def test_a_certificate_of_another_authority(site: Site, foreign_keys: Path) -> None:
+@pytest.mark.parametrize("case", ["of another authority", "no certificate", "no TLS"])
+def test_a_certificate_that_the_server_does_not_trust(site: Site, foreign_keys: Path, case: str) -> None:
     """The client trusts the server, but not the other way round."""
-    ours, theirs = folder_of(site.keys, 0), folder_of(foreign_keys, 0)
-    credentials = grpc.ssl_channel_credentials(
-        *(
-            (folder / name).read_bytes()
-            for folder, name in ((ours, "ca.crt"), (theirs, "tls.key"), (theirs, "tls.crt"))
-        )
+    theirs, authority = folder_of(foreign_keys, 0), (folder_of(site.keys, 0) / "ca.crt").read_bytes()
+    own = [(theirs / name).read_bytes() for name in ("tls.key", "tls.crt")] if "authority" in case else []
+    channel = grpc.secure_channel(
+        site.address, grpc.ssl_channel_credentials(authority, *own), client_options("fed")
     )
-    check_handshake_fails(site, credentials)
-
-
-def test_no_certificate(site: Site) -> None:
-    check_handshake_fails(
-        site, grpc.ssl_channel_credentials((folder_of(site.keys, 0) / "ca.crt").read_bytes())
-    )
-
-
-def check_handshake_fails(site: Site, credentials: grpc.ChannelCredentials) -> None:
-    channel = grpc.secure_channel(site.address, credentials, client_options("fed"))
-    client = RawClient(channel, "fed", 0)
-    client.greet()
-    assert refused(site, client).startswith("UNAVAILABLE")
-    client.close()
-
-
-def test_no_tls(site: Site) -> None:
-    client = RawClient(grpc.insecure_channel(site.address), "fed", 0)
+    client = RawClient(grpc.insecure_channel(site.address) if case == "no TLS" else channel, "fed", 0)
     client.greet()
     assert refused(site, client).startswith("UNAVAILABLE")
     client.close()
@@ -179,12 +160,7 @@ def test_a_token_that_changes_during_the_greeting(site: Site) -> None:
 
 
 def test_a_second_connection_replaces_the_first_when_it_has_passed_all_checks(site: Site) -> None:
-    first = site.raw(0)
-    first.read()
-    first.greet(name="first")
-    first.answer_pings()
-    assert site.server.wait_until_present([0], LONG)
-
+    first = site.raw_present(0, name="first")
     for changed in ({"token": "guessed"}, {"party": 1, "token": token(1)}):
         wrong = site.raw(0)
         wrong.read()
@@ -244,22 +220,17 @@ BAD_ANSWERS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 @pytest.mark.parametrize("case", BAD_ANSWERS)
 def test_a_bad_answer_drops_its_sender_alone(site: Site, case: str) -> None:
-    make, reason = BAD_ANSWERS[case]
-    site.connect(1)
-    client = site.raw(0)
-    check_bad_answer(site, client, make, reason)
+    check_bad_answer(site, *BAD_ANSWERS[case])
 
 
-def check_bad_answer(site: Site, client: RawClient, make: Callable[[bytes], bytes], reason: str) -> None:
+def check_bad_answer(site: Site, make: Callable[[bytes], bytes], reason: str) -> None:
     """Device 0 answers badly, device 1 well."""
-    client.read()
-    client.greet()
+    site.connect(1)
+    client = site.raw_present(0)
 
     def answer() -> None:
         client.send(make(client.next_question()))
 
-    client.answer_pings()
-    assert site.server.wait_until_present([0], LONG)
     answering = threading.Thread(target=answer, daemon=True)
     answering.start()
     began = time.monotonic()
@@ -272,18 +243,12 @@ def check_bad_answer(site: Site, client: RawClient, make: Callable[[bytes], byte
 
 def test_an_answer_with_too_many_bytes(keys: Path) -> None:
     site = Site(keys, most_bytes=100_000)
-    site.connect(1)
-    client = site.raw(0)
-    check_bad_answer(site, client, lambda frame: b"x" * 100_001, "its connection ended")
+    check_bad_answer(site, lambda frame: b"x" * 100_001, "its connection ended")
     site.close()
 
 
 def test_an_answer_that_nobody_asked_for(site: Site) -> None:
-    client = site.raw(0)
-    client.read()
-    client.greet()
-    client.answer_pings()
-    assert site.server.wait_until_present([0], LONG)
+    client = site.raw_present(0)
     client.send(pack(Message("answer"), id=0))
     assert client.ended() is grpc.StatusCode.ABORTED
     assert wait_until(lambda: not site.server.present())

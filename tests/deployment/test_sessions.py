@@ -143,11 +143,7 @@ def test_a_party_that_ends_is_no_longer_present(site: Site) -> None:
 
 
 def test_drop_closes_the_stream(site: Site) -> None:
-    client = site.raw(2)
-    client.read()
-    client.greet()
-    client.answer_pings()
-    assert site.server.wait_until_present([2], LONG)
+    client = site.raw_present(2)
     site.server.drop(2, "its loss is not a number")
     assert site.server.present() == frozenset()
     assert site.server.reasons() == {2: "its loss is not a number"}
@@ -182,11 +178,7 @@ def test_a_port_in_use_is_an_input_error(site: Site, keys: Path) -> None:
 
 
 def test_two_questions_to_one_party_never_overlap(site: Site) -> None:
-    client = site.raw(0)
-    client.read()
-    client.greet()
-    client.answer_pings()
-    assert site.server.wait_until_present([0], LONG)
+    client = site.raw_present(0)
     answers: list[Any] = []
 
     def ask(number: int) -> None:
@@ -211,9 +203,7 @@ def test_a_party_that_reads_nothing_is_dropped_in_time(site: Site) -> None:
     client = site.raw(0)
     client.greet()
     for _ in range(5):  # pings; the stream is not read after them
-        frame = unpack(next(client._call))
-        now = time.monotonic()
-        client.send(pack(Message("pong"), id=frame.id, times={"arrived": now, "sent": now}))
+        client.answer_ping(next(client._call))
     site.connect(1)
     assert site.server.wait_until_present([0], LONG)
     large = Message("question", {}, {"x": torch.zeros(1 << 23)})
@@ -283,11 +273,7 @@ def test_pings_while_idle_find_a_party_that_hangs(site: Site, monkeypatch: pytes
     monkeypatch.setattr(asking, "SECONDS_BETWEEN_PINGS", 0.1)
     monkeypatch.setattr(asking, "PING_SECONDS", 0.5)
     site.connect(1)
-    client = site.raw(0)
-    client.read()
-    client.greet()
-    client.answer_pings()
-    assert site.server.wait_until_present([0], LONG)
+    site.raw_present(0)
     assert wait_until(lambda: site.server.present() == {1})
     assert site.server.reasons() == {0: "it did not answer a ping within 0.5 s"}
 

@@ -105,7 +105,7 @@ class StreamEnded(HasflError):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PackedQuestion:
     """A packed question and when its answer must be there."""
 
     id: int
@@ -145,7 +145,7 @@ class PartyStream:
             if self._expected and not self._expected[1].done():
                 self._expected[1].set_result(None)
 
-    async def ask(self, question: Question) -> Answer[Message] | None:
+    async def ask(self, question: PackedQuestion) -> Answer[Message] | None:
         """The answer to a question; None, and the stream ends, if there is no good one at the deadline."""
         try:
             async with asyncio.timeout_at(question.deadline):
@@ -318,7 +318,7 @@ class PartyServer:
         deadline = time.monotonic() + seconds
         number = next(IDS)
         frames: dict[int, bytes] = {}  # by the identity of a message: one for all is packed once
-        asked: dict[int, tuple[PartyStream, Question]] = {}
+        asked: dict[int, tuple[PartyStream, PackedQuestion]] = {}
         for party, message in questions.items():
             with self._changed:
                 stream = self._streams.get(party)
@@ -327,7 +327,7 @@ class PartyServer:
                     continue
             if id(message) not in frames:
                 frames[id(message)] = pack(message, id=number, most_bytes=self._most_bytes)
-            asked[party] = (stream, Question(number, frames[id(message)], seconds, deadline))
+            asked[party] = (stream, PackedQuestion(number, frames[id(message)], seconds, deadline))
         return self._begin(self._ask_all(asked)).result()
 
     def drop(self, party: int, reason: str) -> None:
@@ -475,13 +475,13 @@ class PartyServer:
                 log.warning("%s was dropped: %s", party_name(stream.party), stream.reason)
 
     async def _ask_all(
-        self, asked: Mapping[int, tuple[PartyStream, Question]]
+        self, asked: Mapping[int, tuple[PartyStream, PackedQuestion]]
     ) -> Mapping[int, Answer[Message]]:
         answers = await asyncio.gather(*(self._ask(*each) for each in asked.values()))
         found = zip(asked, answers, strict=True)
         return {party: answer for party, answer in found if answer is not None}
 
-    async def _ask(self, stream: PartyStream, question: Question) -> Answer[Message] | None:
+    async def _ask(self, stream: PartyStream, question: PackedQuestion) -> Answer[Message] | None:
         answer = await stream.ask(question)
         if answer is None:
             self._leave(stream, stream.reason)

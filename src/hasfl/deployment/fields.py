@@ -15,6 +15,7 @@ Nothing else is taken: a field or a tensor too many is refused, and so is one th
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from functools import cache
@@ -37,7 +38,7 @@ from hasfl.errors import HasflError
 
 LARGEST = 2**53  # whole numbers in JSON are exact up to here
 LARGEST_FLOAT = 1e308
-MOST_DIGITS = 10  # of the number of a party
+NUMBER = re.compile("0|-?[1-9][0-9]{0,8}")  # of a party, as text
 BETWEEN = "/"  # the parts of a tensor's name
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -72,9 +73,6 @@ class TypedMessage:
 def fields_checked(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass whose annotations say what its fields may hold."""
     return dataclass(frozen=True, slots=True, eq=False, kw_only=True)(cls)
-
-
-ANNOTATIONS: dict[Any, dict[str, Any]] = {}  # of every class that was used once
 
 
 # ── what a field may hold ────────────────────────────────────────────────────────────────────────────────
@@ -166,6 +164,9 @@ def read_answer(message: Message, classes: Sequence[type[M]]) -> M:
         expected = " or ".join(repr(each.kind) for each in classes)
         raise Refused(f"it answered with {message.kind!r:.40} instead of {expected}")
     return read(message, classes)
+
+
+ANNOTATIONS: dict[Any, dict[str, Any]] = {}  # of every class that was used once
 
 
 def _hints(cls: Any) -> dict[str, Any]:
@@ -281,11 +282,11 @@ def _read_list(args: tuple[Any, ...], value: Any, name: str, tensors: Tensors, w
 
 def _party(key: Any, hint: Any, where: str) -> int:
     """The number of a party, of its text."""
-    digits = key.removeprefix("-") if isinstance(key, str) else ""
-    fine = digits.isascii() and digits.isdecimal() and len(digits) < MOST_DIGITS
-    if not fine or not _is_whole(int(key), _taken_apart(hint)[2]):
+    number = int(key) if isinstance(key, str) and NUMBER.fullmatch(key) else None
+    if not _is_whole(number, _taken_apart(hint)[2]):
         raise Refused(f"{where} must hold a value for each party, by its number")
-    return int(key)
+    assert number is not None
+    return number
 
 
 # ── plain values ─────────────────────────────────────────────────────────────────────────────────────────

@@ -34,7 +34,7 @@ from hasfl.deployment.norms import Moments
 A = TypeVar("A", bound=TypedMessage, covariant=True)
 Q = TypeVar("Q", bound=TypedMessage)
 
-FED, EDGE, DEVICE = "fed server", "edge server", "device"
+FED_SERVER, EDGE_SERVER, DEVICE = "fed server", "edge server", "device"
 
 # ── what messages carry. All else in them are plain numbers and texts ────────────────────────────────────
 
@@ -533,9 +533,9 @@ def _exchanges(asker: str, asked: str, questions: Any) -> list[Exchange]:
 
 
 EXCHANGES = (
-    *_exchanges(FED, DEVICE, FedAsksAnybody | FedAsksDevice),
-    *_exchanges(FED, EDGE, FedAsksAnybody | FedAsksEdge),
-    *_exchanges(EDGE, DEVICE, EdgeAsksDevice),
+    *_exchanges(FED_SERVER, DEVICE, FedAsksAnybody | FedAsksDevice),
+    *_exchanges(FED_SERVER, EDGE_SERVER, FedAsksAnybody | FedAsksEdge),
+    *_exchanges(EDGE_SERVER, DEVICE, EdgeAsksDevice),
 )
 
 
