@@ -13,8 +13,10 @@ from hasfl.problem import Problem
 from hasfl.runs.document import read_toml
 from hasfl.runs.problem_file import ConstantsOfScenario
 from hasfl.runs.questions import read_problem
+from hasfl.runs.request import RunRequest
 from hasfl.runs.scenario import Scenario, read_scenario
 from hasfl.seeds import Seeds
+from hasfl.settings import Settings
 
 CONSTANTS = """
 [constants]
@@ -186,3 +188,13 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "marked.toml").write_text(text, encoding="utf-8-sig")
     (tmp_path / "plain.toml").write_text(text)
     assert read_scenario(tmp_path / "marked.toml") == read_scenario(tmp_path / "plain.toml")
+
+
+def test_a_scenario_is_checked_once_whoever_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, checks, check = Path(write(tmp_path, "seed = 77")), list[object](), Settings.__post_init__
+    monkeypatch.setattr(Settings, "__post_init__", lambda settings: checks.append(check(settings)))
+    request = RunRequest.of(path, tmp_path, strategy_name="sfl", seed=read_scenario(path).seed)
+    assert request.scenario() == request.scenario()
+    assert (request.scenario().seed, request.scenario().training.strategy, len(checks)) == (77, "sfl", 1)

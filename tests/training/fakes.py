@@ -57,6 +57,7 @@ class FakeEngine:
     losses: Iterable[float] = ()
     accuracies: Iterable[float] = ()
     measurements: Iterable[MeasuredRound] = ()
+    can_save: bool = True
 
     def __post_init__(self) -> None:
         self.losses, self.accuracies = iter(self.losses), iter(self.accuracies)

@@ -1,8 +1,9 @@
 """Algorithm 1: who is asked what and when, what a plan may change, and how a training goes wrong."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -259,3 +260,31 @@ def test_a_loop_that_was_left_goes_on_without_losing_a_round() -> None:
     rest = list(made.rounds())
     assert [record.round for record in (first, *rest)] == [1, 2, 3, 4, 5, 6]
     assert [record.loss for record in (first, *rest)] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [2, 3, 4]),  # not after round 6, which ends training
+        ({"checkpoint_seconds": 1e9}, [3]),
+        ({"report_every": 3}, [3]),  # round 2 is recorded when round 3 is over
+        ({"interval": 3, "report_every": 3}, [3]),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_is_due_after_an_aggregation_and_before_a_stop(
+    changes: dict[str, float], expected: list[int]
+) -> None:
+    """Somebody wants training to stop after round 3, and it goes on nevertheless."""
+    for can_save in (True, False):
+        made, kept = training(goal=Goal(rounds=6)), list[int]()
+        for name, value in changes.items():
+            setattr(made, name, value)
+        made.engine.can_save = can_save  # type: ignore[misc]
+
+        def keep(arrays: object, values: Mapping[str, Any], kept: list[int] = kept) -> None:
+            kept.append(values["rounds"])
+
+        saved = [made.save_if_due(keep, each, stopping=each.round == 3) for each in made.rounds()]
+        assert kept == (expected if can_save else [])
+        assert saved == [t in kept for t in range(1, 7)]
