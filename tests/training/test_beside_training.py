@@ -15,8 +15,8 @@ from hasfl.goal import Goal
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
+from hasfl.theory.latency import Arrangement
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT, Paradigm
-from hasfl.theory.traffic import Arrangement
 from hasfl.training.checkpoint import restore, saved
 from hasfl.training.clock import Cost, ModelledClock
 from tests.learning.simulations import run, simulation, unequal_fleet

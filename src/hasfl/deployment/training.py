@@ -33,7 +33,7 @@ from hasfl.runs.from_scenario import settings_of
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Prepared, carry_out
 from hasfl.runs.simulation import form_of_samples
-from hasfl.theory.traffic import Arrangement
+from hasfl.theory.latency import Arrangement
 from hasfl.training.loop import Training
 from hasfl.world import LiveWorld
 

@@ -38,8 +38,8 @@ from hasfl.profile import Profile
 from hasfl.runs.objectives import loss_and_metric
 from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Machine, Planning, Serving, Settings
+from hasfl.theory.latency import Arrangement
 from hasfl.theory.paradigms import usual_participants
-from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import NOTHING, Cost, ModelledClock
 from hasfl.training.constants_source import ConstantsSource, EstimatedConstants, FixedConstants
 from hasfl.training.forecaster import Forecaster

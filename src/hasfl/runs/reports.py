@@ -36,10 +36,9 @@ from hasfl.runs.overview import find_run, is_run, runs_in, scenario_folder, stor
 from hasfl.runs.questions import Origin, Question, read_question, solve
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.store import SCENARIO, RunFolder
-from hasfl.theory.latency import AggregationLatency, SplitTrainingLatency
+from hasfl.theory.latency import AggregationLatency, Arrangement, SplitTrainingLatency
 from hasfl.theory.objective import evaluate
 from hasfl.theory.paradigms import SPLIT, Paradigm
-from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import ModelledClock
 from hasfl.world import World
 

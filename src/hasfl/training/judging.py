@@ -8,7 +8,7 @@ from hasfl.arrays import IntN
 from hasfl.effort import Effort, Pass
 from hasfl.fleet import Fleet
 from hasfl.plan import Plan
-from hasfl.theory.traffic import Arrangement
+from hasfl.theory.latency import Arrangement
 from hasfl.training.clock import NOTHING, Cost, ModelledClock
 
 # Unless a person says how often, a model is judged only where this takes at most this share of the virtual

@@ -17,7 +17,7 @@ from hasfl.errors import Diverged, HasflError, InputError
 from hasfl.goal import Goal
 from hasfl.plan import Decision, Order, Plan
 from hasfl.record import RoundRecord
-from hasfl.theory.traffic import Arrangement
+from hasfl.theory.latency import Arrangement
 from hasfl.training.clock import NOTHING, Cost, ModelledClock
 from hasfl.training.forecaster import Forecaster
 from hasfl.training.judging import JUDGING_SHARE, Judging

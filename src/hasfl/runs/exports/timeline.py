@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hasfl.record import EDGE, RoundRecord, SecondsByParty
 from hasfl.runs.overview import scenario_folder, stored_scenario
 from hasfl.runs.store import RunFolder
-from hasfl.theory.traffic import Arrangement
+from hasfl.theory.latency import Arrangement
 from hasfl.training.clock import ModelledClock
 from hasfl.world import World
 
