@@ -21,6 +21,7 @@ from reproduction.measures import (
     BESIDE,
     BEYOND,
     MEASURED,
+    MEASURES,
     OF_THE_PAPER,
     OURS,
     PAPERS,
@@ -127,43 +128,27 @@ def require_measures(texts: Sequence[ClaimText], measures: Mapping[str, Measure]
 
 
 def finding(
-    claim: ClaimText,
-    measure: Measure,
-    experiments: Mapping[str, Experiment],
-    results: Results,
-    *,
-    quick: bool,
+    claim: ClaimText, experiments: Mapping[str, Experiment], results: Results, *, quick: bool
 ) -> Finding:
     """What our results say about a claim. Reasons are about whole trainings, so small ones get none."""
     experiment = experiments.get(claim.figure)
-    judged = {
-        (ours, served): _judged(claim, measure, experiment, ours, served, results)
-        for ours in CALLED_HASFL
-        for served in get_args(Served)
-    }
+
+    def judge(ours: str, served: Served) -> Judged:
+        if experiment is None:
+            return Judged(ours=NOTHING, verdict="not measured")
+        made = with_ours(experiment, ours)
+        evidence = Evidence(experiment=made, results=results.only(made.keys), served=served)
+        found = MEASURES[claim.name](evidence)
+        at = [found.at if found.values else "", lead_in_words(found)]
+        return Judged(
+            ours=in_words(found),
+            verdict=verdict_of(found, claim.number),
+            at="; ".join(part for part in at if part),
+        )
+
+    judged = {(ours, served): judge(ours, served) for ours in CALLED_HASFL for served in get_args(Served)}
     known = judged[OURS, "mean"].verdict != "not measured"
     return Finding(reason=claim.because if known and not quick else "", judged=judged)
-
-
-def _judged(
-    claim: ClaimText,
-    measure: Measure,
-    experiment: Experiment | None,
-    ours: str,
-    served: Served,
-    results: Results,
-) -> Judged:
-    if experiment is None:
-        return Judged(ours=NOTHING, verdict="not measured")
-    made = with_ours(experiment, ours)
-    own = results.only(made.keys)
-    found = measure(Evidence(experiment=made, results=own, served=served))
-    at = [found.at if found.values else "", lead_in_words(found)]
-    return Judged(
-        ours=in_words(found),
-        verdict=verdict_of(found, claim.number),
-        at="; ".join(part for part in at if part),
-    )
 
 
 def with_ours(experiment: Experiment, ours: str) -> Experiment:
@@ -250,10 +235,7 @@ def claims_page(
 
     def found(claims: Sequence[ClaimText], measures: Mapping[str, Measure]) -> Found:
         require_measures(claims, measures)
-        return [
-            (claim, finding(claim, measures[claim.name], experiments, results, quick=quick))
-            for claim in claims
-        ]
+        return [(claim, finding(claim, experiments, results, quick=quick)) for claim in claims]
 
     by_column = {PAPER: found(texts.claim, OF_THE_PAPER), ASKED: found(texts.beyond, BEYOND)}
     asked = (claim.figure for each in by_column.values() for claim, _ in each)

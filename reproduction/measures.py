@@ -492,3 +492,4 @@ BEYOND: Mapping[str, Measure] = {
     "papers-rate-accuracy": worst(MORE_ACCURATE, others_of_the_paper),
     **{f"against-{name}": worst(FASTER, against_everywhere(name)) for name in (*BESIDE, ALIKE)},
 }
+MEASURES: Mapping[str, Measure] = {**OF_THE_PAPER, **BEYOND}

@@ -54,6 +54,7 @@ TORCH = {
     "deployment",
     "cli",  # the command doctor alone, which looks for processors
 }
+THEORY = {"hasfl", "numpy", "math", "abc", "collections", "dataclasses", "typing"}  # packages
 PYDANTIC = {"runs"}  # the files that people write
 
 
@@ -91,15 +92,7 @@ def test_torch_stays_in_the_learning_wing() -> None:
     for file, room in rooms().items():
         packages = {name.split(".")[0] for name in imported_names(file)}
         assert "torch" not in packages or room in TORCH, file
-        assert room != "theory" or packages <= {
-            "hasfl",
-            "numpy",
-            "math",
-            "abc",
-            "collections",
-            "dataclasses",
-            "typing",
-        }, file
+        assert room != "theory" or packages <= THEORY, file
 
 
 def test_pydantic_reads_files_only() -> None:

@@ -29,7 +29,6 @@ from reproduction.verdicts import Evidence, Kind, Measurement, verdict_of
 from tests.reproduction.synthetic import synthetic
 
 TEXTS = read_toml("experiments/claims.toml", ClaimsFile)
-MEASURES = {**OF_THE_PAPER, **BEYOND}
 PAPER = ("hasfl", "rbs+hams", "habs+rms", "rbs+rms", "rbs+rhams")
 BESIDE = ("hasfl-bcd", "fl", "sfl", "sl", "cl")
 FOUR = ("vgg16-iid", "vgg16-shards", "resnet18-iid", "resnet18-shards")
@@ -173,7 +172,7 @@ def judged(
     served: Served = "mean",
 ) -> Judged:
     claim = next(each for each in TEXTS.claim if each.name == name)
-    return finding(claim, OF_THE_PAPER[name], experiments, results, quick=False).judged[ours, served]
+    return finding(claim, experiments, results, quick=False).judged[ours, served]
 
 
 def found(name: str, experiments: Mapping[str, Experiment], results: Results) -> tuple[str, str]:
@@ -354,7 +353,7 @@ def test_non_iid_data_need_more_rounds_and_time() -> None:
 @pytest.mark.parametrize("text", [*TEXTS.claim, *TEXTS.beyond], ids=lambda text: text.name)
 def test_without_results_nothing_is_measured(text: ClaimText) -> None:
     for experiments in (all_experiments(), {}):
-        for what in finding(text, MEASURES[text.name], experiments, Results(), quick=False).judged.values():
+        for what in finding(text, experiments, Results(), quick=False).judged.values():
             assert (what.ours, what.verdict) == ("–", "not measured")
 
 
@@ -366,7 +365,7 @@ def test_one_missing_training_is_no_number(text: ClaimText) -> None:
 
     def verdict_without(left_out: str) -> str:
         results = Results(run for run in everything if run.strategy != left_out)
-        judged = finding(text, MEASURES[text.name], {made.name: made}, results, quick=False).judged
+        judged = finding(text, {made.name: made}, results, quick=False).judged
         return judged["hasfl", "mean"].verdict
 
     whole = verdict_without("none")
@@ -616,14 +615,14 @@ def test_a_figure_is_shown_where_it_is_drawn() -> None:
 
 def test_reasons_are_for_whole_trainings() -> None:
     first = TEXTS.claim[0].model_copy(update={"because": "this is why"})
-    experiments, measure = all_experiments(), OF_THE_PAPER[first.name]
+    experiments = all_experiments()
     results = Results(runs_of({first.figure: experiments[first.figure]}))
     for known, quick, reason in (
         (results, False, "this is why"),
         (results, True, ""),
         (Results(), False, ""),
     ):
-        assert finding(first, measure, experiments, known, quick=quick).reason == reason
+        assert finding(first, experiments, known, quick=quick).reason == reason
     assert "None of" in claims_page({}, Results(), TEXTS, quick=False)
 
 

@@ -14,8 +14,8 @@ from hasfl.goal import Goal
 from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
+from hasfl.theory.latency import Arrangement
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT, Paradigm
-from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import Cost, Effort, ModelledClock, Pass
 from tests.learning.simulations import simulation, unequal_fleet
 from tests.training.fakes import small_fleet, small_profile, training

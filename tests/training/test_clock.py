@@ -16,9 +16,9 @@ from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
 from hasfl.runs.build import Simulation
+from hasfl.theory.latency import Arrangement
 from hasfl.theory.objective import evaluate
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL, SPLIT
-from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import ModelledClock
 from tests.generators import settings as problems
 from tests.learning.simulations import (

@@ -6,8 +6,8 @@ import pytest
 from hasfl.arrays import IntN
 from hasfl.goal import Goal
 from hasfl.plan import Plan
+from hasfl.theory.latency import Arrangement
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, Paradigm
-from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import JUDGING_SHARE, Cost, Judging, ModelledClock
 from tests.learning.simulations import run, simulation, unequal_fleet
 from tests.training.fakes import SAMPLE_BITS, small_fleet, training

@@ -11,8 +11,8 @@ from hasfl.goal import Goal
 from hasfl.plan import Plan
 from hasfl.problem import Problem
 from hasfl.record import EDGE, MeasuredRound, RoundRecord
+from hasfl.theory.latency import Arrangement
 from hasfl.theory.paradigms import SPLIT
-from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import ModelledClock
 from tests.generators import settings as problems
 from tests.learning.simulations import run

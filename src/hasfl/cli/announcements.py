@@ -14,7 +14,7 @@ from hasfl.plan import Order, Plan
 from hasfl.planning.strategies.decider import FIRST_PLAN, NEW_PLAN, OTHER_DEVICES, PLAN_KEPT
 from hasfl.record import GoalForecast, RoundRecord
 from hasfl.runs.store import ROUNDS
-from hasfl.theory.traffic import Arrangement
+from hasfl.theory.latency import Arrangement
 from hasfl.training.forecaster import BudgetEnd, budget_end
 from hasfl.units import format_seconds
 

@@ -30,7 +30,7 @@ from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Order
 from hasfl.profile import Profile
 from hasfl.record import EDGE
-from hasfl.theory.traffic import Arrangement
+from hasfl.theory.latency import Arrangement
 from hasfl.training.clock import ModelledClock
 from hasfl.units import BITS_PER_BYTE
 from hasfl.world import LiveWorld

@@ -42,8 +42,8 @@ from hasfl.runs.resuming import fingerprint
 from hasfl.runs.task import Task, settings_from
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
+from hasfl.theory.latency import Arrangement
 from hasfl.theory.paradigms import usual_participants
-from hasfl.theory.traffic import Arrangement
 from hasfl.training.clock import NOTHING, Cost, Judging, ModelledClock
 from hasfl.training.forecaster import Forecaster
 from hasfl.training.loop import Decider, Engine, Training

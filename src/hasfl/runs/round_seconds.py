@@ -14,7 +14,7 @@ from hasfl.report.timeline import RoundSeconds, beside_training
 from hasfl.runs.model_costs import costs_of
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.task import world_of
-from hasfl.theory.traffic import Arrangement
+from hasfl.theory.latency import Arrangement
 from hasfl.training.clock import ModelledClock
 from hasfl.world import World
 

@@ -13,9 +13,14 @@ from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
 from hasfl.record import EDGE, RoundRecord, SecondsByParty
-from hasfl.theory.latency import AggregationLatency, exchange_latency
+from hasfl.theory.latency import (
+    AggregationBits,
+    AggregationLatency,
+    Arrangement,
+    aggregation_bits,
+    exchange_latency,
+)
 from hasfl.theory.paradigms import Paradigm
-from hasfl.theory.traffic import AggregationBits, Arrangement, aggregation_bits
 
 # ── what is done and what it costs ───────────────────────────────────────────────────────────────────────
 

@@ -19,7 +19,7 @@ from hasfl.goal import Goal
 from hasfl.plan import Decision, Order, Plan
 from hasfl.problem import Problem
 from hasfl.record import Evaluation, MeasuredRound, RoundRecord
-from hasfl.theory.traffic import Arrangement
+from hasfl.theory.latency import Arrangement
 from hasfl.training.clock import JUDGING_SHARE, NOTHING, Cost, Effort, Judging, ModelledClock, advanced
 from hasfl.training.forecaster import Forecaster
 from hasfl.training.observer import Observer

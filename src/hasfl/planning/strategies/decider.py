@@ -23,9 +23,8 @@ from hasfl.planning.strategies.strategy import Strategy
 from hasfl.planning.tables import largest_batch_in_memory
 from hasfl.problem import Problem
 from hasfl.seeds import Seeds
-from hasfl.theory.latency import aggregation_latency, exchange_latency
+from hasfl.theory.latency import Arrangement, aggregation_bits, aggregation_latency, exchange_latency
 from hasfl.theory.objective import evaluate, margins
-from hasfl.theory.traffic import Arrangement, aggregation_bits
 from hasfl.units import format_share
 
 # ── whether a new plan is worth a change ─────────────────────────────────────────────────────────────────
