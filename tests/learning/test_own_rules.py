@@ -2,7 +2,6 @@
 
 import importlib
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +133,9 @@ def test_engines_agree(name: str, optimizer: str) -> None:
 
 def test_a_usual_checkpoint_has_no_anchors() -> None:
     """They are kept within an interval alone, and only where something uses them."""
-    scenario = read_toml(str(EXAMPLES / "own_local_term.toml"), Scenario)
-    usual = scenario.model_copy(update={"training": replace(scenario.training, local_term=None)})
     kept = []
-    for each in (usual, scenario):
-        made = simulation_of(each, folder=EXAMPLES)
+    for own in ({"aggregation": equal_mean}, {"local_term": proximal(0.5)}):
+        made = simulation("fl", unequal_fleet(), **own)
         next(iter(made))
         kept.append([name for name in made.engine.saved()[0] if name.startswith(".anchor.")])
     assert kept[0] == []
