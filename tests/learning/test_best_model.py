@@ -17,7 +17,7 @@ from hasfl.learning.served_model import BestModel
 from hasfl.learning.state import LayerState
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import outcome
-from hasfl.runs.build import Simulation, simulate
+from hasfl.runs.build import Simulation
 from hasfl.runs.document import read_toml
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.task import task_of
@@ -127,17 +127,7 @@ def test_the_test_set_does_not_choose() -> None:
     )
     models = []
     for each in (data, other):
-        made = simulate(
-            small_model(),
-            each,
-            unequal_fleet(),
-            strategy="sfl",
-            learning_rate=0.8,
-            interval=3,
-            rounds=12,
-            evaluate_every=1,
-            serving=Serving(serve="last", keep="best"),
-        )
+        made = simulation("sfl", unequal_fleet(), data=each, keep="best", **EVERY_ROUND)
         list(made)
         models.append(made.model())
     assert same(*models)
@@ -172,15 +162,7 @@ def test_samples_are_held_out_for_it() -> None:
     with pytest.raises(InputError, match="held_out must be above 0 where the best model is kept"):
         Settings(goal=rounds, serving=Serving(keep="best"), held_out=0.0)
     with pytest.raises(InputError, match="no device has two samples"):
-        simulate(
-            small_model(),
-            images(),
-            unequal_fleet(),
-            shares=[np.array([i]) for i in range(4)],
-            strategy="b=1+cut=2",
-            rounds=2,
-            serving=Serving(keep="best"),
-        )
+        simulation("b=1+cut=2", unequal_fleet(), shares=[np.array([i]) for i in range(4)], keep="best")
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -189,17 +171,8 @@ def test_accuracies_of_devices_are_those_of_a_loop(overlap: bool) -> None:
     shares = [np.arange(30), np.arange(30, 31), np.arange(31, 60), np.arange(60, 90)]
     if overlap:
         shares[2] = np.arange(10, 60)
-    made = simulate(
-        small_model(),
-        images(),
-        unequal_fleet(),
-        shares=shares,
-        strategy="b=2+cut=2",
-        learning_rate=0.1,
-        interval=3,
-        rounds=6,
-        held_out=0.3,
-        serving=Serving(serve="last"),
+    made = simulation(
+        "b=2+cut=2", unequal_fleet(), shares=shares, learning_rate=0.1, rounds=6, held_out=0.3, serve="last"
     )
     *_, last = made
     plain, data = small_model(), made.engine.job.data

@@ -7,28 +7,19 @@ import pytest
 import torch
 
 from hasfl.data.sources import load_dataset
-from hasfl.fleet import FleetRanges, draw_fleet
-from hasfl.goal import Goal
 from hasfl.models.networks import network
-from hasfl.runs.build import Simulation, simulate
-from hasfl.seeds import Seeds
-from hasfl.settings import Machine
+from hasfl.runs.build import Simulation
+from tests.learning.simulations import simulation, unequal_fleet
 
 
 @cache
 def trained(engine: str, precision: str) -> tuple[Simulation, list[float]]:
     torch.manual_seed(0)
-    simulation = simulate(
-        network("small-cnn"),
-        load_dataset("digits"),
-        draw_fleet(FleetRanges(devices=4), Seeds(0)),
-        strategy="rbs+rms",
-        learning_rate=0.05,
-        interval=3,
-        machine=Machine(engine=engine, precision=precision),
-        goal=Goal(rounds=9),
+    settings = {"rounds": 9, "engine": engine, "precision": precision}
+    made = simulation(
+        "rbs+rms", unequal_fleet(), model=network("small-cnn"), data=load_dataset("digits"), **settings
     )
-    return simulation, [record.loss for record in simulation]
+    return made, [record.loss for record in made]
 
 
 @pytest.mark.parametrize("engine", ["simulated", "reference"])

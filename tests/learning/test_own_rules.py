@@ -132,6 +132,17 @@ def test_engines_agree(name: str, optimizer: str) -> None:
     assert largest_difference(simulated, restored) == 0
 
 
+def test_a_usual_checkpoint_has_no_anchors() -> None:
+    """They are kept within an interval alone, and only where something uses them."""
+    kept = []
+    for own in ({"aggregation": equal_mean}, {"local_term": proximal(0.5)}):
+        made = simulation("fl", unequal_fleet(), **own)
+        next(iter(made))
+        kept.append([name for name in made.engine.saved()[0] if name.startswith(".anchor.")])
+    assert kept[0] == []
+    assert len(kept[1]) > 8
+
+
 def test_the_common_layers_have_no_term() -> None:
     engines = [engine(SimulatedEngine, **own) for own in ({}, {"local_term": proximal(0.5)})]
     for each in engines:
@@ -171,7 +182,9 @@ def test_a_class_makes_a_rule_or_a_term() -> None:
     assert isinstance(local_term(Pull), Pull)
     replicas = torch.arange(6.0).reshape(3, 2)
     assert aggregation(Last)(replicas, torch.ones(3), replicas[0]).tolist() == [4.0, 5.0]
-    assert aggregation("mean") is equal_mean
+    assert aggregation(aggregation("mean")) is equal_mean
+    own = aggregation(Last)
+    assert aggregation(own) is own
     assert local_term(None) is None
 
 
