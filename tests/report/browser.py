@@ -70,6 +70,11 @@ class Tab:
         elif method == "Network.requestWillBeSent":
             self.requests.append(values["request"]["url"])
 
+    def require_peace(self, file: Path) -> None:
+        """No error, no warning, nothing that the page's policy refused, nothing asked for but the file."""
+        assert self.faults == []
+        assert set(self.requests) == {file.resolve().as_uri()}
+
     def attach(self) -> None:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -152,19 +157,9 @@ def chromium(folder: Path) -> Iterator[Tab]:
     assert program is not None
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
-    words = [
-        program,
-        "--headless=new",
-        "--remote-debugging-pipe",
-        f"--user-data-dir={folder}",
-        "--disable-gpu",
-    ]
-    words += [
-        "--no-first-run",
-        "--hide-scrollbars",
-        "--disable-dev-shm-usage",
-        "--disable-background-networking",
-    ]
+    words = [program, "--headless=new", "--remote-debugging-pipe", f"--user-data-dir={folder}"]
+    words += ["--disable-gpu", "--no-first-run", "--hide-scrollbars"]
+    words += ["--disable-dev-shm-usage", "--disable-background-networking"]
     if os.geteuid() == 0:
         words.append("--no-sandbox")  # Chromium refuses to run as root otherwise
     shell = ["bash", "-c", f'exec "$@" 3<&{to_read} 4>&{from_write}', "bash", *words]

@@ -76,11 +76,6 @@ def file(scenario: Path, paged: PagedPlan) -> Path:
     return path
 
 
-def require_peace(tab: Tab, file: Path) -> None:
-    assert tab.faults == []
-    assert set(tab.requests) == {file.resolve().as_uri()}
-
-
 def test_the_command_writes_the_page(hasfl: Hasfl, tab: Tab, tmp_path: Path) -> None:
     file, problem = tmp_path / "plan.html", tmp_path / "problem.json"
     problem.write_text(json.dumps(raw()))
@@ -88,7 +83,7 @@ def test_the_command_writes_the_page(hasfl: Hasfl, tab: Tab, tmp_path: Path) -> 
     assert printed.code == 0
     plan = json.loads(printed.out)  # the page adds nothing to it
     tab.show(file)
-    require_peace(tab, file)
+    tab.require_peace(file)
     assert tab.look("document.querySelectorAll('main > section').length") == 5
     assert tab.look("page.data.plans[0].time") == pytest.approx(plan["objective"], rel=1e-4)
     assert tab.look("page.data.plans[0].plan.batch_sizes") == plan["batch_sizes"]
@@ -98,14 +93,14 @@ def test_the_command_writes_the_page(hasfl: Hasfl, tab: Tab, tmp_path: Path) -> 
     best = json.loads(hasfl(*evaluated, "--json").out)["upgrades"][0]["resource"]
     assert hasfl(*evaluated, "--html", file).out.splitlines()[-1].startswith(f"wrote {file} (0.")
     tab.show(file)
-    require_peace(tab, file)
+    tab.require_peace(file)
     assert tab.look("document.querySelector('#advice tbody td').textContent") == best
     assert "proved" not in tab.look(FACTS)
 
 
 def test_everything_is_drawn_from_the_file_alone(tab: Tab, file: Path) -> None:
     tab.show(file)
-    require_peace(tab, file)
+    tab.require_peace(file)
     times = "charts.timeline(page.data.plans[0].round).end"
     whole = tab.look("page.data.plans[0].split_seconds + page.data.plans[0].aggregation_seconds")
     assert tab.look(times) == pytest.approx(whole, rel=1e-3)
@@ -143,7 +138,7 @@ def test_keys_move_the_plan_and_put_the_other_sliders_back(tab: Tab, file: Path,
     tab.press(" ")
     assert [tab.look(each) for each in (ANSWER, GANTT, TABLE, MARKS)] == [first, bars, rows, marks]
     assert tab.look(OUTPUTS) == OWN
-    require_peace(tab, file)
+    tab.require_peace(file)
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -153,7 +148,7 @@ def test_nothing_scrolls_sideways_on_a_phone(tab: Tab, file: Path, dark: bool) -
     assert tab.look("document.documentElement.scrollWidth - innerWidth") == 0
     paper = tab.look("getComputedStyle(document.querySelector('.sliders')).backgroundColor")
     assert (sum(map(int, paper[4:-1].split(","))) < 3 * 128) == dark
-    require_peace(tab, file)
+    tab.require_peace(file)
 
 
 def test_dragging_plans_anew_with_all_sliders_together(tab: Tab, paged: PagedPlan) -> None:

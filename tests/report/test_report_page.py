@@ -59,15 +59,9 @@ def written(file: Path, runs: list[Path]) -> Path:
     return file
 
 
-def require_peace(tab: Tab, file: Path) -> None:
-    """No error, no warning, nothing that the page's policy refused, and nothing asked for but the file."""
-    assert tab.faults == []
-    assert set(tab.requests) == {file.resolve().as_uri()}
-
-
 def test_everything_is_drawn_from_the_file_alone(tab: Tab, comparison: Path) -> None:
     tab.show(comparison)
-    require_peace(tab, comparison)
+    tab.require_peace(comparison)
     assert tab.look("document.querySelectorAll('main > section').length") == 7
     assert tab.look("[...document.querySelectorAll('.answer')].every((each) => each.textContent.length > 20)")
     assert tab.look("document.querySelectorAll('.js-plotly-plot').length") == 3  # curves, seconds, bytes
@@ -115,7 +109,7 @@ def test_keys_hide_a_curve_and_change_the_axis(tab: Tab, comparison: Path) -> No
     tab.look("document.querySelector('#convergence .options input').focus()")
     tab.press("ArrowRight")
     assert tab.look(axis) == "rounds"
-    require_peace(tab, comparison)
+    tab.require_peace(comparison)
 
 
 def test_the_pointer_gets_numbers(tab: Tab, comparison: Path) -> None:
@@ -127,7 +121,7 @@ def test_the_pointer_gets_numbers(tab: Tab, comparison: Path) -> None:
     tab.move(left + tab.look(point), top + 100)
     tab.until("document.querySelector('#convergence .hoverlayer').textContent.includes('after')")
     assert " %" in tab.look("document.querySelector('#convergence .hoverlayer').textContent")
-    require_peace(tab, comparison)
+    tab.require_peace(comparison)
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -139,7 +133,7 @@ def test_nothing_scrolls_sideways_on_a_phone(tab: Tab, comparison: Path, dark: b
     assert max(tab.look(widths)) <= SMALLEST
     ink = tab.look("getComputedStyle(document.querySelector('#convergence .xtick text')).fill")
     assert (sum(map(int, ink[4:-1].split(","))) > 3 * 128) == dark
-    require_peace(tab, comparison)
+    tab.require_peace(comparison)
 
 
 def test_on_paper_it_is_light_and_fits(tab: Tab, comparison: Path, tmp_path: Path) -> None:
@@ -189,7 +183,7 @@ def test_machines_have_predicted_beside_measured(tab: Tab, runs: list[Path], tmp
     records = [measured(row) for row in rounds(runs[0])]
     file = written(tmp_path / "machines.html", [with_records(runs[0], tmp_path / "networked", records)])
     tab.show(file)
-    require_peace(tab, file)
+    tab.require_peace(file)
     assert "Predicted, in the upper bars: The round takes 4.5 s." in tab.look(CAPTION)
     assert "Measured, in the lower bars: The round takes 9 s." in tab.look(CAPTION)
     bars = "[...document.querySelectorAll('#time .gantt rect.a3f')]"

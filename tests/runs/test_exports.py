@@ -140,7 +140,7 @@ def test_tensorboard_shows_what_was_recorded(hasfl: Hasfl, run: Path, tmp_path: 
 
 def test_a_run_is_followed_to_its_end(hasfl: Hasfl, forking: Forking, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    scenario = write(tmp_path, {"training.strategy": '"sfl"', "stop.rounds": "60"})
+    scenario = write(tmp_path, {"training.strategy": '"sfl"', "stop.rounds": "20"})
     child, path = forking.start("train", scenario, "--out", tmp_path), tmp_path / "small-sfl-seed0"
     give_up = time.monotonic() + 60
     while not (path / "rounds.jsonl").exists() and time.monotonic() < give_up:
@@ -148,7 +148,7 @@ def test_a_run_is_followed_to_its_end(hasfl: Hasfl, forking: Forking, tmp_path: 
     followed = hasfl("export", path, "--to", "tensorboard", "--follow", "--json")
     assert child.end() == 0
     assert followed.code == 0, followed.err
-    assert json.loads(followed.out)["rounds"] == 60
+    assert json.loads(followed.out)["rounds"] == 20
     assert {
         step: value for step, (value, _) in scalars(path / "tensorboard", "loss").items()
     } == pytest.approx(expected(path, "loss"), rel=1e-6)

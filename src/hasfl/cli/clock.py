@@ -12,6 +12,7 @@ import typer
 from hasfl.cli.options import AsJson, Run
 from hasfl.errors import InputError
 from hasfl.record import DOWNLOAD, EDGE, ESTIMATE, EVALUATION, SPLIT_STEPS, UPLOAD, MeasuredRound, RoundRecord
+from hasfl.report.timeline import beside_training
 from hasfl.units import format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _predicted_span(record: RoundRecord, name: str) -> float:
     if name in EXCHANGE_STEPS:
         return max(record.measured.predicted.get(name, {}).values(), default=0.0)
     if name in BESIDE_TRAINING:
-        return sum(seconds for phase, seconds in record.phases.items() if phase.startswith(f"{name}_"))
+        return beside_training(record).get(name, 0.0)
     return sum(record.phases.get(step, 0.0) for step in SPLIT_STEPS)
 
 

@@ -23,7 +23,7 @@ from hasfl.cli.options import (
     strategy_names,
     wait_politely,
 )
-from hasfl.cli.tables import titled
+from hasfl.cli.tables import say, titled
 from hasfl.errors import InputError
 from hasfl.plan import Plan
 from hasfl.report.analysis import Finish, Spread, finish, outcome, speed_ups
@@ -210,8 +210,8 @@ def show_race(rows: Sequence[RaceRow], goal: float, plan: "ChosenPlan", picture:
     console.print(table)
     if plan.paradigm is SPLIT:
         console.print(_plan_table(plan))
-        console.print(_why(plan), highlight=False, soft_wrap=True)
-    console.print(f"\n{_winner(rows, goal)}", highlight=False, soft_wrap=True, style="bold green")
+        say(console, _why(plan))
+    say(console, f"\n{_winner(rows, goal)}", "bold green")
     _show_picture(console, picture, f" with seed {plan.seed}" if rows[0].seeds > 1 else "")
 
 
@@ -257,17 +257,17 @@ def _winner(rows: Sequence[RaceRow], goal: float) -> str:
     if not arrived:
         return f"No strategy reached {100 * goal:g} % with every seed: give more rounds or a lower accuracy."
     best = arrived[0]
-    first = [escape(row.strategy) for row in arrived if row.seconds.mean == best.seconds.mean]
+    first = [row.strategy for row in arrived if row.seconds.mean == best.seconds.mean]
     others = arrived[len(first) :]
     who = f"{first[0]} is" if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]} are"
     sentence = f"{who} first, after {format_seconds(best.seconds.mean)} of virtual time"
     factors = [_few_digits(row.seconds.mean / best.seconds.mean) for row in others]
     if len(others) == 1:
-        sentence += f"; {escape(others[0].strategy)} takes {factors[0]} times as long"
+        sentence += f"; {others[0].strategy} takes {factors[0]} times as long"
     elif others:
-        nearest, farthest = (f"{factors[k]} ({escape(others[k].strategy)})" for k in (0, -1))
+        nearest, farthest = (f"{factors[k]} ({others[k].strategy})" for k in (0, -1))
         sentence += f"; the others take {nearest} to {farthest} times as long"
-    late = [escape(row.strategy) for row in rows if row.reached < row.seeds]
+    late = [row.strategy for row in rows if row.reached < row.seeds]
     which = "with every seed " if best.seeds > 1 else ""
     return f"{sentence}." + (f" Not reached {which}by {', '.join(late)}." if late else "")
 
@@ -349,7 +349,7 @@ def _why(plan: "ChosenPlan") -> str:
 
 
 def _show_picture(console: Console, picture: Path, which: str = "") -> None:
-    console.print(f"accuracy against time{which}: {escape(str(picture))}", highlight=False, soft_wrap=True)
+    say(console, f"accuracy against time{which}: {picture}")
 
 
 def _time_or_failure(row: RaceRow) -> str:

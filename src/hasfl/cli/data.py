@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from hasfl.cli.options import AsJson, ScenarioFile
-from hasfl.cli.tables import titled
+from hasfl.cli.tables import say, titled
 from hasfl.errors import InputError, naming
 
 DEVICES_SHOWN = 40
@@ -107,7 +107,7 @@ def show_shares(
         legend = " · ".join(f"{number} {each}" for number, each in zip(numbers, class_names, strict=True))
         console.print(f"  classes: {escape(legend)}", highlight=False)
     if picture is not None:
-        console.print(f"who holds what: {escape(str(picture))}", highlight=False, soft_wrap=True)
+        say(console, f"who holds what: {picture}")
 
 
 def _table(

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from hasfl import __version__
 from hasfl.cli.options import AsJson
-from hasfl.cli.tables import titled
+from hasfl.cli.tables import say, titled
 from hasfl.errors import EXIT_FAILURE, InputError
 from hasfl.units import BITS_PER_BYTE, format_size
 
@@ -98,7 +98,7 @@ def _show(checks: Sequence[Check]) -> None:
     console.print(table)
     warned, failed = (sum(check.word == word for check in checks) for word in ("warn", "fail"))
     verdict = "planning does not work here" if failed else "planning works here"
-    console.print(f"  {verdict}; warnings: {warned}, failures: {failed}\n", highlight=False, soft_wrap=True)
+    say(console, f"  {verdict}; warnings: {warned}, failures: {failed}\n")
 
 
 # ── packages ─────────────────────────────────────────────────────────────────────────────────────────────

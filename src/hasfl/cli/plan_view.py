@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hasfl.arrays import FloatN, IntN
 from hasfl.cli.announcements import every
-from hasfl.cli.tables import titled
+from hasfl.cli.tables import say, titled
 from hasfl.constants import Guesses
 from hasfl.plan import PlanReport
 from hasfl.planning.advice.sensitivity import Mistake, in_words
@@ -57,7 +57,7 @@ def show_plan(
     planned_in = report.seconds if intervals is None else intervals.seconds
     console.print(_worth(report, question, planned_in))
     for remark in question.remarks:
-        console.print(Text(f"  {remark}"), soft_wrap=True)  # commands are there to be copied
+        say(console, f"  {remark}")  # commands are there to be copied
     guesses = guess_table(report, question)
     if guesses is not None:
         _show_guesses(console, guesses)

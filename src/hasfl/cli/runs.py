@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hasfl.cli.announcements import every, forecast_in_words, plan_in_words
 from hasfl.cli.options import AsJson, Run
-from hasfl.cli.tables import titled
+from hasfl.cli.tables import say, titled
 from hasfl.cli.train import ending
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import HELD_OUT, Outcome
@@ -96,18 +96,16 @@ def show_runs(runs: Sequence["RunSummary"], folder: Path) -> None:
     """Print one line for each run."""
     console = Console()
     if not runs:
-        console.print(f"there are no runs in {escape(str(folder))}", highlight=False, soft_wrap=True)
+        say(console, f"there are no runs in {folder}")
         return
     tables = (_table(runs, folder, LEFT_OUT_FIRST[:hidden]) for hidden in range(len(LEFT_OUT_FIRST) + 1))
     fitting = (table for table in tables if _least_width(table) <= console.width)
     console.print(next(fitting, None) or _table(runs, folder, LEFT_OUT_FIRST))
     if any(map(_mark, runs)):
-        console.print("* on held-out samples, because there was no test set", highlight=False, soft_wrap=True)
+        say(console, "* on held-out samples, because there was no test set")
     for run in runs:
         if run.fault is not None:
-            console.print(
-                f"{escape(run.run)} is broken: {escape(run.fault)}", highlight=False, soft_wrap=True
-            )
+            say(console, f"{run.run} is broken: {run.fault}")
 
 
 def _mark(run: "RunSummary") -> str:
@@ -153,22 +151,18 @@ def _cells(run: "RunSummary") -> Mapping[str, Text]:
 def show_run(run: "RunDetails") -> None:
     """Print what a run is, how it ended, its last plan, its files, and the commands that go with it."""
     console = Console()
-
-    def say(sentence: str) -> None:
-        console.print(escape(sentence), highlight=False, soft_wrap=True)
-
-    console.print(f"[bold]{escape(run.summary.run)}[/]", highlight=False, soft_wrap=True)
-    say(f"  {_what_it_is(run)}")
-    say(f"  {_how_it_stands(run)}")
+    say(console, run.summary.run, "bold")
+    say(console, f"  {_what_it_is(run)}")
+    say(console, f"  {_how_it_stands(run)}")
     if run.last is not None:
-        say(f"  plan of round {run.last.round}: {_plan(run, run.last)}")
+        say(console, f"  plan of round {run.last.round}: {_plan(run, run.last)}")
     if run.forecast is not None:
-        say(f"  {forecast_in_words(run.forecast)}")
+        say(console, f"  {forecast_in_words(run.forecast)}")
     console.print(_files(run))
     for what, command in commands(run).items():
-        say(f"  {what}: {command}")
+        say(console, f"  {what}: {command}")
     if not run.scenario_file.exists():
-        say(f"  {run.scenario_file} is gone; {run.path / SCENARIO} is a copy of it")
+        say(console, f"  {run.scenario_file} is gone; {run.path / SCENARIO} is a copy of it")
 
 
 def _plan(run: "RunDetails", last: RoundRecord) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from hasfl.cli.options import (
     AsJson,
@@ -19,7 +18,7 @@ from hasfl.cli.options import (
     StrategyName,
     wait_politely,
 )
-from hasfl.cli.tables import titled
+from hasfl.cli.tables import say, titled
 from hasfl.errors import InputError
 from hasfl.report.analysis import TEST_SET, Outcome
 from hasfl.runs.store import CHECKPOINT, MODEL, RESULT, ROUNDS, TIMING, RunFolder
@@ -127,15 +126,14 @@ def _say_what_it_needs(request: "RunRequest", *, as_json: bool) -> None:
 
 def show_outcome(reached: Outcome, path: Path, goal: "Goal", picture: Path | None) -> None:
     """Print what a training came to: how it ended, the accuracy of the saved model, and every file."""
-    Console().print(
-        f"{escape(reached.strategy)} {ending(reached, goal)} after {_many(reached.rounds, 'round')}, "
+    say(
+        Console(),
+        f"{reached.strategy} {ending(reached, goal)} after {_many(reached.rounds, 'round')}, "
         f"{format_seconds(reached.seconds)} of virtual time and {_many(reached.samples, 'sample')}\n"
         f"{_how_good(reached)}\n{_by_device(reached)}"
-        f"the run is in {escape(str(path))}: {MODEL} holds the model, {ROUNDS} a record of every round, "
+        f"the run is in {path}: {MODEL} holds the model, {ROUNDS} a record of every round, "
         f"{RESULT} the result, {CHECKPOINT} what --resume goes on from, {TIMING} wall times"
-        + ("" if picture is None else f"\nthe picture of the plans: {escape(str(picture))}"),
-        highlight=False,
-        soft_wrap=True,
+        + ("" if picture is None else f"\nthe picture of the plans: {picture}"),
     )
 
 
@@ -193,9 +191,8 @@ def show_forecast(found: "Forecast") -> None:
     console = Console()
     console.print(table)
     if not found.fits(found.largest):
-        console.print(
+        say(
+            console,
             "the first round fits, but the largest one that the strategy may choose does not: lower "
             "training.max_batch to be safe",
-            highlight=False,
-            soft_wrap=True,
         )

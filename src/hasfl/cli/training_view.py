@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeRem
 from rich.text import Text
 
 from hasfl.cli.announcements import ALL, VERY_ROOMY, BegunTraining, ForecastTimes, Outlook, PlanAnnouncer
+from hasfl.cli.tables import say
 from hasfl.goal import Goal
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import Outcome
@@ -190,7 +191,7 @@ class TrainingView:
 
     def _say(self, sentence: str) -> None:
         self.told = time.monotonic()
-        self.console.print(escape(sentence), highlight=False, soft_wrap=True)
+        say(self.console, sentence)
 
 
 def _measured(record: RoundRecord) -> str:

@@ -79,10 +79,6 @@ class RoundSeconds:
         """The seconds of the edge server in a step."""
         return self.steps.get(step, {}).get(EDGE, 0.0)
 
-    def only(self, devices: IntN) -> "RoundSeconds":
-        """The same for some of the devices."""
-        return replace(self, devices=devices)
-
 
 def planned_seconds(split: SplitTrainingLatency, aggregation: AggregationLatency) -> RoundSeconds:
     """The seconds of a round that ends with an aggregation, from the paper's formulas."""
@@ -100,7 +96,7 @@ def _by_device(seconds: FloatN) -> dict[int, float]:
 
 def seconds_on_machines(record: RoundRecord, measured: MeasuredRound) -> tuple[RoundSeconds, RoundSeconds]:
     """A round on machines: as it was predicted, and as it was measured."""
-    judging = {name: measured.spans[name] for name in (EVALUATION,) if name in measured.spans}
+    judging = {EVALUATION: measured.spans[EVALUATION]} if EVALUATION in measured.spans else {}
     predicted = RoundSeconds(
         devices=record.devices,
         steps=measured.predicted,

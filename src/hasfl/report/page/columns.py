@@ -4,6 +4,7 @@ A page stays small and opens at once, because it keeps a part only.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def round_columns(seconds: RoundSeconds, names: Sequence[str]) -> dict[str, Any]
     `names` are those of the whole fleet. A stage names its slowest parties by their rows: 0 is the edge
     server, 1 the first device.
     """
-    shown = seconds.only(_slowest(seconds))
+    shown = replace(seconds, devices=_slowest(seconds))
     steps: dict[str, Any] = {step: column(shown.of_devices(step)) for step in (*UP, *DOWN)}
     steps |= {step: rounded(seconds.of_edge(step)) for step in SERVER}
     if UPLOAD in seconds.steps or DOWNLOAD in seconds.steps:

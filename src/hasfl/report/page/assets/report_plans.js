@@ -59,8 +59,8 @@
   }
 
   /* 4. Objective, bound, gap, upgrades. */
-  const PARTS = {T3: "the time until the edge server has all activations", T4: "the time after the edge server",
-    T5: "the upload of sub-models", T6: "the download of sub-models"};
+  const PARTS = {T3: "is the last to send its activations", T4: "is the last to be done with its gradients",
+    T5: "is the last to send its layers", T6: "is the last to receive its layers"};
   function quality() {
     const host = page.body("quality");
     const firsts = data.strategies.map((name) => data.runs.find((run) => run.strategy === name)), judged = firsts.filter((run) => typeof run.quality !== "string");
@@ -69,8 +69,8 @@
       host.append(page.table(["strategy", "time with this plan", "best plan found", "no plan takes less than", "could be saved at most"].map((name) => ({name})),
         judged.map((run) => [run.strategy, ...["objective", "best", "lower_bound"].map((field) => amount(run.quality, run.quality[field])), page.share(run.quality.gap)])));
       for (const run of judged) {
-        const found = run.quality, who = Object.entries(found.pace_setters).map(([part, name]) => `${charts.called(name)} sets ${PARTS[part]}`);
-        host.append(el("p", {class: "note"}, `${run.strategy}: ${found.constants}. ${who.join("; ")}.${found.rounds_known ? "" : " The constants do not tell how many rounds training takes, so times are shares of this plan's time."}`));
+        const found = run.quality, who = Object.entries(found.pace_setters).map(([part, name]) => `${charts.called(name)} ${PARTS[part]}`);
+        host.append(el("p", {class: "note"}, `${run.strategy}: ${found.constants}. Who sets the pace: ${who.join("; ")}.${found.rounds_known ? "" : " The constants do not tell how many rounds training takes, so times are shares of this plan's time."}`));
         if (found.faults.length) host.append(el("p", {class: "bad"}, `A check of the best plan found faults: ${found.faults.join("; ")}.`));
         if (found.resources) host.append(upgrades(found, amount));
       }
