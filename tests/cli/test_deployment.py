@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hasfl.cli.fleet_view import FleetView
 from hasfl.deployment.addresses import free_port
 from hasfl.deployment.flower.control import Run
 from hasfl.deployment.keys import make_keys
 from hasfl.deployment.orders import ORDER_FILE, FedHost, OrderFolder
 from hasfl.deployment.submitting import devices_of_run, known_run
 from hasfl.errors import Interrupted
+from hasfl.goal import Goal
 from hasfl.runs.scenario import read_scenario
 from hasfl.runs.store import Journal
 from hasfl.runs.task import shared_data
@@ -162,3 +164,11 @@ def test_a_run_without_a_test_set_is_marked(hasfl: Hasfl, simulated: Path, tmp_p
     assert "62.50%*" in listed
     assert "* on held-out samples, because there was no test set" in listed
     assert "accuracy 62.50% on held-out samples" in hasfl("show", run).out
+
+
+def test_a_run_on_the_fleet_is_told_to_begin_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FleetView(ordered(tmp_path / "run").request, Goal(rounds=9), devices=2) as view:
+        for t in (1, 2, 3):
+            view.recorded(measured(t))
+    assert capsys.readouterr().err.splitlines()[:2] == ["ordering the run", "sfl, seed 0: training"]
+    assert view.story is not None
