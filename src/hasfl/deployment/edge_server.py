@@ -2,7 +2,8 @@
 
 For each device it holds the middle part, from the device's cut to the deepest one; the common layers come
 after. It never holds one device's client part: no question that it answers can carry one, and it asks devices
-for activations and numbers only.
+for activations and numbers only. A device that does not answer in time, or answers wrongly, leaves the
+interval with its middle part, and the round goes on without it (`edge_round.py`).
 
 How unlike labels are: each device tells how many samples of each class it trains on. The edge server learns
 nothing new by this, since labels come with activations. The fed server learns one number for all devices.

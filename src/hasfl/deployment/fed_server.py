@@ -37,11 +37,11 @@ A = TypeVar("A", bound=TypedMessage)
 class Timekeeper:
     """Collects the seconds of a round, by step and party."""
 
+    meters: FleetMeters | None = None  # hear every note
     began: float = field(default_factory=time.monotonic)
     spans: dict[str, float] = field(default_factory=dict)
     steps: dict[str, dict[int, float]] = field(default_factory=dict)
     dropped: dict[int, str] = field(default_factory=dict)
-    meters: FleetMeters | None = None  # hear every note
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -87,7 +87,7 @@ class IntervalLost(HasflError):
     exit_code = 1
 
 
-def mean_of(replicas: Mapping[int, list[LayerState]]) -> list[LayerState]:
+def averaged(replicas: Mapping[int, list[LayerState]]) -> list[LayerState]:
     """The mean over devices of their private layers, Eq. (7): step b2."""
     columns = zip(*(replicas[device] for device in sorted(replicas)), strict=True)
     return [LayerState.stacked(column).mean() for column in columns]
@@ -104,11 +104,11 @@ class FedServer:
     deadlines: Deadlines | None = None  # where a plan says how long answers take
     cuts: dict[int, int] = field(default_factory=dict)  # of the devices that take part
     tokens: dict[int, str] = field(default_factory=dict)  # by which the edge server knows devices
-    time: Timekeeper = field(default_factory=Timekeeper)
+    time: Timekeeper = field(init=False)
     seconds: float = PATIENCE  # that a device has to take or give its sub-model in this interval
 
     def __post_init__(self) -> None:
-        self.time.meters = self.meters
+        self.time = Timekeeper(self.meters)
 
     def ask_edge(
         self,
@@ -130,11 +130,9 @@ class FedServer:
         message = answer.message
         if isinstance(message, messages.HasDiverged | messages.NobodyLeft):
             self._lose_all(_shortened(message.dropped))
-            raise (
-                Diverged(DIVERGED)
-                if isinstance(message, messages.HasDiverged)
-                else IntervalLost("no device is left")
-            )
+            if isinstance(message, messages.NobodyLeft):
+                raise IntervalLost("no device is left")
+            raise Diverged(DIVERGED)
         if step is not None:
             self.time.note(step, {EDGE: answer.way_seconds})
         return Answer(message, answer.down_seconds, answer.up_seconds)
