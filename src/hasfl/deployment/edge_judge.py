@@ -56,7 +56,7 @@ class Judge:
     dropped: dict[int, str] = field(default_factory=dict)  # devices that judge no longer, with the reason
     forms: tuple[Form, ...] = ()  # of activations after each layer
 
-    def judge(self) -> messages.Judged | messages.HasDiverged | messages.NobodyLeft:
+    def judge(self) -> messages.Judged | messages.Failed:
         """Everything that the fed server may know of the model."""
         self.forms = forms_after_layers(self.computation, in_round=False)
         try:

@@ -148,7 +148,7 @@ def train_round(
     interval: Interval,
     common: Sequence[LayerState],
     question: messages.Train,
-) -> messages.Trained | messages.HasDiverged | messages.NobodyLeft:
+) -> messages.Trained | messages.Failed:
     """Lead the devices of the question through a round; answers the mean loss and the seconds of each step.
 
     Devices that do not answer in time, or answer wrongly, leave the interval. The round goes on without them.

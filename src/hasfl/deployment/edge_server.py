@@ -349,9 +349,7 @@ class Edge:
                 return self._hand_out(question)
         assert_never(question)
 
-    def _evaluate(
-        self, question: messages.Evaluate
-    ) -> messages.Judged | messages.HasDiverged | messages.NobodyLeft:
+    def _evaluate(self, question: messages.Evaluate) -> messages.Judged | messages.Failed:
         """Judge the served model. The question brings its private layers, averaged over devices."""
         depth = question.depth
         if self.interval is None or depth != self.first_common:

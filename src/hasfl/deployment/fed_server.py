@@ -112,7 +112,7 @@ class FedServer:
 
     def ask_edge(
         self,
-        question: FedToEdge[A | messages.HasDiverged | messages.NobodyLeft],
+        question: FedToEdge[A | messages.Failed],
         *,
         seconds: float = PATIENCE,
         step: str | None = None,
@@ -128,7 +128,7 @@ class FedServer:
         with self.reading_edge():
             answer = typed(answers[EDGE], question)
         message = answer.message
-        if isinstance(message, messages.HasDiverged | messages.NobodyLeft):
+        if isinstance(message, messages.Failed):
             self._lose_all(_shortened(message.dropped))
             if isinstance(message, messages.NobodyLeft):
                 raise IntervalLost("no device is left")
