@@ -5,8 +5,6 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
 from hasfl.arrays import IntN
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.device import Device, own_samples
@@ -16,12 +14,17 @@ from hasfl.deployment.fields import Handler, Message
 from hasfl.deployment.links import Answer, DirectLinks
 from hasfl.errors import HasflError
 from hasfl.learning.engine import Job
+from hasfl.learning.optimizers import Updates
 from hasfl.learning.training_data import TrainingData
 from hasfl.models.costs import count_layers
 from hasfl.profile import Profile
 from hasfl.record import EDGE
+from hasfl.settings import Serving
+from tests.learning.models import model
+from tests.learning.trainings import job, momentum
 
 FED = -2  # the fed server among askers
+SHARES, HELD_OUT = (31, 17, 24, 12), 0.3  # samples of devices that hold some of them out
 
 
 def computation_of(job: Job) -> Computation:
@@ -142,5 +145,14 @@ def with_held_out(job: Job, share: float) -> tuple[Job, Sequence[IntN]]:
     return replace(job, data=data), shares
 
 
-def all_devices(engine: NetworkedEngine) -> IntN:
-    return np.array(sorted(party for party in engine.links.present() if party != EDGE))
+def parties_of(
+    name: str = "small-cnn batch",
+    updates: Updates | None = None,
+    *,
+    serving: Serving | None = None,
+    folder: Path | None = None,
+) -> Parties:
+    """Parties whose devices hold out samples; with momentum, unless `updates` say otherwise."""
+    asked = job(model(name), updates or momentum(0.05), shares=SHARES, serving=serving or Serving())
+    asked, shares = with_held_out(asked, HELD_OUT)
+    return Parties(asked, folder=folder, held_out=HELD_OUT, shares=shares)

@@ -21,7 +21,7 @@ from hasfl.models.layered_model import LayeredModel
 from hasfl.plan import Plan
 from hasfl.record import Evaluation
 from hasfl.settings import Serving
-from tests.deployment.direct_fleets import Parties, networked, with_held_out
+from tests.deployment.direct_fleets import networked, parties_of
 from tests.lanes import quick_then_slow
 from tests.learning.models import MODELS, model
 from tests.learning.trainings import (
@@ -139,7 +139,7 @@ def require_same_evaluation(expected: Evaluation, found: Evaluation) -> None:
 
 
 def pair(name: str, serving: Serving) -> tuple[ReferenceEngine, NetworkedEngine]:
-    local, parties = (parties_with(serving, name) for _ in range(2))
+    local, parties = (parties_of(name, serving=serving) for _ in range(2))
     return ReferenceEngine(local.job), parties.engine
 
 
@@ -189,23 +189,17 @@ def test_more_held_out_samples_than_fit_in_a_message(monkeypatch: pytest.MonkeyP
 # Checkpoints.
 
 
-def parties_with(serving: Serving, name: str = "small-cnn batch", **more: Any) -> Parties:
-    asked = job(model(name), OPTIMIZERS["momentum"], shares=(31, 17, 24, 12), serving=serving)
-    asked, shares = with_held_out(asked, 0.3)
-    return Parties(asked, held_out=0.3, shares=shares, **more)
-
-
 def interrupted(steps: Sequence[Step], folder: Path | None, *, ahead: bool) -> NetworkedEngine:
     """Train an interval, save, perhaps train another one, and go on with new parties from what was saved.
 
     `ahead` says that the edge server had finished one interval more than the fed server has saved.
     """
-    before = parties_with(BEST, folder=folder)
+    before = parties_of(serving=BEST, folder=folder)
     judged(before.engine, steps[:3])
     arrays, values = before.engine.saved()
     if ahead:
         judged(before.engine, steps[3:6])
-    after = parties_with(BEST, folder=folder)
+    after = parties_of(serving=BEST, folder=folder)
     if folder is None:
         after.edge.store = before.edge.store
     after.engine.restore(arrays, values)
@@ -226,7 +220,7 @@ def three_intervals(deeper: bool) -> list[Step]:
 
 @cache
 def uninterrupted(deeper: bool) -> NetworkedEngine:
-    parties = parties_with(BEST).engine
+    parties = parties_of(serving=BEST).engine
     judged(parties, three_intervals(deeper))
     return parties
 
@@ -248,16 +242,13 @@ def test_restored_parties_go_on_as_if_nothing_had_happened(
 
 def test_the_best_model_of_an_earlier_interval_is_handed_out_after_a_restart(tmp_path: Path) -> None:
     """The edge server keeps its layers of the best model beside those of the last intervals."""
-    asked, shares = with_held_out(
-        job(model("plain"), at_rate(0.1, Momentum()), shares=(31, 17, 24, 12), serving=Serving(keep="best")),
-        0.3,
+    before, after = (
+        parties_of("plain", at_rate(0.1, Momentum()), serving=BEST, folder=tmp_path) for _ in range(2)
     )
-    before = Parties(asked, folder=tmp_path, held_out=0.3, shares=shares)
     steps = timetable(4, intervals=5, interval=1)
     kept = [before.engine.evaluate().kept for _ in carry_out(before.engine, steps[:4])]
     assert not kept[-1]
     expected = before.engine.model()
-    after = Parties(asked, folder=tmp_path, held_out=0.3, shares=shares)
     after.engine.restore(*before.engine.saved())
     list(carry_out(after.engine, steps[4:]))
     after.engine.evaluate(held_out=False)

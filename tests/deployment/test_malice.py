@@ -16,24 +16,17 @@ from hasfl.deployment import messages
 from hasfl.deployment.fed_server import IntervalLost
 from hasfl.deployment.fields import Message, Refused, written
 from hasfl.errors import Diverged, InputError
-from hasfl.learning.optimizers import Momentum, Updates
+from hasfl.learning.optimizers import Momentum
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.plan import Plan
 from hasfl.record import EDGE
 from hasfl.settings import Serving
-from tests.deployment.direct_fleets import Parties, with_held_out
+from tests.deployment.direct_fleets import Parties, parties_of
 from tests.lanes import quick_then_slow
-from tests.learning.models import model
-from tests.learning.trainings import Step, at_rate, carry_out, job, momentum, sgd, steady
+from tests.learning.trainings import Step, at_rate, carry_out, sgd, steady
 
 EVIL = 2  # the device that sends nonsense
 CUTS = [1, 2, 3, 2]
-
-
-def parties_of(name: str = "small-cnn batch", updates: Updates | None = None, **more: Any) -> Parties:
-    asked = job(model(name), updates or momentum(0.05), shares=(31, 17, 24, 12), serving=Serving(**more))
-    asked, shares = with_held_out(asked, 0.3)
-    return Parties(asked, held_out=0.3, shares=shares)
 
 
 def rounds(count: int, interval: int = 2) -> list[Step]:
@@ -228,7 +221,7 @@ ANSWERS = {
 def test_nonsense_from_the_edge_server_loses_the_interval(kind: str) -> None:
     """Never an AttributeError: the edge server is dropped, and the interval is repeated from checkpoints."""
     for change in nonsense(kind):
-        parties = parties_of("plain", keep="best")
+        parties = parties_of("plain", serving=Serving(keep="best"))
         parties.tampered[EDGE, kind] = change
         with pytest.raises(IntervalLost):
             everything(parties)
@@ -303,7 +296,7 @@ def mutated(draw: st.DrawFn, recorded: list[Message]) -> Message:
 @pytest.fixture(scope="module")
 def trained() -> tuple[Parties, Mapping[str, list[Message]]]:
     """Parties after an interval and a round, and the questions that they were asked."""
-    parties = parties_of("small-cnn batch", at_rate(0.05, Momentum(), clip=0.1), keep="best")
+    parties = parties_of("small-cnn batch", at_rate(0.05, Momentum(), clip=0.1), serving=Serving(keep="best"))
     steps = rounds(3)
     for step, _ in zip(steps, carry_out(parties.engine, steps), strict=True):
         if step.ends:

@@ -29,9 +29,8 @@ from hasfl.learning.optimizers import Momentum
 from hasfl.plan import Plan
 from hasfl.record import EDGE
 from hasfl.settings import Serving
-from tests.deployment.direct_fleets import FED, Heard, Parties, with_held_out
-from tests.learning.models import model
-from tests.learning.trainings import Step, at_rate, job, steady
+from tests.deployment.direct_fleets import FED, Heard, parties_of
+from tests.learning.trainings import Step, at_rate, steady
 
 PAGE = Path(hasfl.__file__).parents[2] / "docs" / "deploy.md"
 CUTS = [[1, 2, 3, 1], [2, 4, 1, 3], [3, 1, 2, 2]]  # they move, and the deepest one changes
@@ -43,10 +42,8 @@ class Recorded:
 
     def __init__(self) -> None:
         updates = at_rate(0.05, Momentum(), clip=0.5)
-        asked = job(model("small-cnn batch"), updates, shares=(31, 17, 24, 12), serving=Serving(keep="best"))
-        asked, shares = with_held_out(asked, 0.3)
-        self.parties = Parties(asked, held_out=0.3, shares=shares)
-        self.unlikeness = self.parties.engine.fed.unlikeness(asked.data.sizes)
+        self.parties = parties_of(updates=updates, serving=Serving(keep="best"))
+        self.unlikeness = self.parties.engine.fed.unlikeness(self.parties.job.data.sizes)
         self.own: list[tuple[int, str, Tensor]] = []  # tensors of client parts: device, name, value
         plans = [Plan([3, 2, 4, 2], cuts) for cuts in CUTS for _ in range(2)]
         for step in steady(plans, interval=2):

@@ -42,6 +42,11 @@ class Computation:
         """The dtype of the model's weights."""
         return next((weight.dtype for weight in self.model.parameters()), torch.float32)
 
+    def named_layers(self, first: int = 0, count: int | None = None) -> dict[str, nn.Module]:
+        """Layers `first`, `first` + 1, … by name: `count` of them, or all that follow."""
+        layers = list(self.model.layers.items())[first:]
+        return dict(layers if count is None else layers[:count])
+
     def initial(self) -> list[LayerState]:
         """The states of all layers before the first round."""
         return [LayerState.of(layer, self.updates.slots) for layer in self.layers]

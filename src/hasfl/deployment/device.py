@@ -18,40 +18,17 @@ import torch
 from torch import Tensor
 
 from hasfl.data.dataset import one_class_each
+from hasfl.deployment import messages
 from hasfl.deployment.agreement import Agreement, build
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.fields import Message, Refused, Tensors, TypedMessage
 from hasfl.deployment.messages import (
-    Activations,
-    AfterClientPart,
-    Backward,
-    BackwardDone,
-    BeginDevice,
-    ClientPart,
-    CountClasses,
-    Counted,
-    DeviceReady,
-    Done,
     EdgeAsksDevice,
     FedAsksAnybody,
     FedAsksDevice,
-    FindEdge,
-    Forward,
-    GiveClientPart,
-    MeasureNorms,
-    Meet,
-    Met,
-    NormSeen,
-    NoSamples,
-    Probe,
-    Probed,
-    Score,
-    Step,
-    TakeServedModel,
-    ToScore,
     answered,
 )
-from hasfl.deployment.norms import Known, next_moments, require_all, require_fitting, with_moments
+from hasfl.deployment.norms import Known, next_moments, require_fitting, with_norms
 from hasfl.deployment.pacing import SlowTo
 from hasfl.deployment.resources import FreeMemory, answer_probe, measure_flops
 from hasfl.deployment.samples import Samples
@@ -165,29 +142,29 @@ class Device:
 
     def _answer_fed(self, question: FedAsksDevice) -> TypedMessage:
         match question:
-            case FindEdge():  # the connection to it is made outside of this party
-                return Done()
-            case BeginDevice():
+            case messages.FindEdge():  # the connection to it is made outside of this party
+                return messages.Done()
+            case messages.BeginDevice():
                 return self._begin(question)
-            case GiveClientPart():
+            case messages.GiveClientPart():
                 return self._give(question)
-            case TakeServedModel():
+            case messages.TakeServedModel():
                 return self._take(question)
         assert_never(question)
 
     def _answer_edge(self, question: EdgeAsksDevice) -> TypedMessage:
         match question:
-            case CountClasses():
+            case messages.CountClasses():
                 return self._count()
-            case Forward():
+            case messages.Forward():
                 return self._forward(question)
-            case Backward():
+            case messages.Backward():
                 return self._backward(question)
-            case Step():
+            case messages.Step():
                 return self._step(question)
-            case MeasureNorms():
+            case messages.MeasureNorms():
                 return self._norms(question)
-            case Score():
+            case messages.Score():
                 return self._score(question)
         assert_never(question)
 
@@ -205,21 +182,21 @@ class Device:
 
     # ── the fed server's questions ───────────────────────────────────────────────────────────────────────
 
-    def _begin(self, question: BeginDevice) -> DeviceReady:
+    def _begin(self, question: messages.BeginDevice) -> messages.DeviceReady:
         """Take the client part of an interval; the layers hold slots too."""
         self.client = self._first_layers(question.layers, question.cut, slots=True)
         self.served, self.interval, self.under_way = [], question.interval, None
-        return DeviceReady(resources=dict(self.resources()))
+        return messages.DeviceReady(resources=dict(self.resources()))
 
-    def _give(self, question: GiveClientPart) -> ClientPart:
+    def _give(self, question: messages.GiveClientPart) -> messages.ClientPart:
         """Hand the client part to the fed server (step b1)."""
         self._require_interval(question.interval)
-        return ClientPart(interval=self.interval, layers=self.computation.named(self.client))
+        return messages.ClientPart(interval=self.interval, layers=self.computation.named(self.client))
 
-    def _take(self, question: TakeServedModel) -> Done:
+    def _take(self, question: messages.TakeServedModel) -> messages.Done:
         """Take the client part of the served model, without slots, beside the one in training."""
         self.served = self._first_layers(question.layers, question.cut, slots=False)
-        return Done()
+        return messages.Done()
 
     def _first_layers(self, layers: Tensors, cut: int, *, slots: bool) -> list[LayerState]:
         if cut > (most := len(self.computation.layers)):
@@ -232,13 +209,13 @@ class Device:
 
     # ── the edge server's questions ──────────────────────────────────────────────────────────────────────
 
-    def _count(self) -> Counted:
+    def _count(self) -> messages.Counted:
         """Count the training samples of each class, where every sample has one."""
         if not one_class_each(self.data.y):
-            return Counted()
-        return Counted(classes=torch.bincount(self.data.y[self.data.shares[self.index]]))
+            return messages.Counted()
+        return messages.Counted(classes=torch.bincount(self.data.y[self.data.shares[self.index]]))
 
-    def _forward(self, question: Forward) -> Activations:
+    def _forward(self, question: messages.Forward) -> messages.Activations:
         """Steps a1 and a2: draw the batch of a round, and send its activations and labels."""
         self._require_interval(question.interval)
         x, y = self._batch(question)
@@ -251,19 +228,19 @@ class Device:
             ),
         )
         self.under_way = UnderWay(question.round, replica, activations, question.count)
-        return Activations(
+        return messages.Activations(
             seconds=seconds,
             differentiable=activations.requires_grad,
             activations=self.computation.on_the_wire(activations.detach()),
             labels=y,
         )
 
-    def _batch(self, question: Forward) -> tuple[Tensor, Tensor]:
+    def _batch(self, question: messages.Forward) -> tuple[Tensor, Tensor]:
         plan = Plan(np.array([question.count]), np.array([self.cut]))
         devices, drawn = np.array([self.index]), np.array([question.start])
         return self.data.batch(Order(round=question.round, devices=devices, plan=plan, drawn=drawn))
 
-    def _backward(self, question: Backward) -> BackwardDone:
+    def _backward(self, question: messages.Backward) -> messages.BackwardDone:
         """Steps a4 and a5: take the gradients of the activations. Without clipping, step at once."""
         batch = self._batch_under_way(question, returned=False)
         received = self._returned(batch, question.gradient)
@@ -280,9 +257,9 @@ class Device:
         _, seconds = self.timed(flops, backward)
         if not clips:
             self.under_way = None
-            return BackwardDone(seconds=seconds)
+            return messages.BackwardDone(seconds=seconds)
         square = float(squared_norm(batch.gradients(), torch.zeros((), dtype=self.computation.dtype)))
-        return BackwardDone(seconds=seconds, square=square if math.isfinite(square) else None)
+        return messages.BackwardDone(seconds=seconds, square=square if math.isfinite(square) else None)
 
     def _returned(self, batch: UnderWay, gradient: Tensor | None) -> Tensor | None:
         """The gradient of the activations; None where no layer of this device needs one."""
@@ -293,15 +270,15 @@ class Device:
             raise Refused(f"the gradient must have the shape of the activations, and be of {expected}")
         return gradient.to(batch.activations.dtype)
 
-    def _step(self, question: Step) -> Done:
+    def _step(self, question: messages.Step) -> messages.Done:
         """Step with clipped gradients; the factor comes from the edge server (docs/decisions/0008)."""
         batch = self._batch_under_way(question, returned=True)
         factor = torch.tensor(question.factor, dtype=self.computation.dtype)
         self._take_step(batch, [scaled(layer, factor) for layer in batch.gradients()])
         self.under_way = None
-        return Done()
+        return messages.Done()
 
-    def _batch_under_way(self, question: Backward | Step, *, returned: bool) -> UnderWay:
+    def _batch_under_way(self, question: messages.Backward | messages.Step, *, returned: bool) -> UnderWay:
         """The batch that a question is about; `returned` says whether its gradient must have come."""
         self._require_interval(question.interval)
         batch = self.under_way
@@ -316,21 +293,23 @@ class Device:
 
     # ── the served model ─────────────────────────────────────────────────────────────────────────────────
 
-    def _norms(self, question: MeasureNorms) -> NormSeen | AfterClientPart | NoSamples:
+    def _norms(
+        self, question: messages.MeasureNorms
+    ) -> messages.NormSeen | messages.AfterClientPart | messages.NoSamples:
         """What the first unknown batch norm of the served model sees, or the activations after the last."""
         layers = self._layers_of_served()
         self._require_known(question.known)
         x = self.data.x[calibration_samples(self.data, CALIBRATION_SAMPLES)]
         if not len(x):
-            return NoSamples()
+            return messages.NoSamples()
         with torch.no_grad(), generators_kept():
             found = next_moments(layers, self.served, x, question.known)
         if isinstance(found, Tensor):
-            return AfterClientPart(activations=found)
+            return messages.AfterClientPart(activations=found)
         name, seen = found
-        return NormSeen(norm=name, count=seen.count, mean=seen.mean, variance=seen.variance)
+        return messages.NormSeen(norm=name, count=seen.count, mean=seen.mean, variance=seen.variance)
 
-    def _score(self, question: Score) -> ToScore:
+    def _score(self, question: messages.Score) -> messages.ToScore:
         """Activations and labels of some held-out samples, through the served model."""
         layers, start = self._layers_of_served(), question.start
         self._require_known(question.known)
@@ -340,23 +319,21 @@ class Device:
         x, y = (part[start : start + question.count] for part in samples)
         with torch.no_grad(), at_rest(self.computation.model):
             activations = forward(layers.values(), states, x)
-        return ToScore(activations=activations, labels=y)
+        return messages.ToScore(activations=activations, labels=y)
 
     def _layers_of_served(self) -> dict[str, torch.nn.Module]:
         """The layers of the served model that this device holds, by name."""
         if not self.served:
             raise Refused("this device has not received the served model")
-        return dict(list(self.computation.model.layers.items())[: len(self.served)])
+        return self.computation.named_layers(count=len(self.served))
 
     def _measured(self, layers: Mapping[str, torch.nn.Module], known: Known) -> list[LayerState]:
         if not self.computation.serving.calibrates:
             return self.served
-        require_all(layers, known)
-        pairs = zip(layers.items(), self.served, strict=True)
-        return [with_moments(*layer, state, known) for layer, state in pairs]
+        return with_norms(layers, self.served, known)
 
     def _require_known(self, known: Known) -> None:
-        require_fitting(dict(self.computation.model.layers.items()), known)
+        require_fitting(self.computation.named_layers(), known)
 
 
 # ── in a session ─────────────────────────────────────────────────────────────────────────────────────────
@@ -394,7 +371,7 @@ class DeviceInSession:
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
-        if question.kind in (Meet.kind, Probe.kind):
+        if question.kind in (messages.Meet.kind, messages.Probe.kind):
             return answered(question, FedAsksAnybody, self._introduced)
         return self._device().from_fed(question)
 
@@ -407,8 +384,8 @@ class DeviceInSession:
             raise Refused("this device does not know yet what is trained")
         return self.device
 
-    def _introduced(self, question: FedAsksAnybody) -> Met | Probed:
-        if isinstance(question, Probe):
+    def _introduced(self, question: FedAsksAnybody) -> messages.Met | messages.Probed:
+        if isinstance(question, messages.Probe):
             return answer_probe(question)
         setup, agreement = self.setup, Agreement.from_fields(question.agreement)
         if agreement.samples[setup.index : setup.index + 1] != (len(setup.samples),):
@@ -433,4 +410,4 @@ class DeviceInSession:
             pace=unhurried if slow is None else slow.step,
             resources=lambda: {"memory": memory()},
         )
-        return Met(flops=flops, memory=memory())
+        return messages.Met(flops=flops, memory=memory())

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from hasfl.deployment import messages
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.edge_round import (
     EXAMPLES,
@@ -24,18 +25,8 @@ from hasfl.deployment.edge_round import (
 )
 from hasfl.deployment.fields import Refused, TypedMessage
 from hasfl.deployment.links import Links, ask
-from hasfl.deployment.messages import (
-    EdgeToDevice,
-    HasDiverged,
-    Judged,
-    MeasureNorms,
-    NobodyLeft,
-    NormSeen,
-    NoSamples,
-    Score,
-    ToScore,
-)
-from hasfl.deployment.norms import Known, Moments, next_moments, require_fitting, with_moments
+from hasfl.deployment.messages import EdgeToDevice
+from hasfl.deployment.norms import Known, Moments, next_moments, require_fitting, with_norms
 from hasfl.learning.randomness import generators_kept
 from hasfl.learning.served_model import CALIBRATION_SAMPLES, at_rest, evaluate, norms_of
 from hasfl.learning.state import LayerState, forward
@@ -65,7 +56,7 @@ class Judge:
     dropped: dict[int, str] = field(default_factory=dict)  # devices that judge no longer, with the reason
     forms: tuple[Form, ...] = ()  # of activations after each layer
 
-    def judge(self) -> Judged | HasDiverged | NobodyLeft:
+    def judge(self) -> messages.Judged | messages.Failed:
         """Everything that the fed server may know of the model."""
         self.forms = forms_after_layers(self.computation, in_round=False)
         try:
@@ -75,10 +66,10 @@ class Judge:
                 scores = self._score()
                 accuracy, test_loss = self._tested()
         except _NotFinite:
-            return HasDiverged(dropped=self.dropped)
+            return messages.HasDiverged(dropped=self.dropped)
         if not self.cuts:
-            return NobodyLeft(dropped=self.dropped)
-        return Judged(
+            return messages.NobodyLeft(dropped=self.dropped)
+        return messages.Judged(
             held_out=scores,
             accuracy=accuracy,
             test_loss=test_loss,
@@ -131,19 +122,19 @@ class Judge:
 
     def _measure(self) -> None:
         """Measure every batch norm with samples of all devices, one batch norm after the other."""
-        layers = dict(self.computation.model.layers.items())
+        layers = self.computation.named_layers()
         waiting: dict[int, Tensor] = {}  # activations of devices whose client part is done
         without: set[int] = set()  # devices that have no samples for this
         while self.cuts.keys() - without:
             expected = self._next(example(self.computation), self.private, 0)
             found: dict[int, Moments] = {}
-            question = MeasureNorms(known=dict(self.known))
+            question = messages.MeasureNorms(known=dict(self.known))
             asked = sorted(self.cuts.keys() - waiting.keys() - without)
             for device, answer in self._ask(dict.fromkeys(asked, question)).items():
                 try:
-                    if isinstance(answer, NoSamples):
+                    if isinstance(answer, messages.NoSamples):
                         without.add(device)
-                    elif isinstance(answer, NormSeen):
+                    elif isinstance(answer, messages.NormSeen):
                         found[device] = _fitting_moments(answer, expected, layers)
                     else:
                         waiting[device] = self._calibrating(device, answer.activations)
@@ -160,8 +151,7 @@ class Judge:
             self.cuts.clear()
             return
         self._measure_common(torch.cat(outputs))
-        pairs = zip(layers.items(), [*self.private, *self.common], strict=True)
-        measured = [with_moments(*pair, state, self.known) for pair, state in pairs]
+        measured = with_norms(layers, [*self.private, *self.common], self.known)
         self.private, self.common = measured[: len(self.private)], measured[len(self.private) :]
 
     def _calibrating(self, device: int, activations: Tensor) -> Tensor:
@@ -186,7 +176,7 @@ class Judge:
         return outputs
 
     def _next(self, x: Tensor, states: Sequence[LayerState], first: int) -> tuple[str, Moments] | Tensor:
-        layers = dict(list(self.computation.model.layers.items())[first : first + len(states)])
+        layers = self.computation.named_layers(first, len(states))
         with generators_kept():
             return next_moments(layers, states, x, self.known)
 
@@ -205,7 +195,7 @@ class Judge:
         for start in range(0, max((self.held_out[device] for device in sums), default=0), AT_ONCE):
             counts = {d: min(self.held_out[d] - start, AT_ONCE) for d in sums if d in self.cuts}
             questions = {
-                device: Score(start=start, count=count, known=self.known)
+                device: messages.Score(start=start, count=count, known=self.known)
                 for device, count in counts.items()
                 if count > 0
             }
@@ -221,7 +211,7 @@ class Judge:
         self._drop_not_finite({d: all(map(math.isfinite, sums[d])) for d in sums if d in self.cuts})
         return {device: each for device, each in sums.items() if device in self.cuts}
 
-    def _scores(self, cut: int, answer: ToScore, count: int) -> tuple[float, float, float]:
+    def _scores(self, cut: int, answer: messages.ToScore, count: int) -> tuple[float, float, float]:
         """How many samples a device sent, and the sums of their metric and of their loss."""
         x = fitting_activations(answer.activations, count, self.forms[cut - 1])
         y = fitting_labels(answer.labels, count)
@@ -232,7 +222,7 @@ class Judge:
 
 
 def _fitting_moments(
-    answer: NormSeen, expected: tuple[str, Moments] | Tensor, layers: Mapping[str, nn.Module]
+    answer: messages.NormSeen, expected: tuple[str, Moments] | Tensor, layers: Mapping[str, nn.Module]
 ) -> Moments:
     """What a device says of a batch norm; it must be the next one, of as many samples as it may give."""
     name, moments = answer.norm, Moments(answer.count, answer.mean, answer.variance)

@@ -13,21 +13,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from hasfl.deployment import messages
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.fields import Refused, TypedMessage
 from hasfl.deployment.links import Answer, Links, ask
-from hasfl.deployment.messages import (
-    Activations,
-    Backward,
-    BackwardDone,
-    EdgeToDevice,
-    Forward,
-    HasDiverged,
-    NobodyLeft,
-    Step,
-    Train,
-    Trained,
-)
+from hasfl.deployment.messages import EdgeToDevice
 from hasfl.errors import OneValueError
 from hasfl.learning.optimizers import gradient_of, scaled, squared_norm
 from hasfl.learning.randomness import EVERYBODY
@@ -153,8 +143,12 @@ class Pass:
 
 
 def train_round(
-    computation: Computation, links: Links, interval: Interval, common: Sequence[LayerState], question: Train
-) -> Trained | HasDiverged | NobodyLeft:
+    computation: Computation,
+    links: Links,
+    interval: Interval,
+    common: Sequence[LayerState],
+    question: messages.Train,
+) -> messages.Trained | messages.Failed:
     """Lead the devices of the question through a round; answers the mean loss and the seconds of each step.
 
     Devices that do not answer in time, or answer wrongly, leave the interval. The round goes on without them.
@@ -167,24 +161,24 @@ def train_round(
     led = Round(computation, links, interval, list(common), question)
     batches = led.collect()
     if batches and not led.any_finite(batches):
-        return HasDiverged(dropped=led.dropped)
+        return messages.HasDiverged(dropped=led.dropped)
     began = time.perf_counter()
     done = led.forward(batches)
     if done is None:
-        return NobodyLeft(dropped=led.dropped)
+        return messages.NobodyLeft(dropped=led.dropped)
     loss = float(torch.stack([each.detach() for each in done.losses.values()]).mean())
     if not math.isfinite(loss):
-        return HasDiverged(dropped=led.dropped)
+        return messages.HasDiverged(dropped=led.dropped)
     forward_seconds = time.perf_counter() - began
     torch.stack(list(done.losses.values())).sum().backward()  # Eqs. (4), (5)
     backward_seconds = time.perf_counter() - began - forward_seconds
     finished = led.return_gradients({device: batches[device] for device in done.losses}, done)
     if not finished:
-        return NobodyLeft(dropped=led.dropped)
+        return messages.NobodyLeft(dropped=led.dropped)
     led.keep_buffers(done)
     phases = led.phases(batches, finished)
     phases |= {"server_forward": {EDGE: forward_seconds}, "server_backward": {EDGE: backward_seconds}}
-    return Trained(loss=loss, devices=tuple(sorted(done.losses)), phases=phases, dropped=led.dropped)
+    return messages.Trained(loss=loss, devices=tuple(sorted(done.losses)), phases=phases, dropped=led.dropped)
 
 
 @dataclass(slots=True, eq=False)
@@ -195,7 +189,7 @@ class Round:
     links: Links
     interval: Interval
     common: list[LayerState]
-    question: Train
+    question: messages.Train
     dropped: dict[int, str] = field(default_factory=dict)  # devices that left, with the reason
 
     @property
@@ -231,7 +225,7 @@ class Round:
             dict(zip(asked.devices, each, strict=True)) for each in (asked.drawn, asked.batch_sizes)
         )
         questions = {
-            device: Forward(
+            device: messages.Forward(
                 interval=self.interval.number, round=self.number, start=drawn[device], count=sizes[device]
             )
             for device in asked.devices
@@ -248,7 +242,7 @@ class Round:
             self.drop(device, "its labels are of another form than those of other devices")
         return batches
 
-    def _batch(self, device: int, answer: Answer[Activations], b: int) -> Batch:
+    def _batch(self, device: int, answer: Answer[messages.Activations], b: int) -> Batch:
         """Check what a device sent."""
         sent = answer.message
         form = self.interval.forms[self.interval.cuts[device] - 1]
@@ -336,19 +330,23 @@ class Round:
         each = self.computation.loss(together.to(self.computation.dtype), labels).split(sizes)
         return Pass(middle, common, {d: part.mean() for d, part in zip(batches, each, strict=True)})
 
-    def return_gradients(self, batches: Mapping[int, Batch], done: Pass) -> dict[int, Answer[BackwardDone]]:
+    def return_gradients(
+        self, batches: Mapping[int, Batch], done: Pass
+    ) -> dict[int, Answer[messages.BackwardDone]]:
         """Steps a4 and a5. With clipping, devices step when they know the factor."""
         questions = {}
         for device, batch in batches.items():
             gradient = batch.received.grad
             sent = None if gradient is None else self.computation.on_the_wire(gradient)
-            questions[device] = Backward(interval=self.interval.number, round=self.number, gradient=sent)
+            questions[device] = messages.Backward(
+                interval=self.interval.number, round=self.number, gradient=sent
+            )
         answers = self.ask(questions)
         if answers:
             self._step(done, answers)
         return answers
 
-    def _step(self, done: Pass, answers: dict[int, Answer[BackwardDone]]) -> None:
+    def _step(self, done: Pass, answers: dict[int, Answer[messages.BackwardDone]]) -> None:
         """Step middle and common layers, and with clipping the client parts too (docs/decisions/0008)."""
         updates, rate = self.computation.updates, self.computation.rate(self.number)
         own = {device: [gradient_of(layer) for layer in done.middle[device]] for device in answers}
@@ -364,7 +362,7 @@ class Round:
         self,
         own: dict[int, list[Tensors]],
         mean: list[Tensors],
-        answers: dict[int, Answer[BackwardDone]],
+        answers: dict[int, Answer[messages.BackwardDone]],
         clip: float,
     ) -> tuple[dict[int, list[Tensors]], list[Tensors]]:
         """Clip by the norms of whole gradients: devices tell theirs, and learn their factor."""
@@ -380,7 +378,7 @@ class Round:
         factor_of = dict(zip(answers, factors, strict=True))
         stepped = self.ask(
             {
-                device: Step(interval=self.interval.number, round=self.number, factor=float(factor))
+                device: messages.Step(interval=self.interval.number, round=self.number, factor=float(factor))
                 for device, factor in factor_of.items()
             }
         )
@@ -397,7 +395,7 @@ class Round:
                 state.take_buffers(other)
 
     def phases(
-        self, batches: Mapping[int, Batch], finished: Mapping[int, Answer[BackwardDone]]
+        self, batches: Mapping[int, Batch], finished: Mapping[int, Answer[messages.BackwardDone]]
     ) -> dict[str, dict[int, float]]:
         """The seconds of each step, by device; a transfer counts with the small message in return."""
         return {

@@ -2,7 +2,8 @@
 
 For each device it holds the middle part, from the device's cut to the deepest one; the common layers come
 after. It never holds one device's client part: no question that it answers can carry one, and it asks devices
-for activations and numbers only.
+for activations and numbers only. A device that does not answer in time, or answers wrongly, leaves the
+interval with its middle part, and the round goes on without it (`edge_round.py`).
 
 How unlike labels are: each device tells how many samples of each class it trains on. The edge server learns
 nothing new by this, since labels come with activations. The fed server learns one number for all devices.
@@ -24,39 +25,14 @@ import torch
 from torch import Tensor
 
 from hasfl.data.partition import unlikeness
+from hasfl.deployment import messages
 from hasfl.deployment.agreement import Agreement, Built, build
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.edge_judge import Judge
 from hasfl.deployment.edge_round import Form, Interval, forms_after_layers, train_round
 from hasfl.deployment.fields import Message, Refused, TypedMessage
 from hasfl.deployment.links import Links, ask
-from hasfl.deployment.messages import (
-    Admit,
-    BeginEdge,
-    Compared,
-    CompareLabels,
-    CountClasses,
-    Done,
-    Evaluate,
-    FedAsksAnybody,
-    FedAsksEdge,
-    Finish,
-    GiveMiddleParts,
-    HandOut,
-    HasDiverged,
-    Judged,
-    KeepBest,
-    LayersOfEdge,
-    Meet,
-    Met,
-    MiddleParts,
-    NobodyLeft,
-    Probe,
-    Probed,
-    ReleaseCommon,
-    Train,
-    answered,
-)
+from hasfl.deployment.messages import FedAsksAnybody, FedAsksEdge, answered
 from hasfl.deployment.resources import answer_probe, measure_flops
 from hasfl.deployment.samples import Samples
 from hasfl.errors import InputError
@@ -76,7 +52,7 @@ def unlikeness_of(links: Links, sizes: Mapping[int, int]) -> float | None:
     A device that does not answer does not count. One that answers wrongly is dropped.
     """
     counts = []
-    for device, answer in ask(links, dict.fromkeys(sizes, CountClasses()), COUNTING_SECONDS).items():
+    for device, answer in ask(links, dict.fromkeys(sizes, messages.CountClasses()), COUNTING_SECONDS).items():
         if (classes := answer.message.classes) is None:
             continue
         if _are_counts(classes, sizes[device]):
@@ -240,21 +216,21 @@ class Edge:
 
     def _answer(self, question: FedAsksEdge) -> TypedMessage:
         match question:
-            case Admit():  # the tokens are taken outside of this party
-                return Done()
-            case CompareLabels():  # nothing else is told of the labels
-                return Compared(unlikeness=unlikeness_of(self.links, question.sizes))
-            case BeginEdge():
+            case messages.Admit():  # the tokens are taken outside of this party
+                return messages.Done()
+            case messages.CompareLabels():  # nothing else is told of the labels
+                return messages.Compared(unlikeness=unlikeness_of(self.links, question.sizes))
+            case messages.BeginEdge():
                 return self._begin(question)
-            case Train():
+            case messages.Train():
                 return train_round(self.computation, self.links, self.present(), self.common, question)
-            case GiveMiddleParts():
+            case messages.GiveMiddleParts():
                 return self._middle(question)
-            case ReleaseCommon():
+            case messages.ReleaseCommon():
                 return self._release(question)
-            case Finish():
+            case messages.Finish():
                 return self._finish(question)
-            case Evaluate() | KeepBest() | HandOut():
+            case messages.Evaluate() | messages.KeepBest() | messages.HandOut():
                 return self._answer_about_served(question)
         assert_never(question)
 
@@ -271,7 +247,7 @@ class Edge:
 
     # ── intervals ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, question: BeginEdge) -> Done:
+    def _begin(self, question: messages.BeginEdge) -> messages.Done:
         """Begin an interval after so many finished ones: layers may change sides, and middle parts are made.
 
         The question brings the layers from the lowest cut on that the edge server does not have.
@@ -292,7 +268,7 @@ class Edge:
         self.interval = Interval(self.finished, depth, dict(cuts), middle, self._forms)
         self.common, self.running = beyond[depth - lowest :], running
         self.store.forget_after(question.finished)
-        return Done()
+        return messages.Done()
 
     def _require_layers(self, upto: int) -> None:
         if upto > (most := len(self.computation.layers)):
@@ -312,7 +288,7 @@ class Edge:
         """Whether the layers are those of the end of an interval, unchanged since then."""
         return self.interval is None or self.interval.over
 
-    def _moved_mean(self, question: BeginEdge, first: int) -> RunningMean:
+    def _moved_mean(self, question: messages.BeginEdge, first: int) -> RunningMean:
         """Layers that became common bring their running mean; those that became private have taken it."""
         averaged, depth = question.averaged, question.depth
         if averaged != self.running.count:
@@ -323,55 +299,57 @@ class Edge:
         arrived = self.computation.states(question.mean, first=depth, count=count, slots=False)
         return RunningMean(averaged, arrived + self.running.states[max(depth - first, 0) :])
 
-    def _middle(self, question: GiveMiddleParts) -> MiddleParts:
+    def _middle(self, question: messages.GiveMiddleParts) -> messages.MiddleParts:
         """Hand out the middle parts of devices (step b1)."""
         interval = self.present()
         if question.interval != interval.number:
             raise Refused(f"the question is not about interval {interval.number}, which is the present one")
-        return MiddleParts(
+        return messages.MiddleParts(
             middle={
                 device: self.computation.named(states, first=interval.cuts[device])
                 for device, states in interval.middle.items()
             }
         )
 
-    def _release(self, question: ReleaseCommon) -> LayersOfEdge:
+    def _release(self, question: messages.ReleaseCommon) -> messages.LayersOfEdge:
         """Hand out the common layers that become private, and their running mean."""
         self._require_layers(question.upto)
         self._go_to(question.finished)
         first = self.first_common
         leaving = max(question.upto - first, 0)
-        return LayersOfEdge(
+        return messages.LayersOfEdge(
             layers=self.computation.named(self.common[:leaving], first=first),
             mean=self.computation.named(self.running.states[:leaving], first=first),
         )
 
-    def _finish(self, question: Finish) -> Done | HasDiverged:
+    def _finish(self, question: messages.Finish) -> messages.Done | messages.HasDiverged:
         """End an interval: the running mean takes the common layers, and everything is kept on disk."""
         interval = self.present()
         if question.interval != interval.number or interval.over:
             raise Refused(f"interval {question.interval} is not the one that has begun")
         if not self.computation.finite(self.common, first=self.first_common):
-            return HasDiverged(dropped={})
+            return messages.HasDiverged(dropped={})
         if self.computation.serving.averages:
             self.running.take(self.common)
         self.finished, interval.over = self.finished + 1, True
         self.store.save(self.finished, CommonAtEnd(self.common, self.running))
-        return Done()
+        return messages.Done()
 
     # ── the served model ─────────────────────────────────────────────────────────────────────────────────
 
-    def _answer_about_served(self, question: Evaluate | KeepBest | HandOut) -> TypedMessage:
+    def _answer_about_served(
+        self, question: messages.Evaluate | messages.KeepBest | messages.HandOut
+    ) -> TypedMessage:
         match question:
-            case Evaluate():
+            case messages.Evaluate():
                 return self._evaluate(question)
-            case KeepBest():
+            case messages.KeepBest():
                 return self._keep()
-            case HandOut():
+            case messages.HandOut():
                 return self._hand_out(question)
         assert_never(question)
 
-    def _evaluate(self, question: Evaluate) -> Judged | HasDiverged | NobodyLeft:
+    def _evaluate(self, question: messages.Evaluate) -> messages.Judged | messages.Failed:
         """Judge the served model. The question brings its private layers, averaged over devices."""
         depth = question.depth
         if self.interval is None or depth != self.first_common:
@@ -388,11 +366,11 @@ class Edge:
             held_out=self.held_out if question.held_out else {},
         )
         judged = judge.judge()
-        if isinstance(judged, Judged):
+        if isinstance(judged, messages.Judged):
             self.judge = judge
         return judged
 
-    def _hand_out(self, question: HandOut) -> LayersOfEdge:
+    def _hand_out(self, question: messages.HandOut) -> messages.LayersOfEdge:
         """Hand out the common layers of the best model, or of the one that was evaluated last."""
         if question.best:
             common = self.best
@@ -402,15 +380,15 @@ class Edge:
             raise Refused("no model has been evaluated")
         first = len(self.computation.layers) - len(common)
         states = [without_slots(state) for state in common]
-        return LayersOfEdge(layers=self.computation.named(states, first=first), mean={})
+        return messages.LayersOfEdge(layers=self.computation.named(states, first=first), mean={})
 
-    def _keep(self) -> Done:
+    def _keep(self) -> messages.Done:
         """Keep the common layers of the model of the last evaluation, because it is the best so far."""
         if self.judge is None or self.interval is None:
             raise Refused("no model has been evaluated")
         self.best = self.judge.common
         self.store.save_best(self.interval.number + 1, self.best)
-        return Done()
+        return messages.Done()
 
 
 def _require_cuts(cuts: Mapping[int, int], depth: int) -> None:
@@ -452,14 +430,14 @@ class EdgeInSession:
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
-        if question.kind in (Meet.kind, Probe.kind):
+        if question.kind in (messages.Meet.kind, messages.Probe.kind):
             return answered(question, FedAsksAnybody, self._introduced)
         if self.edge is None:
             raise Refused("the edge server does not know yet what is trained")
         return self.edge.from_fed(question)
 
-    def _introduced(self, question: FedAsksAnybody) -> Met | Probed:
-        if isinstance(question, Probe):
+    def _introduced(self, question: FedAsksAnybody) -> messages.Met | messages.Probed:
+        if isinstance(question, messages.Probe):
             return answer_probe(question)
         setup, agreement = self.setup, Agreement.from_fields(question.agreement)
         built = build(agreement, trusted=setup.trusted, folder=setup.folder)
@@ -470,7 +448,7 @@ class EdgeInSession:
             test=self._test(agreement, built),
             held_out=dict(enumerate(agreement.held_out.tolist())),
         )
-        return Met(flops=measure_flops(built.computation.model, built.profile))
+        return messages.Met(flops=measure_flops(built.computation.model, built.profile))
 
     def _test(self, agreement: Agreement, built: Built) -> tuple[Tensor, Tensor] | None:
         test = self.setup.test

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hasfl.arrays import IntN
 from hasfl.deployment.computation import Computation
-from hasfl.deployment.fed_server import FedServer, ServedModel, mean_of
+from hasfl.deployment.fed_server import FedServer, ServedModel, averaged
 from hasfl.deployment.links import Links
 from hasfl.deployment.messages import Finish
 from hasfl.deployment.resources import Deadlines, FleetMeters
@@ -80,7 +80,7 @@ class NetworkedEngine:
     def mean(self) -> list[LayerState]:
         """The private layers of all devices (step b1), averaged (step b2), once in a round."""
         if self._mean is None:
-            self._mean = mean_of(self.fed.gather(interval=self.finished, depth=self.depth))
+            self._mean = averaged(self.fed.gather(interval=self.finished, depth=self.depth))
         return self._mean
 
     def aggregate(self) -> None:

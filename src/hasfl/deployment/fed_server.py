@@ -15,29 +15,12 @@ from typing import TypeVar
 import numpy as np
 
 from hasfl.arrays import IntN
+from hasfl.deployment import messages
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.fields import Refused, Tensors, TypedMessage, written
 from hasfl.deployment.links import Answer, Links, ask, typed
-from hasfl.deployment.messages import (
-    Admit,
-    BeginDevice,
-    BeginEdge,
-    CompareLabels,
-    Evaluate,
-    FedToEdge,
-    FindEdge,
-    GiveClientPart,
-    GiveMiddleParts,
-    HandOut,
-    HasDiverged,
-    Judged,
-    KeepBest,
-    NobodyLeft,
-    ReleaseCommon,
-    TakeServedModel,
-    Train,
-)
-from hasfl.deployment.norms import require_all, require_fitting, with_moments
+from hasfl.deployment.messages import FedToEdge
+from hasfl.deployment.norms import require_fitting, with_norms
 from hasfl.deployment.resources import Deadlines, FleetMeters
 from hasfl.errors import Diverged, HasflError
 from hasfl.learning.served_model import BestModel, RunningMean, without_slots
@@ -54,11 +37,11 @@ A = TypeVar("A", bound=TypedMessage)
 class Timekeeper:
     """Collects the seconds of a round, by step and party."""
 
+    meters: FleetMeters | None = None  # hear every note
     began: float = field(default_factory=time.monotonic)
     spans: dict[str, float] = field(default_factory=dict)
     steps: dict[str, dict[int, float]] = field(default_factory=dict)
     dropped: dict[int, str] = field(default_factory=dict)
-    meters: FleetMeters | None = None  # hear every note
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -104,7 +87,7 @@ class IntervalLost(HasflError):
     exit_code = 1
 
 
-def mean_of(replicas: Mapping[int, list[LayerState]]) -> list[LayerState]:
+def averaged(replicas: Mapping[int, list[LayerState]]) -> list[LayerState]:
     """The mean over devices of their private layers, Eq. (7): step b2."""
     columns = zip(*(replicas[device] for device in sorted(replicas)), strict=True)
     return [LayerState.stacked(column).mean() for column in columns]
@@ -121,15 +104,15 @@ class FedServer:
     deadlines: Deadlines | None = None  # where a plan says how long answers take
     cuts: dict[int, int] = field(default_factory=dict)  # of the devices that take part
     tokens: dict[int, str] = field(default_factory=dict)  # by which the edge server knows devices
-    time: Timekeeper = field(default_factory=Timekeeper)
+    time: Timekeeper = field(init=False)
     seconds: float = PATIENCE  # that a device has to take or give its sub-model in this interval
 
     def __post_init__(self) -> None:
-        self.time.meters = self.meters
+        self.time = Timekeeper(self.meters)
 
     def ask_edge(
         self,
-        question: FedToEdge[A | HasDiverged | NobodyLeft],
+        question: FedToEdge[A | messages.Failed],
         *,
         seconds: float = PATIENCE,
         step: str | None = None,
@@ -145,11 +128,11 @@ class FedServer:
         with self.reading_edge():
             answer = typed(answers[EDGE], question)
         message = answer.message
-        if isinstance(message, HasDiverged | NobodyLeft):
+        if isinstance(message, messages.Failed):
             self._lose_all(_shortened(message.dropped))
-            raise (
-                Diverged(DIVERGED) if isinstance(message, HasDiverged) else IntervalLost("no device is left")
-            )
+            if isinstance(message, messages.NobodyLeft):
+                raise IntervalLost("no device is left")
+            raise Diverged(DIVERGED)
         if step is not None:
             self.time.note(step, {EDGE: answer.way_seconds})
         return Answer(message, answer.down_seconds, answer.up_seconds)
@@ -183,12 +166,12 @@ class FedServer:
         Device i trains on `sizes[i]` samples. Devices tell the edge server how many of each class these are;
         the fed server hears one number for all of them.
         """
-        self.ask_edge(Admit(tokens=self._new_tokens()))
-        questions = {device: FindEdge(**self.place_of_edge(device)) for device in self.tokens}
+        self.ask_edge(messages.Admit(tokens=self._new_tokens()))
+        questions = {device: messages.FindEdge(**self.place_of_edge(device)) for device in self.tokens}
         there = ask(self.links, questions, PATIENCE)
         if not there:
             raise IntervalLost("no device is left")
-        question = CompareLabels(sizes={device: int(sizes[device]) for device in there})
+        question = messages.CompareLabels(sizes={device: int(sizes[device]) for device in there})
         return self.ask_edge(question).message.unlikeness
 
     # ── step b3 ──────────────────────────────────────────────────────────────────────────────────────────
@@ -232,7 +215,7 @@ class FedServer:
         held = len(shared)
         if depth <= held:
             return
-        given = self.ask_edge(ReleaseCommon(upto=depth, finished=finished)).message
+        given = self.ask_edge(messages.ReleaseCommon(upto=depth, finished=finished)).message
         with self.reading_edge():
             shared += self.computation.states(given.layers, first=held, count=depth - held)
             if running.count:
@@ -241,10 +224,10 @@ class FedServer:
 
     def _beginning_of_edge(
         self, held: list[LayerState], running: RunningMean, *, finished: int, depth: int
-    ) -> BeginEdge:
+    ) -> messages.BeginEdge:
         """The layers from the lowest cut on that only the fed server holds."""
         lowest = min(self.cuts.values())
-        return BeginEdge(
+        return messages.BeginEdge(
             finished=finished,
             depth=depth,
             cuts=dict(self.cuts),
@@ -260,11 +243,11 @@ class FedServer:
         self.tokens = {device: self.tokens.get(device) or secrets.token_hex(32) for device in expected}
         return dict(self.tokens)
 
-    def _beginning_of(self, device: int, shared: list[LayerState], finished: int) -> BeginDevice:
+    def _beginning_of(self, device: int, shared: list[LayerState], finished: int) -> messages.BeginDevice:
         """The client part of a device, and where it finds the edge server."""
         cut, place = self.cuts[device], self.place_of_edge(device)
         layers = self.computation.named(shared[:cut])
-        return BeginDevice(interval=finished, cut=cut, layers=layers, **place)
+        return messages.BeginDevice(interval=finished, cut=cut, layers=layers, **place)
 
     def place_of_edge(self, device: int) -> dict[str, str]:
         """Where a device finds the edge server, and by what the edge server knows it."""
@@ -281,7 +264,7 @@ class FedServer:
         if not self.cuts:
             raise IntervalLost(f"no device was left in round {order.round}")
         there = [place for place, device in enumerate(order.devices.tolist()) if device in self.cuts]
-        question = Train(
+        question = messages.Train(
             round=order.round,
             devices=tuple(order.devices[there].tolist()),
             batch_sizes=tuple(order.batch_sizes[there].tolist()),
@@ -299,10 +282,10 @@ class FedServer:
 
     def gather(self, *, interval: int, depth: int) -> dict[int, list[LayerState]]:
         """The private layers of every device: its client part, and its middle part from the edge server."""
-        questions = dict.fromkeys(self.cuts, GiveClientPart(interval=interval))
+        questions = dict.fromkeys(self.cuts, messages.GiveClientPart(interval=interval))
         with self.time.span("submodel_upload"):
             answers = ask(self.links, questions, self.seconds)
-            of_edge = self.ask_edge(GiveMiddleParts(interval=interval))
+            of_edge = self.ask_edge(messages.GiveMiddleParts(interval=interval))
         ways = {device: answer.way_seconds for device, answer in answers.items()}
         self.time.note("submodel_upload", ways | {EDGE: of_edge.way_seconds})
         gathered = {}
@@ -366,10 +349,10 @@ class ServedModel:
         self.private = self._measured(private, judged)
         return self._evaluation(judged)
 
-    def _judged(self, private: list[LayerState], *, held_out: bool) -> Judged:
+    def _judged(self, private: list[LayerState], *, held_out: bool) -> messages.Judged:
         cuts = self._cuts()
         questions = {
-            device: TakeServedModel(
+            device: messages.TakeServedModel(
                 cut=cut, layers=self.computation.named(private[:cut]), **self.fed.place_of_edge(device)
             )
             for device, cut in cuts.items()
@@ -377,7 +360,7 @@ class ServedModel:
         taken = ask(self.fed.links, questions, self.fed.seconds)
         if not taken:
             raise IntervalLost("no device is left to judge the model")
-        question = Evaluate(
+        question = messages.Evaluate(
             depth=len(private),
             cuts={device: cuts[device] for device in taken},
             held_out=held_out,
@@ -393,19 +376,16 @@ class ServedModel:
         present = sorted(party for party in self.fed.links.present() if party != EDGE)
         return {device: cuts.get(device, min(cuts.values())) for device in present} if cuts else {}
 
-    def _measured(self, private: list[LayerState], judged: Judged) -> list[LayerState]:
+    def _measured(self, private: list[LayerState], judged: messages.Judged) -> list[LayerState]:
         """The private layers with the batch norms that parties have measured."""
         known = judged.known
         if not known:
             return private
-        layers = dict(list(self.computation.model.layers.items())[: len(private)])
         with self.fed.reading_edge():
-            require_fitting(dict(self.computation.model.layers.items()), known)
-            require_all(layers, known)
-        pairs = zip(layers.items(), private, strict=True)
-        return [with_moments(*layer, state, known) for layer, state in pairs]
+            require_fitting(self.computation.named_layers(), known)
+            return with_norms(self.computation.named_layers(count=len(private)), private, known)
 
-    def _evaluation(self, judged: Judged) -> Evaluation:
+    def _evaluation(self, judged: messages.Judged) -> Evaluation:
         keeps_best = self.computation.serving.keeps_best
         accuracy, loss = judged.accuracy, judged.test_loss
         if not judged.held_out:
@@ -418,7 +398,7 @@ class ServedModel:
         judged_accuracy, judged_loss = (float(each.sum() / counts.sum()) for each in (scores, losses))
         kept = not keeps_best or self.best.take(self.private, judged_accuracy, judged_loss)
         if keeps_best and kept:
-            self.fed.ask_edge(KeepBest())
+            self.fed.ask_edge(messages.KeepBest())
         return Evaluation(
             accuracy=accuracy,
             test_loss=loss,
@@ -433,14 +413,14 @@ class ServedModel:
         """The weights and buffers of the best model if it is kept, else of the last evaluation."""
         best = bool(self.best.states)
         private = self.best.states if best else self.private
-        answer = self.fed.ask_edge(HandOut(best=best)).message
+        answer = self.fed.ask_edge(messages.HandOut(best=best)).message
         first, layers = len(private), len(self.computation.layers)
         with self.fed.reading_edge():
             common = self.computation.states(answer.layers, first=first, count=layers - first, slots=False)
         return whole_model(self.computation.model.names, [*private, *common])
 
 
-def _require_scores(judged: Judged) -> None:
+def _require_scores(judged: messages.Judged) -> None:
     """Refuse sums that no scores from 0 to 1 of at least one sample can have."""
     for samples, score, _ in judged.held_out.values():
         if samples < 1 or not 0 <= score <= samples * (1 + ROUNDING):

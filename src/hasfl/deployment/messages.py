@@ -32,7 +32,6 @@ from hasfl.deployment.fields import (
 from hasfl.deployment.norms import Moments
 
 A = TypeVar("A", bound=TypedMessage, covariant=True)
-Q = TypeVar("Q", bound=TypedMessage)
 
 FED_SERVER, EDGE_SERVER, DEVICE = "fed server", "edge server", "device"
 
@@ -54,7 +53,7 @@ MOST_SAMPLES = 1_000_000  # of one question
 
 AveragedLayers = Annotated[Tensors, MODEL]
 CommonLayers = Annotated[Tensors, COMMON]
-ManyActivations = Annotated[Tensor, ACTIVATIONS]
+SamplesActivations = Annotated[Tensor, ACTIVATIONS]
 MeasuredNorms = Annotated[dict[str, Moments], NORMS]  # by layer and batch norm, as in "conv1/1."
 SomeSamples = Annotated[int, Between(1, MOST_SAMPLES)]
 Cuts = Annotated[dict[Device, Count], NotEmpty]
@@ -266,7 +265,7 @@ class Trained(TypedMessage):
 
 
 @fields_checked
-class Train(FedToEdge[Trained | HasDiverged | NobodyLeft]):
+class Train(FedToEdge[Trained | Failed]):
     """One round: batch sizes; the answer has the loss and seconds."""
 
     kind = "train"
@@ -340,7 +339,7 @@ class Judged(TypedMessage):
 
 
 @fields_checked
-class Evaluate(FedToEdge[Judged | HasDiverged | NobodyLeft]):
+class Evaluate(FedToEdge[Judged | Failed]):
     """Judge a model; the answer has sums over samples."""
 
     kind = "evaluate"
@@ -396,7 +395,7 @@ class Activations(TypedMessage):
     kind = "activations"
     seconds: Seconds  # of the forward pass
     differentiable: bool  # whether the device can use gradients
-    activations: ManyActivations
+    activations: SamplesActivations
     labels: Annotated[Tensor, LABELS]
 
 
@@ -463,7 +462,7 @@ class AfterClientPart(TypedMessage):
     """Activations after the client part, all of whose batch norms have been measured."""
 
     kind = "activations"
-    activations: ManyActivations
+    activations: SamplesActivations
 
 
 @fields_checked
@@ -479,7 +478,7 @@ class ToScore(TypedMessage):
     """Activations and labels of held-out samples."""
 
     kind = "activations"
-    activations: ManyActivations
+    activations: SamplesActivations
     labels: Annotated[Tensor, LABELS]
 
 

@@ -108,16 +108,20 @@ def require_fitting(layers: Mapping[str, nn.Module], known: Known) -> None:
             raise Refused(f"batch norm {name} must have {len(like)} means and variances of {like.dtype}")
 
 
-def require_all(layers: Mapping[str, nn.Module], known: Known) -> None:
-    """Refuse moments among which those of a batch norm of these layers are missing."""
+def with_norms(
+    layers: Mapping[str, nn.Module], states: Sequence[LayerState], known: Known
+) -> list[LayerState]:
+    """Layers of the served model whose batch norms have measured running statistics; all must be known."""
     for layer, module in layers.items():
         for prefix in norms_of(module):
             if f"{layer}/{prefix}" not in known:
                 raise Refused(f"batch norm {layer}/{prefix} has not been measured")
+    pairs = zip(layers.items(), states, strict=True)
+    return [_with_moments(layer, module, state, known) for (layer, module), state in pairs]
 
 
-def with_moments(layer: str, module: nn.Module, state: LayerState, known: Known) -> LayerState:
-    """A layer of the served model: its batch norms have measured running statistics.
+def _with_moments(layer: str, module: nn.Module, state: LayerState, known: Known) -> LayerState:
+    """A layer with measured running statistics.
 
     A running variance is an estimate for other samples, so it is divided by n − 1 instead of n, as torch
     does in training.
