@@ -171,4 +171,4 @@ def test_a_run_on_the_fleet_is_told_to_begin_once(tmp_path: Path, capsys: pytest
         for t in (1, 2, 3):
             view.recorded(measured(t))
     assert capsys.readouterr().err.splitlines()[:2] == ["ordering the run", "sfl, seed 0: training"]
-    assert view.story is not None
+    assert view.plans is not None
