@@ -58,8 +58,8 @@ class Server:
 
 @pytest.fixture
 def server() -> Server:
-    sittings = {party: {**ABOUT, "sitting": f"first of {party}"} for party in (0, 1)}
-    return Server({**sittings, EDGE: {"address": "127.0.0.1:1", "sitting": "first"}})
+    session_marks = {party: {**ABOUT, "session_mark": f"first of {party}"} for party in (0, 1)}
+    return Server({**session_marks, EDGE: {"address": "127.0.0.1:1", "session_mark": "first"}})
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_device_that_measures_nonsense_is_dropped_alone(
 def test_a_device_with_other_samples_is_dropped(server: Server, request_: RunRequest) -> None:
     meeting = Meeting(server, 2)
     measured(meeting, request_)
-    server.greetings[1] = {**ABOUT, "mark": "other", "sitting": "second"}
+    server.greetings[1] = {**ABOUT, "mark": "other", "session_mark": "second"}
     measured(meeting, request_)
     assert "samples" in server.dropped[1]
     assert meeting.present() == {EDGE, 0}
@@ -111,7 +111,7 @@ def test_a_device_that_was_started_anew_is_not_asked_before_it_has_met(
 ) -> None:
     meeting = Meeting(server, 2)
     measured(meeting, request_)
-    server.greetings[1] = {**ABOUT, "sitting": "second"}
+    server.greetings[1] = {**ABOUT, "session_mark": "second"}
     answers = meeting.ask({0: Message("give"), 1: Message("give")}, 1.0)
     assert set(answers) == {0}
     assert meeting.present() == {EDGE, 0}
@@ -129,10 +129,10 @@ def test_a_meeting_that_failed_is_not_tried_again_at_once(
     meets: Callable[[], int] = lambda: server.asked.count((1, "meet"))  # noqa: E731
     with meeting.ushering():
         assert not wait_until(lambda: meets() > 1, 0.5)
-        server.greetings[1] = {**ABOUT, "sitting": "second"}  # it was started anew
+        server.greetings[1] = {**ABOUT, "session_mark": "second"}  # it was started anew
         assert wait_until(lambda: meets() == 2)
         monkeypatch.setattr(module, "FAILED_SECONDS", 0.0)
-        server.greetings[1] = {**ABOUT, "sitting": "third"}
+        server.greetings[1] = {**ABOUT, "session_mark": "third"}
         assert wait_until(lambda: meets() > 4)
 
 
@@ -156,7 +156,7 @@ def test_an_edge_server_that_was_lost_is_waited_for_but_one_that_refuses_is_not(
     del server.greetings[EDGE]
     with pytest.raises(IntervalLost, match="edge server"):
         measured(meeting, request_)
-    server.greetings[EDGE] = {**edge, "sitting": "second"}
+    server.greetings[EDGE] = {**edge, "session_mark": "second"}
     measured(meeting, request_)
     assert EDGE in meeting.present()
 

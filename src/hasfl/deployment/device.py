@@ -350,12 +350,10 @@ class DeviceSetup:
     slow: SlowTo | None = None  # rehearses a slower box
     trusted: Collection[str] = ()  # modules whose callables a scenario may name
     folder: Path = field(default_factory=Path)  # where modules are searched first
-    sitting: str = ""  # changes with each session, so that the fed server knows a party anew
 
     def hello(self) -> Mapping[str, Any]:
-        """What a device says of itself when it connects."""
-        self.sitting = secrets.token_hex(8)
-        return {**self.samples.about(), "sitting": self.sitting}
+        """What a device says of itself when it connects; the mark shows that a party is new."""
+        return {**self.samples.about(), "session_mark": secrets.token_hex(8)}
 
     def party(self) -> "DeviceInSession":
         """A party for a session."""

@@ -408,13 +408,11 @@ class EdgeSetup:
     test: Samples | None = None
     trusted: Collection[str] = ()  # modules whose callables a scenario may name
     folder: Path = field(default_factory=Path)  # where modules are searched first
-    sitting: str = ""  # changes with each session, so that the fed server knows a party anew
 
     def hello(self) -> Mapping[str, Any]:
-        """What the edge server says of itself when it connects."""
-        self.sitting = secrets.token_hex(8)
+        """What the edge server says of itself when it connects; the mark shows that a party is new."""
         about = {} if self.test is None else {"test": self.test.about()}
-        return {**about, "address": self.address, "sitting": self.sitting}
+        return {**about, "address": self.address, "session_mark": secrets.token_hex(8)}
 
     def party(self, links: Links) -> "EdgeInSession":
         """A party for a session."""

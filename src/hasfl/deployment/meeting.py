@@ -47,12 +47,11 @@ class Meeting:
     devices: int  # N
     about: dict[int, Mapping[str, object]] = field(default_factory=dict)  # what each device said of its data
     agreement: Agreement | None = None
-    met: dict[int, object] = field(default_factory=dict)  # the sitting of each party that knows the agreement
+    met: dict[int, object] = field(default_factory=dict)  # the session mark of each party that has met
     meters: dict[int, ResourceMeter] = field(default_factory=dict)  # of parties that have met once
     memory: dict[int, float] = field(default_factory=dict)  # free on each device, bit
-    failed: dict[int, tuple[object, float]] = field(
-        default_factory=dict
-    )  # its sitting, and when to try again
+    # Of parties that could not meet: the session mark, and when to try again.
+    failed: dict[int, tuple[object, float]] = field(default_factory=dict)
     turn: threading.Lock = field(default_factory=threading.Lock)  # one thread meets at a time
 
     # ── links ────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,12 +155,12 @@ class Meeting:
     def _is_new(self, party: int) -> bool:
         """Whether a party has not met yet, or was started anew since then; not one that is away."""
         greeting = self.server.greeting(party)
-        return bool(greeting) and (party not in self.met or self.met[party] != greeting.get("sitting"))
+        return bool(greeting) and (party not in self.met or self.met[party] != greeting.get("session_mark"))
 
     def _may_meet(self, party: int) -> bool:
         """Whether a party has not failed to meet just now. Who was started anew may meet at once."""
-        sitting, again = self.failed.get(party, (None, 0.0))
-        return time.monotonic() >= again or sitting != self.server.greeting(party).get("sitting")
+        session_mark, again = self.failed.get(party, (None, 0.0))
+        return time.monotonic() >= again or session_mark != self.server.greeting(party).get("session_mark")
 
     def _meet(self, parties: set[int]) -> None:
         """Tell those parties that are new what is trained, and measure them.
@@ -171,13 +170,13 @@ class Meeting:
         with self.turn:
             assert self.agreement is not None
             new = {party for party in parties if self._is_new(party) and self._has_its_samples(party)}
-            sittings = {party: self.server.greeting(party).get("sitting") for party in new}
+            session_marks = {party: self.server.greeting(party).get("session_mark") for party in new}
             question = Meet(agreement=self.agreement.as_fields())
             answers = ask(self.server, dict.fromkeys(new, question), SECONDS)
             measured = self._measured({party: answer.message for party, answer in answers.items()})
-            self.met |= {party: sittings[party] for party in measured}
+            self.met |= {party: session_marks[party] for party in measured}
             again = time.monotonic() + FAILED_SECONDS
-            self.failed |= {party: (sittings[party], again) for party in new - measured}
+            self.failed |= {party: (session_marks[party], again) for party in new - measured}
             for party in measured:
                 log.info("%s has joined", party_name(party))
 
