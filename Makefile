@@ -80,7 +80,7 @@ figures: $(READY)  ## Draw the paper's figures and judge its claims, from the re
 	cp results/claims.md docs/claims.md
 
 bless: $(READY_TO_DEPLOY)  ## Write the shipped layer tables anew; review the diff
-	$(BIN)/python -m hasfl.runs.shipped
+	$(BIN)/python -m hasfl.runs.model_costs
 
 # The site has an environment of its own: Zensical reads the source and does not import it.
 DOCS := .venv/docs

@@ -12,7 +12,6 @@ from safetensors.numpy import load_file
 from hasfl.deployment.meeting import Meeting
 from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
-from hasfl.runs import build
 from hasfl.runs.build import Simulation
 from hasfl.runs.document import parse_toml
 from hasfl.runs.scenario import Scenario
@@ -63,9 +62,7 @@ def simulated(scenario: Scenario, stock: Stock, folder: Path) -> tuple[Simulatio
     model = LayeredModel(dict(made.layers.items()), stock.data.x_train[:1])
     settings = settings_of(scenario, folder=folder)
     shares = [share.numpy() for share in stock.shares]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(build.RAW_BITS, torch.float64, 8.0)  # of a pixel; a user's data are never float64
-        run = Simulation.of(Task.of(model, stock.data, scenario.draw(), settings, shares))
+    run = Simulation.of(Task.of(model, stock.data, scenario.draw(), settings, shares))
     return run, list(run)
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hasfl.arrays import IntN
+from hasfl.data.dataset import raw_bits
 from hasfl.data.scoring import Score, cross_entropy, right_answers, squared_error
 from hasfl.deployment.computation import Computation
 from hasfl.errors import InputError
@@ -33,7 +34,6 @@ from hasfl.seeds import Seeds
 from hasfl.settings import Settings
 
 TYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
-RAW_BITS = {"float32": 8.0, "float64": 8.0, "int64": 16.0}  # of one number: a pixel is a byte, a token two
 LONGEST_SCENARIO = 1_000_000  # characters
 MOST_NUMBERS = 2**26  # in a sample, or in a model's answer to it
 MOST_SAMPLES = 10**8  # of a device
@@ -110,7 +110,7 @@ class Agreement:
     @property
     def sample_bits(self) -> float:
         """The bits of a raw sample."""
-        return RAW_BITS[self.type] * float(np.prod(self.shape))
+        return raw_bits(self.shape, TYPES[self.type])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

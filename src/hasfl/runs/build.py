@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hasfl.arrays import IntN
 from hasfl.constants import BoundConstants, MeasuredConstants
-from hasfl.data.dataset import Dataset
+from hasfl.data.dataset import Dataset, raw_bits
 from hasfl.data.partition import unlikeness
 from hasfl.errors import InputError
 from hasfl.fleet import Fleet
@@ -211,8 +211,6 @@ def _estimated_beforehand(observer: Observer, clock: ModelledClock) -> Cost:
 
 
 ENGINES: dict[str, type[LocalEngine]] = {"simulated": SimulatedEngine, "reference": ReferenceEngine}
-# The bits of one number of a raw sample: a pixel is a byte, a token two.
-RAW_BITS = {torch.float32: 8.0, torch.int64: 16.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +381,7 @@ def _sample_counts(engine: LocalEngine) -> SampleCounts:
     return SampleCounts.of(
         data.sizes,
         held_out=np.array([len(own) for own in data.held_out_shares]),
-        sample_bits=RAW_BITS[data.x.dtype] * data.x[0].numel(),
+        sample_bits=raw_bits(data.x.shape[1:], data.x.dtype),
         measures_norms=calibration is not None and calibration.drawn is not None,
         unlikeness=None if counts is None else unlikeness(counts),
     )

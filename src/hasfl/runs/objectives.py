@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hasfl.callables import call, find
+from hasfl.callables import own_function
 from hasfl.data.dataset import Dataset, are_numbers, are_one_hot
 from hasfl.data.scoring import Score, cross_entropy, right_answers, squared_error
 from hasfl.errors import HasflError, InputError
@@ -33,15 +33,7 @@ def objective(given: Any, what: str, folder: Path | None = None) -> Score | None
     """
     if given is None:
         return None
-    own: Any = find(given, what, folder) if isinstance(given, str) and ":" in given else given
-    if isinstance(own, type):
-        own = call(own, own.__name__, what, folder)
-    if not callable(own):
-        raise InputError(
-            f"{what} must be a function of outputs and labels, a class that makes one, or its name as "
-            f"package.module:callable, got {shorten(repr(given), REASON_LENGTH)} of type {type(own).__name__}"
-        )
-    score: Score = own
+    score: Score = own_function(given, what, "outputs and labels", folder)
     return score
 
 
