@@ -37,6 +37,9 @@ def computation_of(job: Job) -> Computation:
         seeds=job.data.seeds,
         loss=job.loss,
         metric=job.metric,
+        aggregation=job.aggregation,
+        local_term=job.local_term,
+        samples=job.data.sizes,
         half=job.half,
         serving=job.serving,
     )

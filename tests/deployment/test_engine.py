@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from hasfl.deployment import edge_judge
 from hasfl.deployment.engine import NetworkedEngine
+from hasfl.learning.aggregation import aggregation
 from hasfl.learning.engine import Job, LocalEngine
+from hasfl.learning.local_term import local_term
 from hasfl.learning.optimizers import Adam, Momentum, Updates
 from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
@@ -90,6 +93,34 @@ def test_clipping_and_weight_decay_are_the_same(updates: Updates) -> None:
     local, parties = trained_alike(lambda: job(model("small-cnn batch"), updates), steps, 1e-10)
     parties.evaluate(held_out=False)
     require_same_model(local, parties, 1e-8)
+
+
+def half_way(replicas: Tensor, samples: Tensor, before: Tensor) -> Tensor:
+    """Half the step from the last aggregation to the mean that is weighted by samples."""
+    mean = torch.tensordot(samples / samples.sum(), replicas, dims=1)
+    return before + (mean - before) / 2
+
+
+def proximal(weight: Tensor, anchor: Tensor) -> Tensor:
+    """The term of FedProx, strong enough to be seen."""
+    return (weight - anchor).square().sum() / 4
+
+
+def test_rules_and_terms_of_a_user_are_the_same() -> None:
+    """With momentum and clipping. Parties keep the layers as the interval began."""
+    updates = at_rate(0.05, Momentum(), clip=0.05)
+
+    def own() -> Job:
+        made = job(model("small-cnn batch"), updates)
+        return replace(made, aggregation=aggregation(half_way), local_term=local_term(proximal))
+
+    steps = timetable(len(model("small-cnn batch")), intervals=3, smallest=2)
+    local, parties = trained_alike(own, steps)
+    parties.evaluate(held_out=False)
+    require_same_model(local, parties)
+    plain = ReferenceEngine(job(model("small-cnn batch"), updates))
+    carry_out(plain, steps)
+    assert any(not torch.equal(tensor, plain.model()[key]) for key, tensor in local.model().items())
 
 
 def images(half: bool) -> Job:

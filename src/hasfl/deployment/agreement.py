@@ -20,6 +20,8 @@ from hasfl.data.scoring import Score, cross_entropy, right_answers, squared_erro
 from hasfl.deployment.computation import Computation
 from hasfl.errors import InputError
 from hasfl.goal import held_out_counts
+from hasfl.learning.aggregation import aggregation
+from hasfl.learning.local_term import local_term
 from hasfl.learning.optimizers import Updates, optimizer, slots_per_weight
 from hasfl.models.costs import count_layers
 from hasfl.models.layered_model import LayeredModel
@@ -143,6 +145,9 @@ def build(agreement: Agreement, *, trusted: Collection[str] | None, folder: Path
         seeds=Seeds(agreement.seed),
         loss=loss,
         metric=metric,
+        aggregation=aggregation(scenario.training.aggregation, folder),
+        local_term=local_term(scenario.training.local_term, folder),
+        samples=agreement.sizes,
         half=settings.machine.precision == "bfloat16",
         serving=settings.serving,
         sent_as=SENT_AS[settings.machine.wire],
@@ -172,6 +177,8 @@ def _require_trusted(scenario: Scenario, trusted: Collection[str] | None) -> Non
         "training.optimizer": scenario.training.optimizer,
         "training.loss": scenario.training.loss or "",
         "training.metric": scenario.training.metric or "",
+        "training.aggregation": scenario.training.aggregation,
+        "training.local_term": scenario.training.local_term or "",
     }
     for key, name in named.items():
         module, colon, _ = name.partition(":")

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from hasfl.arrays import IntN
 from hasfl.data.scoring import Score, cross_entropy, right_answers
 from hasfl.deployment.fields import Refused
 from hasfl.errors import InputError
+from hasfl.learning.aggregation import Rule, equal_mean
+from hasfl.learning.local_term import Term
 from hasfl.learning.optimizers import Updates
 from hasfl.learning.randomness import forward_in_round
 from hasfl.learning.served_model import without_slots
@@ -26,8 +29,11 @@ class Computation:
     model: LayeredModel  # in training mode; its weights are those before the first round
     updates: Updates  # how the optimiser steps
     seeds: Seeds
+    samples: IntN  # |D_i|, training samples of each device of the fleet
     loss: Score = cross_entropy  # one number for each sample
     metric: Score = right_answers  # a score from 0 to 1 for each sample; accuracy is its mean
+    aggregation: Rule = equal_mean  # makes common weights from those of the devices
+    local_term: Term | None = None  # added to the loss of each device, for its private layers
     half: bool = False  # whether layers compute in bfloat16 where torch's autocast allows it
     serving: Serving = field(default_factory=Serving)
     sent_as: torch.dtype | None = None  # of activations and their gradients on the wire; None: as they are

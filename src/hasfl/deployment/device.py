@@ -33,9 +33,10 @@ from hasfl.deployment.pacing import SlowTo
 from hasfl.deployment.resources import FreeMemory, answer_probe, measure_flops
 from hasfl.deployment.samples import Samples
 from hasfl.goal import held_out_counts
+from hasfl.learning.local_term import with_local_term
 from hasfl.learning.optimizers import gradient_of, scaled, squared_norm
 from hasfl.learning.randomness import generators_kept
-from hasfl.learning.served_model import CALIBRATION_SAMPLES, at_rest
+from hasfl.learning.served_model import CALIBRATION_SAMPLES, at_rest, without_slots
 from hasfl.learning.state import LayerState, forward, trainable
 from hasfl.learning.training_data import Minibatches, TrainingData
 from hasfl.plan import Order, Plan
@@ -112,10 +113,6 @@ class UnderWay:
     samples: int
     returned: bool = False  # whether the gradient has come
 
-    def gradients(self) -> list[Tensors]:
-        """Of the weights of each layer."""
-        return [gradient_of(state) for state in self.replica]
-
 
 @dataclass(slots=True, eq=False)
 class Device:
@@ -129,6 +126,7 @@ class Device:
     resources: Callable[[], Mapping[str, float]] = dict  # what the device has measured of itself
     interval: int = -1  # that has begun
     client: list[LayerState] = field(default_factory=list)  # the first layers, in training
+    anchor: list[LayerState] = field(default_factory=list)  # the same as the interval began, for a local term
     served: list[LayerState] = field(default_factory=list)  # the first layers of the served model
     under_way: UnderWay | None = None
 
@@ -185,6 +183,8 @@ class Device:
     def _begin(self, question: messages.BeginDevice) -> messages.DeviceReady:
         """Take the client part of an interval; the layers hold slots too."""
         self.client = self._first_layers(question.layers, question.cut, slots=True)
+        if self.computation.local_term is not None:
+            self.anchor = [without_slots(state).map(Tensor.clone) for state in self.client]
         self.served, self.interval, self.under_way = [], question.interval, None
         return messages.DeviceReady(resources=dict(self.resources()))
 
@@ -252,13 +252,13 @@ class Device:
             if received is not None:
                 batch.activations.backward(received)
             if not clips:
-                self._take_step(batch, batch.gradients())
+                self._take_step(batch, self._gradients(batch))
 
         _, seconds = self.timed(flops, backward)
         if not clips:
             self.under_way = None
             return messages.BackwardDone(seconds=seconds)
-        square = float(squared_norm(batch.gradients(), torch.zeros((), dtype=self.computation.dtype)))
+        square = float(squared_norm(self._gradients(batch), torch.zeros((), dtype=self.computation.dtype)))
         return messages.BackwardDone(seconds=seconds, square=square if math.isfinite(square) else None)
 
     def _returned(self, batch: UnderWay, gradient: Tensor | None) -> Tensor | None:
@@ -274,7 +274,7 @@ class Device:
         """Step with clipped gradients; the factor comes from the edge server (docs/decisions/0008)."""
         batch = self._batch_under_way(question, returned=True)
         factor = torch.tensor(question.factor, dtype=self.computation.dtype)
-        self._take_step(batch, [scaled(layer, factor) for layer in batch.gradients()])
+        self._take_step(batch, [scaled(layer, factor) for layer in self._gradients(batch)])
         self.under_way = None
         return messages.Done()
 
@@ -285,6 +285,11 @@ class Device:
         if batch is None or batch.round != question.round or batch.returned != returned:
             raise Refused("no batch of this round is under way")
         return batch
+
+    def _gradients(self, batch: UnderWay) -> list[Tensors]:
+        """The gradients of the client part, with that of the local term."""
+        own, term = [gradient_of(state) for state in batch.replica], self.computation.local_term
+        return own if term is None else with_local_term(term, own, batch.replica, self.anchor)
 
     def _take_step(self, batch: UnderWay, gradients: Sequence[Tensors]) -> None:
         updates, rate = self.computation.updates, self.computation.rate(batch.round)

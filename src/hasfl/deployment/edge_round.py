@@ -19,6 +19,7 @@ from hasfl.deployment.fields import Refused, TypedMessage
 from hasfl.deployment.links import Answer, Links, ask
 from hasfl.deployment.messages import EdgeToDevice
 from hasfl.errors import OneValueError
+from hasfl.learning.local_term import with_local_term
 from hasfl.learning.optimizers import gradient_of, scaled, squared_norm
 from hasfl.learning.randomness import EVERYBODY
 from hasfl.learning.served_model import at_rest
@@ -108,6 +109,7 @@ class Interval:
     cuts: dict[int, int]  # of the devices that take part
     middle: dict[int, list[LayerState]]  # the layers from a device's cut to the depth
     forms: tuple[Form, ...]  # of activations after each layer
+    anchors: dict[int, list[LayerState]]  # middle parts as the interval began; empty without a local term
     over: bool = False
 
     def leave(self, device: int) -> None:
@@ -350,6 +352,11 @@ class Round:
         """Step middle and common layers, and with clipping the client parts too (docs/decisions/0008)."""
         updates, rate = self.computation.updates, self.computation.rate(self.number)
         own = {device: [gradient_of(layer) for layer in done.middle[device]] for device in answers}
+        if (term := self.computation.local_term) is not None:
+            own = {
+                device: with_local_term(term, gradients, done.middle[device], self.interval.anchors[device])
+                for device, gradients in own.items()
+            }
         mean = [gradient_of(layer, devices=len(done.losses)) for layer in done.common]
         if updates.clip is not None:
             own, mean = self._clipped(own, mean, answers, updates.clip)

@@ -265,7 +265,9 @@ class Edge:
         middle = {
             device: [s.map(Tensor.clone) for s in private[cut - lowest :]] for device, cut in cuts.items()
         }
-        self.interval = Interval(self.finished, depth, dict(cuts), middle, self._forms)
+        anchored = {} if self.computation.local_term is None else cuts
+        anchors = {device: private[cut - lowest :] for device, cut in anchored.items()}
+        self.interval = Interval(self.finished, depth, dict(cuts), middle, self._forms, anchors)
         self.common, self.running = beyond[depth - lowest :], running
         self.store.forget_after(question.finished)
         return messages.Done()

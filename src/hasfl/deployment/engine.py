@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hasfl.arrays import IntN
 from hasfl.deployment.computation import Computation
-from hasfl.deployment.fed_server import FedServer, ServedModel, averaged
+from hasfl.deployment.fed_server import FedServer, ServedModel
 from hasfl.deployment.links import Links
 from hasfl.deployment.messages import Finish
 from hasfl.deployment.resources import Deadlines, FleetMeters
@@ -78,9 +78,16 @@ class NetworkedEngine:
         return self.fed.round(order)
 
     def mean(self) -> list[LayerState]:
-        """The private layers of all devices (step b1), averaged (step b2), once in a round."""
+        """The private layers of all devices (step b1), aggregated (step b2), once in a round."""
         if self._mean is None:
-            self._mean = averaged(self.fed.gather(interval=self.finished, depth=self.depth))
+            replicas = self.fed.gather(interval=self.finished, depth=self.depth)
+            devices, rule = sorted(replicas), self.computation.aggregation
+            samples = self.computation.samples[devices]
+            columns = zip(*(replicas[device] for device in devices), strict=True)
+            self._mean = [
+                LayerState.stacked(column).aggregated(rule, samples, before)
+                for column, before in zip(columns, self.shared, strict=True)
+            ]
         return self._mean
 
     def aggregate(self) -> None:

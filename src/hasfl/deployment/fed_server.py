@@ -87,12 +87,6 @@ class IntervalLost(HasflError):
     exit_code = 1
 
 
-def averaged(replicas: Mapping[int, list[LayerState]]) -> list[LayerState]:
-    """The mean over devices of their private layers, Eq. (7): step b2."""
-    columns = zip(*(replicas[device] for device in sorted(replicas)), strict=True)
-    return [LayerState.stacked(column).mean() for column in columns]
-
-
 @dataclass(slots=True, eq=False)
 class FedServer:
     """The fed server in the present interval: who takes part, and how it leads them."""

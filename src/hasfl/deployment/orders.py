@@ -224,16 +224,10 @@ def require_splitting(chosen: Any, folder: Path) -> None:
 def check_request(request: RunRequest, *, resume: bool) -> None:
     """Refuse a request that the fed server would refuse too, but later."""
     require_splitting(request.strategy, request.folder)
-    training = request.scenario().training
-    if training.score_last:
+    if request.scenario().training.score_last:
         raise InputError(
             "training.score_last is for simulations, because parties of a deployment judge the served model "
             "alone: leave it out"
-        )
-    if training.aggregation != "mean" or training.local_term is not None:
-        raise InputError(
-            "training.aggregation and training.local_term are for simulations, because the parties of a "
-            "deployment take the mean of layers and the loss alone: leave them out"
         )
     if not resume:
         require_free(request.path)

@@ -152,7 +152,7 @@ const charts = (() => {
     return figure;
   }
 
-  /* A plan beside the resources of its devices (plan_columns in rounds.py). Neighbours that are alike share a row. */
+  /* A plan beside the resources of its devices (plan_columns in columns.py). Neighbours that are alike share a row. */
   const MOST_GROUPS = 60;
   function planTable(plan) {
     const keys = Object.keys(plan).filter((key) => key !== "names" && key !== "devices");
