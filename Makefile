@@ -45,8 +45,9 @@ test: $(READY_TO_DEPLOY)  ## Run the quick tests and require 95 % coverage of th
 test-all: test  ## Run the quick tests, then the slow ones: long matrices, killed processes
 	$(PYTEST) -m "slow and not fleet and not extras"
 
-test-fleet: $(READY_TO_DEPLOY)  ## Run the longest tests: whole deployments, killed processes, fuzzing; about twenty minutes
-	$(PYTEST) -m fleet
+# Tests of one file share a fleet, so a file is run by one worker.
+test-fleet: $(READY_TO_DEPLOY)  ## Run the longest tests: whole deployments, killed processes, fuzzing
+	$(PYTEST:worksteal=loadfile) -m fleet
 
 # These tests have an environment of their own: their packages need a newer click than the lock has (decision 0003).
 EXTRAS := .venv/extras
@@ -61,7 +62,7 @@ $(EXTRAS)/.ready: requirements.lock requirements-extras.lock pyproject.toml
 test-extras: $(EXTRAS)/.ready  ## Run the tests that need packages of Hugging Face, pandas or ONNX
 	HASFL_EXTRAS=1 $(PYTEST:$(BIN)/%=$(EXTRAS)/bin/%) -m extras $$(grep -rl --include='*.py' 'mark\.extras' tests)
 
-check: lint types test-all test-extras  ## Everything a change must pass
+check: lint types test-all test-fleet test-extras  ## Everything a change must pass
 
 lint: $(READY_TO_DEPLOY)  ## ruff, format and rules
 	$(BIN)/ruff check .
