@@ -2,9 +2,9 @@
 
     python -m benchmarks.walk [--files]
 
-With `--files`, the files of each walk are listed. A file counts if a function of it is called. All modules are
-imported beforehand, so what runs at an import does not count. `an ordinary round` is one round of the training
-that neither begins an interval, nor aggregates, nor evaluates.
+With `--files`, the files of each walk are listed. A file counts if a function of it is called. All modules
+are imported beforehand, so what runs at an import does not count. `an ordinary round` is one round of the
+training that neither begins an interval, nor aggregates, nor evaluates.
 """
 
 import argparse
