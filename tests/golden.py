@@ -21,9 +21,16 @@ from typing import Any
 from unittest.mock import patch
 
 import tomli_w
+import torch
 from typer.main import get_command
 
 from hasfl.cli.main import app, main
+from hasfl.deployment.keys import make_keys
+from hasfl.runs.document import parse_toml
+from hasfl.runs.scenario import Scenario
+from tests.deployment.fleets import fleet_of
+from tests.deployment.test_equality import SCENARIO as SCENARIO_OF_A_FLEET
+from tests.deployment.test_equality import stock_of
 
 ROOT = Path(__file__).parents[1]
 STORED = Path(__file__).parent / "golden"
@@ -96,6 +103,24 @@ def records(name: str) -> str:
     return (trained(name) / "rounds.jsonl").read_text()
 
 
+# What the records of a fleet say without the seconds that machines took.
+LEARNT_ON_A_FLEET = (
+    "round", "devices", "batch_sizes", "cuts", "loss", "accuracy", "held_out_accuracy", "held_out_loss",
+)  # fmt: skip
+
+
+def over_loopback() -> str:
+    """What devices, an edge server and a fed server learn over TLS on this machine."""
+    text = SCENARIO_OF_A_FLEET.format(rounds=9, participation=1.0)
+    Path("scenario.toml").write_text(text)
+    stock = stock_of(parse_toml(text, Scenario, "scenario"), torch.float32, Path())
+    make_keys(Path("keys"), devices=[f"box{i}" for i in range(4)], fed=["127.0.0.1"], edge=["127.0.0.1"])
+    with fleet_of(Path("keys"), Path(), stock) as fleet:
+        fleet.train(Path("scenario.toml"), Path("fleet"))
+    lines = [json.loads(line) for line in Path("fleet", "rounds.jsonl").read_text().splitlines()]
+    return "".join(json.dumps({key: line[key] for key in LEARNT_ON_A_FLEET}) + "\n" for line in lines)
+
+
 def helps() -> str:
     """`--help` of every command."""
 
@@ -133,6 +158,7 @@ def report_page() -> str:
 
 THINGS: Mapping[str, Callable[[], str]] = {
     **{f"records/{name}.jsonl": partial(records, name) for name in TRAININGS},
+    "records/over-loopback.jsonl": over_loopback,
     **{f"plans/{name}.json": partial(planned, name) for name in PLANS},
     "help.txt": helps,
     "pages/plan.txt": plan_page,
