@@ -28,8 +28,7 @@ demo: $(READY)  ## Train seven strategies on twenty unequal devices and say who 
 	@rm -rf runs/demo
 	$(BIN)/hasfl compare examples/demo.toml --strategies $(DEMO) --out runs/demo
 
-# One thread for each of the two workers: trainings in tests are too small for more.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
+PYTEST := $(BIN)/pytest -q -n 2 --dist worksteal
 
 # Measuring coverage makes tests 1.6 times as slow, so only those that cover the deciding wing are measured.
 DECIDING := tests/theory tests/planning tests/training \

@@ -9,7 +9,9 @@ import signal
 import pytest
 from hypothesis import settings
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported: idle threads sleep
+# Set before torch is imported: idle threads sleep, and trainings in tests are too small for a second thread.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("hasfl", deadline=None, derandomize=True)
 settings.load_profile("hasfl")
 
