@@ -17,19 +17,20 @@ from hasfl.theory.rounds import Floats
 
 # The largest batch size where samples need no memory: far above max_batch, which is at most 1e9 (arrays.py).
 ENDLESS = 1e18
-# Seconds, added to those of every sample: a sample that costs nothing still takes time, so every limit on T₃
-# or T₄ is a limit on samples. INSTANT is so small that no sum with real seconds changes; 1/INSTANT is finite.
+# Seconds that are added to the seconds of every sample. So even a sample that costs nothing takes time, and
+# every limit on T₃ or T₄ limits the samples. INSTANT is so small that no sum with real seconds changes, and
+# 1/INSTANT is finite.
 INSTANT = 1e-90
 # Limits are multiplied by this factor, so that a rounding error never excludes a plan that touches a limit.
 # Floating-point numbers have 16 digits; a limit is the product of a few of them.
 ROUNDING = 1 + 1e-12
 
-T3, T4, T5, T6 = range(4)  # places of T₃ to T₆ in arrays
-STEP_TIMES = slice(0, 2)  # T₃ and T₄
-EXCHANGE_TIMES = slice(2, 4)  # T₅ and T₆
+T3, T4, T5, T6 = range(4)  # indices of T₃ to T₆ in arrays
+STEP_TIMES = slice(0, 2)  # T₃ and T₄, the times of samples up and down
+EXCHANGE_TIMES = slice(2, 4)  # T₅ and T₆, the times of sub-models up and down
 TIMES = slice(0, 4)  # T₃ to T₆
 
-FloatNL = NDArray[np.float64]  # device i, layer j
+FloatNL = NDArray[np.float64]  # one entry for device i and layer j
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
@@ -138,7 +139,7 @@ def largest_batch_in_memory(problem: Problem, layer: slice | IntN) -> Floats:
     free = memory - states
     with np.errstate(divide="ignore", invalid="ignore"):
         batch = np.floor(np.where(per_sample > 0, free / per_sample, np.where(free >= 0, ENDLESS, 0.0)))
-    # The quotient has a rounding error, so its floor may be off by one. C4 itself decides.
+    # The quotient has a rounding error, so its floor may be off by one. Checking C4 corrects the floor.
     fits = (batch + 1) * per_sample + states <= memory
     exceeds = batch * per_sample + states > memory
     return np.where(batch == ENDLESS, batch, batch + fits - exceeds)

@@ -18,9 +18,11 @@ from hasfl.problem import Problem
 from hasfl.theory.latency import aggregation_latency, split_training_latency
 from hasfl.theory.objective import memory_needed
 
-MORE = 0.1  # an upgrade is 10 % more of a resource; chosen by hand
-GAP = 1e-5  # of the compared plans: a hundredth of the planner's gap, because savings are small differences
-TIME_LIMIT = 2.0  # seconds for one plan, because a fleet has many resources; chosen by hand
+MORE = 0.1  # share by which an upgrade raises a resource; chosen by hand
+# Gap of the compared plans: a hundredth of the planner's gap, because savings are small differences. Chosen by
+# hand.
+GAP = 1e-5
+TIME_LIMIT = 2.0  # seconds for one search; short, because a fleet has many resources; chosen by hand
 DEVICE_RESOURCES = {
     "flops": "compute of device {}",
     "up_rate": "uplink of device {}",
@@ -36,7 +38,7 @@ SERVER_RESOURCES = {
 }
 EDGE_SERVER = "the edge server"
 
-Ask = Callable[[Problem, Plan], PlanReport]  # finds the best plan of a problem, from a plan to start with
+Ask = Callable[[Problem, Plan], PlanReport]  # (problem, first plan) → the best plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Upgrade:
 
     resource: str  # in words, such as "uplink of device 3"
     saved_seconds: float
-    error_seconds: float
+    error_seconds: float  # the true saving may differ from `saved_seconds` by this
 
     @property
     def tells(self) -> bool:
@@ -90,7 +92,7 @@ def upgrades(plan: Plan, problem: Problem, ask: Ask, *, seconds: float) -> Upgra
 
 
 def resources(problem: Problem) -> int:
-    """How many resources a fleet has that can be upgraded."""
+    """The number of resources of a fleet that can be upgraded."""
     return len(SERVER_RESOURCES) + len(DEVICE_RESOURCES) * len(problem.fleet)
 
 
@@ -117,12 +119,12 @@ def _parts(plan: Plan, problem: Problem) -> dict[str, tuple[FloatN, float]]:
 
 
 def _distance_to_optimum(report: PlanReport) -> float:
-    """The most seconds by which the optimum may lie below a plan; 0 if a fixed plan was only evaluated."""
+    """The most seconds by which the optimum may lie below a plan; 0 for a fixed plan without a search."""
     return 0.0 if report.lower_bound is None else report.objective - report.lower_bound
 
 
 def _upgraded_fleets(plan: Plan, problem: Problem) -> Iterator[tuple[str, Fleet]]:
-    """Each resource in words, with the fleet that has 10 % more of it."""
+    """Pairs of a resource in words and the fleet with 10 % more of this resource."""
     fleet = problem.fleet
     for field in PER_SERVER:
         yield SERVER_RESOURCES[field], replace(fleet, **{field: getattr(fleet, field) * (1 + MORE)})
