@@ -25,7 +25,7 @@ class Arrangement:
 
     plan: Plan
     fleet: Fleet
-    depth: int  # number of private layers: the deepest cut, also after the device with that cut has left
+    depth: int  # number of private layers: the deepest cut, even if the device with this cut has left
 
     @classmethod
     def of(cls, plan: Plan, fleet: Fleet) -> Self:
@@ -37,10 +37,10 @@ class Arrangement:
 class AggregationBits:
     """Bits on each link at an aggregation."""
 
-    submodel_upload: FloatN  # Λ_{c,i}, client part of device i to the fed server
-    server_submodel_upload: float  # Λ_s, middle parts from the edge server to the fed server
-    submodel_download: FloatN  # client part from the fed server to device i
-    server_submodel_download: float  # middle parts from the fed server to the edge server
+    submodel_upload: FloatN  # Λ_{c,i}, the client part that device i sends to the fed server
+    server_submodel_upload: float  # Λ_s, the middle parts that the edge server sends to the fed server
+    submodel_download: FloatN  # the client part that the fed server sends to device i
+    server_submodel_download: float  # the middle parts that the fed server sends to the edge server
 
 
 def aggregation_bits(
@@ -56,16 +56,16 @@ def aggregation_bits(
     Device i exchanges its client part, δ_{j_i} bits. The edge server exchanges the middle part of every
     device, the private layers that the device does not hold: N δ_J − Σ_i δ_{j_i} bits for the deepest cut J.
 
-    If the deepest cut changes, layers change sides. Common layers that become private go up from the edge
-    server once. Private layers that become common come down to the edge server once. With `with_mean`, the
-    servers keep a running mean of the weights, and the running mean of such layers is sent too. Without
-    `with_slots`, weights are sent alone, and the optimiser's slots stay where they are.
+    If the deepest cut changes, layers become private or common. Common layers that become private go up from
+    the edge server once. Private layers that become common come down to the edge server once. With
+    `with_mean`, the servers keep a running mean of the weights, and the running mean of such layers is sent
+    too. Without `with_slots`, only weights are sent, and the optimiser's slots stay where they are.
     """
     sizes = profile.submodel_bits_upto if with_slots else profile.param_bits_upto
-    delta = np.concatenate([[0.0], sizes])  # δ of 0 to L layers
+    delta = np.concatenate([[0.0], sizes])  # δ_0 = 0, then δ_1 to δ_L
     client, next_client = delta[before.plan.cuts], delta[after.plan.cuts]
     middle, next_middle = delta[before.depth] - client, delta[after.depth] - next_client
-    moved = float(delta[after.depth] - delta[before.depth])  # above 0: common layers become private
+    moved = float(delta[after.depth] - delta[before.depth])  # positive if common layers become private
     if with_mean:
         weights = np.concatenate([[0.0], profile.param_bits_upto])
         moved += float(weights[after.depth] - weights[before.depth])
@@ -82,7 +82,7 @@ def aggregation_bits(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitTrainingLatency:
-    """Steps a1 to a5 of one round: one entry per device, or a single number for the edge server."""
+    """Seconds of steps a1 to a5 of one round: one entry per device, or one number for the edge server."""
 
     device_forward: FloatN  # a1, T_i^F
     activation_upload: FloatN  # a2, T_{a,i}^U
@@ -109,7 +109,7 @@ class SplitTrainingLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AggregationLatency:
-    """Steps b1 and b3 of one aggregation. The averaging itself, step b2, counts 0 seconds as in the paper."""
+    """Seconds of steps b1 and b3 of one aggregation. Step b2, the averaging, takes 0 s as in the paper."""
 
     submodel_upload: FloatN  # b1, T_{c,i}^U
     server_submodel_upload: float  # b1, T_s^U
@@ -175,10 +175,10 @@ def exchange_latency(bits: AggregationBits, before: Fleet, after: Fleet) -> Aggr
 
 
 def training_latency(split: float, aggregation: float, *, rounds: float, interval: int) -> float:
-    """T, Eq. (40): R rounds and ⌊R/I⌋ aggregations."""
+    """Seconds of a training, T in Eq. (40): R rounds and ⌊R/I⌋ aggregations."""
     return rounds * split + math.floor(rounds / interval) * aggregation
 
 
 def mean_round_latency(split: float, aggregation: float, *, interval: int) -> float:
-    """T_S + T_A/I, the mean seconds of a round: Eq. (40) divided by R, without the floor, as in Θ."""
+    """The mean seconds of a round, T_S + T_A/I: Eq. (40) divided by R, without the floor, as in Θ."""
     return split + aggregation / interval

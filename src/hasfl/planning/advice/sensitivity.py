@@ -124,7 +124,7 @@ def _worst(mistakes: Sequence[Mistake]) -> str:
 def time_range(report: PlanReport, problem: Problem) -> tuple[float, float] | None:
     """The least and the most seconds of training; None if no constant has an error.
 
-    With guesses, each guess gives one time, and the least and the largest of them are returned. Otherwise each
+    With guesses, each guess gives one time, and the least and the largest time are returned. Otherwise each
     constant is taken too large and too small by its error, with the same plan. The constants err
     independently, so their parts of ln R are added in squares.
     """

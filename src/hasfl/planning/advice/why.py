@@ -19,8 +19,8 @@ from hasfl.theory.latency import aggregation_latency, split_training_latency
 from hasfl.theory.objective import memory_needed
 
 MORE = 0.1  # share by which an upgrade raises a resource; chosen by hand
-# Gap of the compared plans: a hundredth of the planner's gap, because savings are small differences. Chosen by
-# hand.
+# Gap of the compared plans: a hundredth of the planner's gap, because savings are small differences. Chosen
+# by hand.
 GAP = 1e-5
 TIME_LIMIT = 2.0  # seconds for one search; short, because a fleet has many resources; chosen by hand
 DEVICE_RESOURCES = {
