@@ -1,4 +1,4 @@
-"""What a party computes: layers and their state, a round, aggregation, and the served model.
+"""The computations of training: layers and their state, rounds, aggregation, and the served model.
 
 engine, reference_engine, simulated_engine   a round: one device after the other, or all at once
 state, optimizers, local_term                the tensors of layers, their gradients and steps

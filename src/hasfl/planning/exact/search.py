@@ -234,7 +234,7 @@ class Search:
     best_value: float = np.inf  # Θ of the best plan so far
     best_plan: tuple[Floats, Ints] | None = None  # batch sizes and cuts
     boxes: int = 0  # boxes bounded so far
-    polished: Ints | None = None  # the cuts of the last plan whose batch sizes were polished
+    polished: Ints | None = None  # the cuts for which the best batch sizes are known already
     polished_at: int = 0  # the value of `boxes` at the last polish
     left_open: float = np.inf  # the least lower bound of boxes that cannot be divided any more
     law: RoundsLaw = field(init=False)
