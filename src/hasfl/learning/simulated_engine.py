@@ -61,11 +61,8 @@ class SimulatedEngine(LocalEngine):
         inputs = RoundInputs.of(data.draw(order), layout, rate, data.x.device, self.job.dtype)
         if self.graphs is None:
             return self._round(inputs, layout, order)
-        key = (
-            self.state.moved,
-            self.state.depth,
-            layout,
-        )  # fixes the addresses and shapes of all tensors
+        # The key fixes the addresses and shapes of all tensors.
+        key = (self.state.moved, self.state.depth, layout)
         return self.graphs.run(key, inputs, lambda static: self._round(static, layout, order))
 
     def _large(self, order: Order) -> bool:
