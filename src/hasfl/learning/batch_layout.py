@@ -70,16 +70,16 @@ class Rows:
         return values * self.used.to(values).reshape(-1, *(1,) * (values.dim() - 1))
 
     def sums(self, values: Tensor) -> Tensor:
-        """For each device, the sum over its rows that count."""
+        """The sum over the rows that count, for each device."""
         return self.padded(self.counted(values)).sum(dim=1)
 
     def means(self, values: Tensor) -> Tensor:
-        """For each device, the mean over its rows that count."""
+        """The mean over the rows that count, for each device."""
         sums = self.sums(values)
         return sums / self.counts.to(sums).reshape(-1, *(1,) * (sums.dim() - 1))
 
     def spread(self, of_devices: Tensor) -> Tensor:
-        """For each row, the value of its device."""
+        """The value of the row's device, for each row."""
         return of_devices.index_select(0, self.device_of)
 
     def padded(self, batch: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class Layout:
     places: tuple[int, ...]  # rows of each place
     total: int  # rows in common layers: at least the sum of all batch sizes
     exact: bool  # True: no row is spare, and places are in the order of the replicas
-    replicas: IntN = field(compare=False)  # for each place, the replica that it belongs to
+    replicas: IntN = field(compare=False)  # the replica of each place
 
 
 @dataclass(slots=True)
@@ -207,12 +207,12 @@ def _rounded_up(size: int) -> int:
 class RoundInputs:
     """The inputs of a round: where each sample lies in the batch, its weight, and the learning rate."""
 
-    drawn: Tensor  # one column for each row of the batch, as `TrainingData.draw` makes them
-    counts: Tensor  # for each place, its rows that count: the batch size of its device
-    replicas: Tensor  # for each place, the replica that it belongs to
-    places: Tensor  # for each replica, its place: the inverse of `replicas`
-    together: Tensor  # for each row of the common layers' batch, the row of the private layers' batch
-    weights: Tensor  # for each row of the common layers' batch, its weight in the loss: 1/b_i; 0 if spare
+    drawn: Tensor  # one column of `TrainingData.draw` for each row of the batch
+    counts: Tensor  # number of rows of each place that count: the batch size of its device
+    replicas: Tensor  # the replica of each place
+    places: Tensor  # the place of each replica: the inverse of `replicas`
+    together: Tensor  # the row of the private layers' batch for each row of the common layers' batch
+    weights: Tensor  # weight in the loss of each row of the common layers' batch: 1/b_i; 0 for a spare row
     rate: Tensor  # γ_t, the learning rate of the round, without axes
 
     @classmethod

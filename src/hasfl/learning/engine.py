@@ -150,12 +150,12 @@ class LocalEngine(ABC):
         return evaluate(self.job.model, states, samples, self.job.loss, self.job.metric)
 
     def measured(self) -> MeasuredRound | None:
-        """None: the wall time of a simulation says nothing about devices."""
+        """Measured times of a round. Always None: the wall time of a simulation says nothing of devices."""
         return None
 
     @property
     def can_save(self) -> bool:
-        """True: the whole state is in this process."""
+        """Whether the state can be saved now. Always true: the whole state is in this process."""
         return True
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -219,7 +219,7 @@ def _require_same_serving(serving: Serving, setting: str, values: Mapping[str, A
 
 def _require_weights_of_their_own(model: LayeredModel) -> None:
     """Raise an error if two layers share a weight: a cut between them would make two weights of it."""
-    seen: dict[int, str] = {}  # for each weight, the first layer that has it
+    seen: dict[int, str] = {}  # the first layer that has each weight, by id of the weight
     for name, layer in model.layers.items():
         for weight in layer.parameters():
             if seen.setdefault(id(weight), name) != name:

@@ -91,7 +91,7 @@ class _Candidate:
         return Way.LOOPED, ragged if ragged == mapped else f"{ragged}; by torch's vmap, {mapped}"
 
     def _objection(self, way: Way) -> str:
-        """Why the layer cannot be run in this way; empty if the results are those of the loop."""
+        """The reason why the layer cannot be run in one way; empty if it gives the results of the loop."""
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message=SLOW_MAP)
@@ -106,7 +106,7 @@ class _Candidate:
         return "" if same else "two devices at once give other numbers than each alone"
 
     def _objection_to_vmap(self, on_gpu: bool) -> str:
-        """Why vmap could give other results in training than in its trial; empty if it could not."""
+        """The reason why vmap may give other results in training than in its trial; empty if none."""
         if self.draws and on_gpu:
             return "it draws other random numbers on a GPU"
         return "it mixes samples" if self._mixes() else ""

@@ -35,7 +35,7 @@ from hasfl.learning.state import LayerState, applied, applied_by
 
 
 class Way(Enum):
-    """How a private layer is run. All ways give the same results, except for rounding."""
+    """A way to run a private layer for all devices. All ways give the same results, except for rounding."""
 
     RAGGED = "all devices at once, their samples in one batch"
     MAPPED = "all devices at once, by torch's vmap"
@@ -88,11 +88,11 @@ def _times(batch: Tensor, axis: int, rows: int) -> int:
     return times
 
 
-# ── one batch ────────────────────────────────────────────────────────────────────────────────────────────
+# ── all devices in one batch (RAGGED) ────────────────────────────────────────────────────────────────────
 
 
 NORM_CALL = signature(F.batch_norm)
-NO_MOMENTUM = 0.0  # for a batch norm without running statistics, which does not use its momentum
+NO_MOMENTUM = 0.0  # momentum of a batch norm without running statistics, which does not use it
 
 
 class Ragged(TorchFunctionMode):
@@ -189,7 +189,7 @@ def _as_stacked(value: Any) -> Any:
     return value.unsqueeze(0) if isinstance(value, Tensor) else value
 
 
-# ── vmap ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── all devices by torch's vmap (MAPPED) ─────────────────────────────────────────────────────────────────
 
 
 MATRIX_AXES = 2  # axes of a matrix

@@ -32,7 +32,7 @@ from hasfl.errors import InputError
 from hasfl.learning.state import LayerState, Tensors
 from hasfl.schedule import RateSchedule
 
-# ── those of hasfl ───────────────────────────────────────────────────────────────────────────────────────
+# ── hasfl's optimisers ───────────────────────────────────────────────────────────────────────────────────
 
 
 MOMENTUM = 0.9  # μ of SGD with momentum; the customary value
@@ -41,7 +41,7 @@ ADAM_EPSILON = 1e-8  # ε of Adam, as Kingma and Ba 2015 propose
 
 
 class Optimizer(Protocol):
-    """How a gradient changes a weight."""
+    """The interface of an optimiser: its slots, and its step from gradient to weight."""
 
     @property
     def decays_apart(self) -> bool:
@@ -130,7 +130,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
-# ── those of a user's own ────────────────────────────────────────────────────────────────────────────────
+# ── a user's own optimiser ───────────────────────────────────────────────────────────────────────────────
 
 
 # A user's optimiser is tried with a weight of this shape, so many replicas and so many steps. Chosen by hand.
@@ -257,7 +257,7 @@ TORCH_EPSILON = 1e-6  # torch adds this to a norm before it divides by the norm
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """How gradients change weights. Everything happens in place, so that a CUDA graph can record it."""
+    """Clips gradients, and steps weights in place, so that a CUDA graph can record the step."""
 
     optimizer: Optimizer
     rates: RateSchedule

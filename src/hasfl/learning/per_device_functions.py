@@ -355,7 +355,7 @@ class _RowNorm(torch.autograd.Function):
 
 Pair = tuple[int, int]  # (vertical, horizontal)
 KEPT_GEOMETRIES = 256  # size of a cache: more than a model has different convolutions; chosen by hand
-ONE_ZERO_ROW = (0, 0, 0, 1)  # for F.pad: append one row of zeros to the last axis but one
+ONE_ZERO_ROW = (0, 0, 0, 1)  # argument of F.pad that appends one row of zeros to the last axis but one
 
 
 class Geometry(NamedTuple):
@@ -397,8 +397,8 @@ class Geometry(NamedTuple):
     """
 
     out: Pair  # height and width of the output
-    position: Tensor  # for each entry, its position; the number of positions for an entry in the padding
-    place: Tensor  # for each position and offset, the entry; the number of entries where there is none
+    position: Tensor  # position of each entry; the number of positions for an entry in the padding
+    place: Tensor  # entry of each position and offset; the number of entries where there is none
 
 
 @lru_cache(maxsize=KEPT_GEOMETRIES)

@@ -16,7 +16,7 @@ from hasfl.learning.per_device_functions import NotAtOnce
 from hasfl.learning.state import LayerState, applied
 from hasfl.seeds import Seeds
 
-# ── one device ───────────────────────────────────────────────────────────────────────────────────────────
+# ── random numbers of one device ─────────────────────────────────────────────────────────────────────────
 
 
 EVERYBODY = 0  # stands for the common part where a device's number (from 1) is expected
@@ -75,7 +75,7 @@ def forward_in_round(
     return x
 
 
-# ── many devices in one batch ────────────────────────────────────────────────────────────────────────────
+# ── random numbers of many devices in one batch ──────────────────────────────────────────────────────────
 
 
 # The number that spare rows hold in place of random numbers. Chosen by hand: log(u), log(1 − u), 1/u and

@@ -236,7 +236,7 @@ class SplitState:
     """All tensors of a training, divided into private and common layers."""
 
     names: tuple[str, ...]  # names of the layers
-    shared: list[LayerState]  # one copy of every layer; private layers as after the last aggregation
+    shared: list[LayerState]  # one copy of every layer; a private layer's is that of the last aggregation
     samples: IntN  # |D_i|, the number of training samples of each device of the fleet
     rule: Rule = equal_mean  # the aggregation rule
     depth: int = 0  # number of private layers

@@ -1,4 +1,4 @@
-"""The samples that each device holds, those that it holds out, and those that it uses in a round."""
+"""The training samples and held-out samples of each device, and the samples of each round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -66,12 +66,12 @@ class TrainingData:
 
     x: Tensor
     y: Tensor  # labels
-    shares: tuple[IntN, ...]  # for each device, the indices of the samples that it trains on
+    shares: tuple[IntN, ...]  # indices of the samples that each device trains on
     seeds: Seeds
     minibatches: Minibatches
     augment: bool = False  # whether images are cropped and flipped at random
     held_out: Tensor | None = None  # indices of the held-out samples of all devices; None: there are none
-    held_out_shares: tuple[IntN, ...] = ()  # for each device, the positions of its own samples in `held_out`
+    held_out_shares: tuple[IntN, ...] = ()  # positions of each device's own samples in `held_out`
 
     @classmethod
     def of(

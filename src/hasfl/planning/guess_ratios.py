@@ -48,7 +48,7 @@ def weighed(problem: Problem) -> Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """How much longer a plan takes than the best plan for one guess, if the guess is right."""
+    """The training time of a plan over that of the best plan for one guess, if the guess is right."""
 
     guess: str  # the guess in words
     weight: float  # π_k, the weight of the guess

@@ -177,7 +177,7 @@ class _Search:
     seconds: float  # time limit of all searches together
     rounds_known: bool
     begun: float = field(default_factory=lambda: time.monotonic())
-    found: dict[int, Tried] = field(default_factory=dict)  # by interval; the newest is last
+    found: dict[int, Tried] = field(default_factory=dict)  # one for each interval, in the order of search
     bounds: dict[tuple[int, int], float | None] = field(default_factory=dict)  # lower bounds by (low, high)
 
     @property
@@ -231,7 +231,7 @@ class _Search:
         return max(min(int(report.rounds / FEWEST_INTERVALS), LONGEST_MEASURED), 1)
 
     def _doubt(self, problem: Problem, report: PlanReport) -> str:
-        """Why the law may not hold for a plan; empty if it was measured for such plans."""
+        """The reason why the law may not hold for a plan; empty if it was measured for such plans."""
         if problem.constants.kind != "measured":
             return ""
         if problem.interval > LONGEST_MEASURED:

@@ -21,7 +21,7 @@ from hasfl.profile import Profile
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrangement:
-    """Which party holds which layers during an interval."""
+    """The plan and the fleet of an interval: they say which party holds which layers."""
 
     plan: Plan
     fleet: Fleet
@@ -77,7 +77,7 @@ def aggregation_bits(
     )
 
 
-# ── seconds ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the seconds of a round and of an aggregation ─────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

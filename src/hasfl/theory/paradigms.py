@@ -18,7 +18,7 @@ from hasfl.world import ObservedWorld
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paradigm:
-    """How devices and servers share the work of a round.
+    """A paradigm: how devices and servers share the work of a round.
 
     With `in_turns`, one device works in each round. Its turn ends with an aggregation, and the next device
     continues with its client part.
@@ -87,7 +87,7 @@ SEQUENTIAL = Paradigm(
 
 
 def usual_participants(world: ObservedWorld, paradigm: Paradigm) -> int:
-    """The number of devices N that constants are kept for: those of a round without absent devices."""
+    """The N that constants refer to: the number of devices in a round if no device is absent."""
     if paradigm.in_turns:
         return 1
     return len(world.fleet) if paradigm.collects_data else world.usual_participants

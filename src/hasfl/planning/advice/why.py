@@ -45,7 +45,7 @@ Ask = Callable[[Problem, Plan], PlanReport]  # (problem, first plan) → the bes
 class Upgrade:
     """The upgrade of one resource, and the seconds of training that it saves."""
 
-    resource: str  # in words, such as "uplink of device 3"
+    resource: str  # the resource in words, such as "uplink of device 3"
     saved_seconds: float
     error_seconds: float  # the true saving may differ from `saved_seconds` by this
 
@@ -107,7 +107,7 @@ def pace_setters(plan: Plan, problem: Problem) -> dict[str, str]:
 
 
 def _parts(plan: Plan, problem: Problem) -> dict[str, tuple[FloatN, float]]:
-    """For each of T₃ to T₆, the seconds of every device and those of the edge server."""
+    """The seconds of every device and of the edge server in each of T₃ to T₆."""
     split = split_training_latency(plan, problem.fleet, problem.profile)
     aggregation = aggregation_latency(plan, problem.fleet, problem.profile)
     return {
@@ -136,7 +136,10 @@ def _upgraded_fleets(plan: Plan, problem: Problem) -> Iterator[tuple[str, Fleet]
 
 
 def _slowest_first(plan: Plan, problem: Problem) -> IntN:
-    """All devices, sorted by the largest of their shares in T₃ to T₆ and in their memory, largest first."""
+    """The indices of all devices, those that limit the plan most first.
+
+    Sorted by the largest of: share of used memory, and seconds over the slowest party's seconds in T₃ to T₆.
+    """
     shares = [memory_needed(plan, problem.profile) / problem.fleet.memory]
     for by_device, by_server in _parts(plan, problem).values():
         longest = max(float(by_device.max()), by_server)

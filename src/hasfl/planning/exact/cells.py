@@ -125,7 +125,7 @@ class CostsByLimit:
         tight, loose = (self._corner(up[k], down[k]) for k in (0, -1))
         highest, lowest = tight.min(axis=1), loose.min(axis=1)
         sums = np.full((len(up), len(down)), lowest[highest == lowest].sum())
-        varying = np.flatnonzero(highest != lowest)  # all other devices cost the same in all cells
+        varying = np.flatnonzero(highest != lowest)  # devices whose cost differs between cells
         matters = loose <= highest[:, None]  # the cuts that may be the cheapest in some cell
         varying = varying[np.lexsort(matters[varying].T)]  # groups devices with the same cuts that matter
         size = max(1, CHUNK // sums.size)

@@ -251,7 +251,7 @@ class BatchLine:
         return float((self.limit(window.high) - self.limit(window.low)).sum())
 
 
-# ── the grid ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── the grid over T₃ and T₄ ──────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -453,7 +453,7 @@ def _cell(points: Floats, edges: Floats) -> NDArray[np.int64]:
 def _cumulated(
     rows: NDArray[np.int64], columns: NDArray[np.int64], drop: Floats, shape: tuple[int, int]
 ) -> Floats:
-    """For every cell, the sum of the drops of all points in rows and columns up to those of the cell."""
+    """The sum of the drops of all points in rows and columns up to a cell's own, for every cell."""
     histogram = np.bincount(rows * shape[1] + columns, weights=drop, minlength=shape[0] * shape[1])
     sums: Floats = histogram.astype(np.float64, copy=False).reshape(shape)
     np.cumsum(sums, axis=0, out=sums)

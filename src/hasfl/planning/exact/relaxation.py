@@ -32,7 +32,8 @@ The sum of the cheapest costs is 12.67. With per_second = 1 the left side is at 
 **Step 3: a price on M.** One term still contains all devices: the edge server exchanges
 M = N δ_J − Σ_i δ_{j_i} bits, and T₅ ≥ M/r_{s,f}, T₆ ≥ M/r_{f,s} (R6, R8). In the example δ = (1, 5) Mbit and
 both rates are 1 Mbit/s. The choices above have M = 3 · 5 − (5 + 5 + 1) = 4 Mbit, which takes 4 s, while the
-box allows 3 s. A price η per bit of M keeps the devices apart: device i minimises b x_j + y n(b) − η δ_j.
+box allows 3 s. With a price η per bit of M the devices choose on their own again: device i minimises
+b x_j + y n(b) − η δ_j.
 Beyond T₃ to T₆ at the lower corner, the left side is then at least
 
     Σ_i min_{j,b} (b x_j + y n(b) − η δ_j) + η N δ_J − due(η)      for every η ≥ 0                (price)

@@ -66,7 +66,7 @@ POLISH_EVERY = 50  # least number of boxes between two polishes: improvements of
 POLISH_GAP = 0.5  # gap of a polish, as a share of the gap of the search
 LAST_POLISH = 0.5  # seconds for the last polish if the time is up
 STEPS = 4  # prices tried for a box; 1.01, 1.06
-DEVICE_SHARE = 0.5  # of the missing seconds: sides that give away less count as narrow; 0.96, 1.02
+DEVICE_SHARE = 0.5  # sides that give away less than this share of the missing seconds are narrow; 0.96, 1.02
 
 SLOPE = 4  # index of the slope among the sides of a box, after T₃ to T₆
 
@@ -238,7 +238,7 @@ class Search:
     polished_at: int = 0  # the value of `boxes` at the last polish
     left_open: float = np.inf  # the least lower bound of boxes that cannot be divided any more
     law: RoundsLaw = field(init=False)
-    relaxations: dict[int, Relaxation] = field(default_factory=dict)  # by deepest cut
+    relaxations: dict[int, Relaxation] = field(default_factory=dict)  # one for each deepest cut
     # Heaps of (lower bound on Θ, ticket, box), by deepest cut.
     queues: dict[int, list[tuple[float, int, Box]]] = field(default_factory=dict)
     ticket: "itertools.count[int]" = field(default_factory=itertools.count)  # orders boxes of equal bounds

@@ -167,7 +167,7 @@ def _better(tables: CostTables, law: Corollary1, old: Plan, new: Plan) -> Plan:
     return new if _value(tables, law, new) <= _value(tables, law, old) else old
 
 
-# ── constants measured in training ───────────────────────────────────────────────────────────────────────
+# ── Algorithm 2 with measured constants ──────────────────────────────────────────────────────────────────
 
 
 def _alternate_by_touching(problem: Problem, start: Plan | None, time_limit: float) -> PlanReport:

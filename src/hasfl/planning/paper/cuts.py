@@ -25,7 +25,7 @@ from hasfl.planning.tables import CostTables
 from hasfl.theory.bound import Corollary1
 from hasfl.theory.rounds import Floats
 
-# ── Dinkelbach (1967): a ratio, by minimising a few differences ──────────────────────────────────────────
+# ── Dinkelbach's method (1967): the minimum of a ratio ───────────────────────────────────────────────────
 
 
 X = TypeVar("X")
@@ -96,7 +96,7 @@ def quiet_solver() -> Iterator[None]:
         os.close(saved)
 
 
-# ── the sub-problem ──────────────────────────────────────────────────────────────────────────────────────
+# ── the cut sub-problem P2 ───────────────────────────────────────────────────────────────────────────────
 
 
 AUXILIARIES = 6  # T₁ to T₆

@@ -27,7 +27,7 @@ from hasfl.theory.latency import Arrangement, aggregation_bits, aggregation_late
 from hasfl.theory.objective import evaluate, margins
 from hasfl.units import format_share
 
-# ── whether a new plan is worth a change ─────────────────────────────────────────────────────────────────
+# ── the saving of a new plan ─────────────────────────────────────────────────────────────────────────────
 
 
 # A plan is not changed for a smaller saving than this share of its time; chosen by hand.
@@ -39,7 +39,7 @@ CAUTION = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What a change from an old plan to a new one saves, and whether the change pays."""
+    """The share of time that a change of plans saves, its error, and whether the change pays."""
 
     share: float  # saved share of the old plan's time; infinite if the old plan cannot be used any more
     error: float  # standard error of `share`
@@ -85,12 +85,12 @@ def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
 
 
 def _a_standard_error_off(problem: Problem) -> Iterator[tuple[Problem, Problem]]:
-    """For each constant with an error, two problems: the constant is too large or too small by its error."""
+    """Pairs of problems, one pair per constant: the constant is too large, or too small, by its error."""
     for more, less in problem.constants.an_error_off():
         yield replace(problem, constants=more), replace(problem, constants=less)
 
 
-# ── why, in words ────────────────────────────────────────────────────────────────────────────────────────
+# ── notes on plans ───────────────────────────────────────────────────────────────────────────────────────
 
 
 # The first words of notes on plans.
@@ -133,7 +133,7 @@ def first_plan(plan: Plan, problem: Problem) -> tuple[str, ...]:
 
 
 def renewed(before: Problem, now: Problem) -> str:
-    """The note on a plan that cannot be compared with the one before, because it is for another problem."""
+    """The note on a new plan for which there is no comparable old plan."""
     return f"{NEW_PLAN}: {what_changed(before, now) or OTHER_LIMITS}"
 
 
@@ -171,7 +171,7 @@ def in_samples(number: float) -> str:
     return f"{written} sample" if written == "1" else f"{written} samples"
 
 
-# ── a strategy at work ───────────────────────────────────────────────────────────────────────────────────
+# ── the decider ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -296,7 +296,7 @@ class StrategyDecider:
         return replace(situation, problem=self.weighed)
 
 
-# ── a guard against plans that ruin a training ───────────────────────────────────────────────────────────
+# ── the guard against batches that are too small ─────────────────────────────────────────────────────────
 #
 # A plan is only as good as its constants. If the constants underestimate the noise, batches are too small, so
 # that the training loss may stop falling. The guard needs no constants. It watches the training loss since it
@@ -307,7 +307,7 @@ class StrategyDecider:
 
 # All three were chosen by hand on trainings of VGG-16 on CIFAR-100 with two shards (docs/constants.md, "The
 # guard").
-LEAST_FALL = 0.07  # from the middle third to the last third; a smaller fall is a stall
+LEAST_FALL = 0.07  # a smaller relative fall from the middle third to the last third is a stall
 LEAST_ROUNDS = 1500  # the guard judges no shorter history
 SMALL_BATCH = 16  # the guard acts only if the harmonic mean of the batch sizes is smaller
 

@@ -19,7 +19,7 @@ from hasfl.theory.objective import law_of, memory_needed
 from hasfl.theory.rounds import Floats
 from hasfl.units import format_size
 
-# ── what a strategy knows ────────────────────────────────────────────────────────────────────────────────
+# ── the situation of a strategy ──────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,7 +31,7 @@ class Situation:
     """
 
     problem: Problem
-    devices: IntN  # for each device of problem.fleet, its index in the whole fleet
+    devices: IntN  # index in the whole fleet of each device of problem.fleet
     round: int
     seeds: Seeds
     previous: Plan | None = None  # the plan in use, if there is one
@@ -176,7 +176,7 @@ def random_common_cut(situation: Situation, batch_sizes: IntN) -> IntN:
 
 
 def _cuts_that_fit(situation: Situation) -> NDArray[np.bool_]:
-    """For each device and cut, whether the client part fits the device's memory with one sample."""
+    """(N, L) Whether the client part of each cut fits each device's memory with one sample."""
     largest_batches(situation, np.ones(len(situation.devices), dtype=np.int64))  # the first cut must fit
     fits: NDArray[np.bool_] = largest_batch_in_memory(situation.problem, slice(None)) >= 1
     return fits
@@ -230,7 +230,7 @@ def whole_model(situation: Situation, batch_sizes: IntN) -> IntN:
     return np.full(len(situation.devices), len(situation.problem.profile))
 
 
-# ── both at once ─────────────────────────────────────────────────────────────────────────────────────────
+# ── cuts and batch sizes at once ─────────────────────────────────────────────────────────────────────────
 
 
 SCALES_PER_DOUBLING = 8  # scales tried between a scale and twice that scale; chosen by hand
