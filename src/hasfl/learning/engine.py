@@ -91,10 +91,10 @@ class LocalEngine(ABC):
 
     @abstractmethod
     def _train(self, order: Order) -> Tensor:
-        """Forward pass, backward pass and optimiser step for the devices of the round."""
+        """Compute forward pass, backward pass and optimiser step. Returns the mean loss F_i over devices."""
 
     def aggregate(self) -> None:
-        """End an interval: average the replicas, steps b1 to b3, and update the running mean."""
+        """End an interval: aggregate the replicas, steps b1 to b3, and update the running mean."""
         self.state.aggregate()
         if self.job.serving.averages:
             self.running.take(self.state.shared)

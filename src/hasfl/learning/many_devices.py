@@ -238,7 +238,7 @@ _MULTI_HEAD_ATTENTION = _without_handing_over(F.multi_head_attention_forward)
 def _embedding(
     tokens: Tensor, weight: Tensor, padding_idx: int | None = None, *options: Any, **named: Any
 ) -> Tensor:
-    """F.embedding. The padding token gets no gradient; `vmap` ensures this for the first device only."""
+    """F.embedding for `vmap`. The padding token gets no gradient; by itself `vmap` would do so on the first device only."""
     vectors = F.embedding(tokens, weight, None, *options, **named)
     if padding_idx is None:
         return vectors
@@ -247,7 +247,7 @@ def _embedding(
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear with all axes of x but the last merged: one product of two matrices for each device."""
+    """F.linear for `vmap`, with all axes of x but the last merged: one product of two matrices for each device."""
     if x.dim() <= MATRIX_AXES:
         return F.linear(x, weight, bias)
     return F.linear(x.flatten(0, -2), weight, bias).reshape(*x.shape[:-1], -1)
@@ -261,7 +261,7 @@ def _matmul(x: Tensor, other: Tensor) -> Tensor:
 
 
 def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """F.dropout. On a CPU torch draws in the memory order of x, which `vmap` would change."""
+    """F.dropout for `vmap`. On a CPU torch draws in the memory order of x, which `vmap` would change."""
     if x.is_cuda or not training or not 0 < p < 1:
         return F.dropout(x, p, training, inplace)
     scale = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)

@@ -226,7 +226,7 @@ class NormTensors(NamedTuple):
 
 
 def batch_norm_by_rows(rows: Rows, x: Tensor, norm: NormTensors, momentum: float, eps: float) -> Tensor:
-    """Batch norm in training mode over the rows of each device that count.
+    """Batch norm in training mode, over those rows of each device that count.
 
     Spare rows are normalised with the statistics of their device. They do not enter these statistics, and
     their gradient is 0.

@@ -101,7 +101,7 @@ class TrainingData:
 
     @property
     def sizes(self) -> IntN:
-        """|D_i|, the number of samples that each device trains on."""
+        """The number |D_i| of samples that each device trains on."""
         return self.minibatches.sizes
 
     def label_counts(self) -> IntN | None:

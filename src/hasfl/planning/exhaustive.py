@@ -47,7 +47,7 @@ def all_plans(problem: Problem) -> Iterator[tuple[IntN, IntN]]:
 
 
 def objectives(problem: Problem, batch_sizes: IntN, cuts: IntN) -> Floats:
-    """Θ of K plans (K, N), Eq. (43) term by term; infinite for a plan that violates C1, C4 or C5."""
+    """The training times Θ of K plans (K, N), by Eq. (43); infinite where C1, C4 or C5 is violated."""
     fleet, profile = problem.fleet, problem.profile
     b, j, N = batch_sizes, cuts - 1, len(fleet)
     rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto

@@ -70,7 +70,7 @@ class Tried:
 
     @property
     def seconds(self) -> float:
-        """Θ, infinite without a plan."""
+        """The training time Θ of the plan; infinite without a plan."""
         return math.inf if self.report is None else self.report.objective
 
     def as_json(self, best: float, *, rounds_known: bool) -> dict[str, object]:

@@ -78,7 +78,7 @@ class CostTables:
 
     @property
     def server_fed_rates(self) -> Floats:
-        """(2,) r_{s,f} and r_{f,s}, the edge server's rates to and from the fed server."""
+        """(2,) The edge server's rates to and from the fed server, r_{s,f} and r_{f,s}."""
         return np.array([self.server_fed_up_rate, self.server_fed_down_rate])
 
     @property
@@ -87,7 +87,7 @@ class CostTables:
         return np.array([1.0, 1.0, 1 / self.interval, 1 / self.interval])
 
     def parts(self, batch_sizes: Floats, cuts: IntN) -> Floats:
-        """T₃, T₄, T₅, T₆ and the edge server's seconds, (5, ...), of plans (..., N)."""
+        """The parts (5, ...) of a round of plans (..., N): T₃, T₄, T₅, T₆ and the edge server's seconds."""
         i, j = np.arange(cuts.shape[-1]), cuts - 1
         bits = self.submodel_bits[j]
         middle = cuts.shape[-1] * bits.max(axis=-1) - bits.sum(axis=-1)  # M = N δ_J − Σ_i δ_{j_i}
@@ -103,7 +103,7 @@ class CostTables:
         )
 
     def round_seconds(self, batch_sizes: Floats, cuts: IntN) -> Floats:
-        """T_S + T_A/I of plans (..., N)."""
+        """The mean seconds of a round, T_S + T_A/I, of plans (..., N)."""
         up, down, fed_up, fed_down, server = self.parts(batch_sizes, cuts)
         return up + down + server + (fed_up + fed_down) / self.interval
 
@@ -128,9 +128,10 @@ def seconds_per_sample(problem: Problem, layer: slice | IntN) -> tuple[Floats, F
 
 
 def largest_batch_in_memory(problem: Problem, layer: slice | IntN) -> Floats:
-    """⌊κ⌋, the largest whole b with b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j ≤ υ_i (C4); ENDLESS if samples need no memory.
+    """The largest batch size ⌊κ⌋ that fits into memory (C4); ENDLESS if samples need no memory.
 
-    `layer` is a slice, for every device at every layer, or one index per device, for device i at layer[i].
+    ⌊κ⌋ is the largest whole b with b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j ≤ υ_i. `layer` is a slice, for every device at
+    every layer, or one index per device, for device i at layer[i].
     """
     profile = problem.profile
     per_sample = (profile.activation_bits_upto + profile.gradient_bits_upto)[layer]

@@ -137,7 +137,7 @@ class Corollary1(RoundsLaw):
         return self.bound.noise
 
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
-        """Eq. (27): R for S = Σ_i n(b_i); infinite where the target is out of reach."""
+        """The rounds R for S = Σ_i n(b_i), Eq. (27); infinite where the target is out of reach."""
         margin = self.margin_upto[np.asarray(deepest_cut) - 1] - self.bound.per_noise * noise
         with np.errstate(divide="ignore"):
             return np.where(margin > LEAST_MARGIN * self.target, self.bound.scale / margin, np.inf)
@@ -153,10 +153,11 @@ class Corollary1(RoundsLaw):
         return np.ones_like(least_seconds), np.ones_like(least_seconds)
 
     def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
-        """The same line for every range: scale · T + value · w · S ≥ value · (ε − drift_J).
+        """The line scale · T + value · w · S ≥ value · (ε − drift_J), the same for every range of slopes.
 
-        With margin = ε − drift_J − w S > 0, Θ = R T = scale · T / margin by Eqs. (27) and (43). So Θ ≥ value
-        is the same as scale · T ≥ value · margin, and the term value · w · S moves to the left side.
+        T is the seconds of a round. With margin = ε − drift_J − w S > 0, Θ = R T = scale · T / margin by Eqs.
+        (27) and (43). So Θ ≥ value is the same as scale · T ≥ value · margin, and the term value · w · S
+        moves to the left side.
         """
         needed = np.full_like(low, value * float(self.margin_upto[deepest_cut - 1]))
         return Lines(

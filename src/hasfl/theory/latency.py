@@ -51,7 +51,7 @@ def aggregation_bits(
     with_mean: bool = False,
     with_slots: bool = True,
 ) -> AggregationBits:
-    """Bits of an aggregation: uploads follow the cuts `before` it, downloads the cuts `after` it.
+    """The bits of an aggregation. Uploads follow the cuts `before` it, downloads the cuts `after` it.
 
     Device i exchanges its client part, δ_{j_i} bits. The edge server exchanges the middle part of every
     device, the private layers that the device does not hold: N δ_J − Σ_i δ_{j_i} bits for the deepest cut J.
@@ -103,7 +103,7 @@ class SplitTrainingLatency:
 
     @property
     def total(self) -> float:
-        """T_S, Eq. (38): the slowest device up, then the edge server, then the slowest device down."""
+        """The seconds T_S, Eq. (38): the slowest device up, the edge server, the slowest device down."""
         return float(self.up.max() + self.server_forward + self.server_backward + self.down.max())
 
 
@@ -128,12 +128,12 @@ class AggregationLatency:
 
     @property
     def total(self) -> float:
-        """T_A, Eq. (39): upload, then download."""
+        """The seconds T_A of an aggregation, Eq. (39): upload, then download."""
         return self.up + self.down
 
 
 def split_training_latency(plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingLatency:
-    """Latency of one split-training round, step by step.
+    """The latency of the split training in one round, step by step.
 
         T_S(b, μ) = max_i {T_i^F + T_{a,i}^U} + T_s^F + T_s^B + max_i {T_{g,i}^D + T_i^B}    Eq. (38)
 
@@ -153,7 +153,7 @@ def split_training_latency(plan: Plan, fleet: Fleet, profile: Profile) -> SplitT
 
 
 def aggregation_latency(plan: Plan, fleet: Fleet, profile: Profile) -> AggregationLatency:
-    """Latency of one aggregation of the sub-models. T_A does not depend on the batch sizes.
+    """The latency of one aggregation. T_A does not depend on the batch sizes.
 
     T_A(μ) = max_i {T_{c,i}^U, T_s^U} + max_i {T_{c,i}^D, T_s^D}                          Eq. (39)
     """
@@ -162,7 +162,7 @@ def aggregation_latency(plan: Plan, fleet: Fleet, profile: Profile) -> Aggregati
 
 
 def exchange_latency(bits: AggregationBits, before: Fleet, after: Fleet) -> AggregationLatency:
-    """Latency of an aggregation that sends the given bits.
+    """The latency of an aggregation that sends the given bits.
 
     Uploads run at the rates of the fleet `before` the aggregation, downloads at those of the fleet `after`.
     """

@@ -60,7 +60,7 @@ def _devices_alone(plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingL
 
 
 def _server_alone(plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingLatency:
-    """The edge server runs the whole model on the samples of all batches. No data are sent in a round."""
+    """Seconds if the edge server runs the whole model on all samples. No data are sent in a round."""
     zeros, samples = np.zeros(len(plan)), int(plan.batch_sizes.sum())
     return SplitTrainingLatency(
         device_forward=zeros,

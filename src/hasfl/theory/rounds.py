@@ -58,11 +58,11 @@ class BatchNoise:
 
     @classmethod
     def of(cls, profile: Profile, single_noise: float) -> Self:
-        """n(b) for a model, where `single_noise` is the price of a single sample under batch norm."""
+        """The noise n(b) for a model. `single_noise` is the price of a single sample under batch norm."""
         return cls(np.where(profile.batch_norm_upto, single_noise, 1.0))
 
     def each(self, batch_sizes: Floats, deepest_cut: int) -> Floats:
-        """n(b) of every entry of `batch_sizes`, for one deepest cut."""
+        """The noise n(b) of every entry of `batch_sizes`, for one deepest cut."""
         noise: Floats = 1 / batch_sizes
         price = self.single_upto[deepest_cut - 1]
         if price != 1:
@@ -70,7 +70,7 @@ class BatchNoise:
         return noise
 
     def total(self, batch_sizes: Floats | IntN, deepest_cut: IntN | int) -> Floats:
-        """S = Σ_i n(b_i) of plans with batch sizes (..., N) and deepest cuts (...).
+        """The noise S = Σ_i n(b_i) of plans with batch sizes (..., N) and deepest cuts (...).
 
         Every single sample adds c_J − 1 to Σ_i 1/b_i.
         """
@@ -81,7 +81,7 @@ class BatchNoise:
         return total
 
     def saved_by_one_more(self, batch_sizes: Floats, deepest_cut: int) -> Floats:
-        """n(b) − n(b + 1): 1/(b (b + 1)) for b ≥ 2, and c_J − 1/2 for b = 1."""
+        """The noise n(b) − n(b + 1) that one more sample saves: 1/(b (b + 1)), but c_J − 1/2 for b = 1."""
         saved: Floats = 1 / (batch_sizes * (batch_sizes + 1))
         price = self.single_upto[deepest_cut - 1]
         if price != 1:
@@ -137,12 +137,12 @@ class RoundsLaw(ABC):
         """The noise n(b) of a batch of b samples."""
 
     def rounds(self, batch_sizes: Floats | IntN, deepest_cut: IntN | int) -> Floats:
-        """R of plans with batch sizes (..., N) and deepest cuts (...); infinite if ε is out of reach."""
+        """The rounds R for batch sizes (..., N) and deepest cuts (...); infinite if ε is out of reach."""
         return self.rounds_at(self.noise.total(batch_sizes, deepest_cut), deepest_cut)
 
     @abstractmethod
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
-        """R for S = Σ_i n(b_i); infinite if ε is out of reach."""
+        """The rounds R for S = Σ_i n(b_i); infinite if ε is out of reach."""
 
     @abstractmethod
     def slope(self, seconds: Floats, noise: Floats, deepest_cut: int) -> Floats:
@@ -175,7 +175,7 @@ class RoundsLaw(ABC):
 
     @abstractmethod
     def require_reachable(self, plan: Plan) -> None:
-        """Raise TargetUnreachable, with advice, if a plan needs infinitely many rounds."""
+        """Raise TargetUnreachable with advice if a plan needs infinitely many rounds."""
 
     @abstractmethod
     def explain(self, plan: Plan) -> str:
@@ -289,7 +289,7 @@ class MeasuredRounds(RoundsLaw):
         )
 
     def slowness(self, batch_sizes: IntN, private_layers: int) -> float:
-        """B = R/R∞: a round counts as 1/B rounds with infinitely large batches.
+        """The factor B = R/R∞: a round counts as 1/B rounds with infinitely large batches.
 
         If no layer is private, there is no drift, no skew and no price of a single sample.
         """
@@ -299,11 +299,11 @@ class MeasuredRounds(RoundsLaw):
         return float(self._factor(self.noise.total(batch_sizes, private_layers), private_layers))
 
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
-        """R for S = Σ_i n(b_i), by (law); always finite."""
+        """The rounds R for S = Σ_i n(b_i), by (law); always finite."""
         return self.endless * self._factor(noise, deepest_cut)
 
     def _factor(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
-        """B = 1 + skew_J + w_J S + q_J S², the factor by which R exceeds R∞."""
+        """The factor B = R/R∞ = 1 + skew_J + w_J S + q_J S²."""
         j = np.asarray(deepest_cut) - 1
         factor: Floats = (
             self.fixed_upto[j] + self.per_noise_upto[j] * noise + self.per_square_upto[j] * noise**2
@@ -319,7 +319,7 @@ class MeasuredRounds(RoundsLaw):
         return noise
 
     def slope(self, seconds: Floats, noise: Floats, deepest_cut: int) -> Floats:
-        """s = √(B/A), step 1 of the proof above."""
+        """The slope s = √(B/A) of a plan, step 1 of the proof above."""
         return np.sqrt(self._factor(noise, deepest_cut) / seconds)
 
     def slopes(
@@ -334,7 +334,7 @@ class MeasuredRounds(RoundsLaw):
         return low, np.maximum(root / least_seconds, low)  # no empty range: at worst the one slope `low`
 
     def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
-        """(line) of the proof above, for the test 2 √(AB) ≥ 2 √(value/R∞).
+        """The tests of 2 √(AB) ≥ 2 √(value/R∞) by (line) of the proof above.
 
         With f and w of the secant (step 4 there), the test of a range is
 
@@ -355,7 +355,7 @@ class MeasuredRounds(RoundsLaw):
     def _ends_of_secant(
         self, low: Floats, high: Floats, root: Floats, deepest_cut: int
     ) -> tuple[Floats, Floats]:
-        """S₁ and S₂ of ranges of slopes, for root = √(value/R∞).
+        """The ends S₁ and S₂ of the secants for ranges of slopes, where root = √(value/R∞).
 
         Where 1/B is not convex, both are the S of a plan with the middle slope, so the secant is a tangent.
         """

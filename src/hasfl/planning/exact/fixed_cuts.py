@@ -134,7 +134,7 @@ class FixedCuts:
         return bool((np.floor(self.largest_batch) == self.smallest_batch).all())
 
     def seconds(self, batch_sizes: FloatN) -> float:
-        """T_S + T_A/I, the mean seconds of a round: T₃ + T₄ + edge server + (T₅ + T₆)/I."""
+        """The mean seconds of a round, T_S + T_A/I = T₃ + T₄ + edge server + (T₅ + T₆)/I."""
         return float(
             (batch_sizes * self.up_seconds).max()
             + (batch_sizes * self.down_seconds).max()
@@ -143,7 +143,7 @@ class FixedCuts:
         )
 
     def value(self, batch_sizes: FloatN) -> float:
-        """Θ = R (T_S + T_A/I), Eq. (43)."""
+        """The training time Θ = R (T_S + T_A/I), Eq. (43)."""
         return float(self.law.rounds(batch_sizes, self.deepest_cut)) * self.seconds(batch_sizes)
 
     def slope(self, batch_sizes: FloatN) -> float:
@@ -429,7 +429,7 @@ class _Grid:
 
 
 def _edges(points: Floats, window: Window, side: int) -> Floats:
-    """Lower edges of the cells: the points themselves if they are few, otherwise EDGES even ones."""
+    """The lower edges of the cells: the points themselves if they are few, otherwise EDGES even edges."""
     low, high = window.low[side], window.high[side]
     if len(points) < EDGES - 1:
         return np.unique(np.append(points[points > low], low))

@@ -33,8 +33,7 @@ The sum of the cheapest costs is 12.67. With per_second = 1 the left side is at 
 M = N δ_J − Σ_i δ_{j_i} bits, and T₅ ≥ M/r_{s,f}, T₆ ≥ M/r_{f,s} (R6, R8). In the example δ = (1, 5) Mbit and
 both rates are 1 Mbit/s. The choices above have M = 3 · 5 − (5 + 5 + 1) = 4 Mbit, which takes 4 s, while the
 box allows 3 s. With a price η per bit of M the devices choose on their own again: device i minimises
-b x_j + y n(b) − η δ_j.
-Beyond T₃ to T₆ at the lower corner, the left side is then at least
+b x_j + y n(b) − η δ_j. Beyond T₃ to T₆ at the lower corner, the left side is then at least
 
     Σ_i min_{j,b} (b x_j + y n(b) − η δ_j) + η N δ_J − due(η)      for every η ≥ 0                (price)
 
@@ -184,7 +183,7 @@ class Relaxation:
         return Choices(least, best, index + 1, batch_sizes, unpriced, unpaid, most_bits)
 
     def server_bits(self, bits: Floats) -> Floats:
-        """M = N δ_J − Σ_i δ_{j_i}, where the devices together hold `bits` = Σ_i δ_{j_i}."""
+        """The bits M = N δ_J − Σ_i δ_{j_i} of the middle parts, where `bits` = Σ_i δ_{j_i}."""
         return len(self.tables.fed_up_rate) * self.tables.submodel_bits[self.deepest_cut - 1] - bits
 
     def _at_price(self, cost: Floats, price: Floats, tariff: "Tariff") -> tuple[Floats, Ints, Floats]:
@@ -305,11 +304,11 @@ class Tariff:
         return np.clip(price[:, None] - np.minimum(start, price[:, None]), 0.0, self.width)
 
     def due(self, price: Floats) -> Floats:
-        """(K,) due(η): the sum over the steps of their bits times the part of the price in them."""
+        """(K,) The amount due(η): the sum over steps of bits times the part of the price in the step."""
         return (self._filled(price) * self.bits).sum(axis=1)
 
     def unpaid(self, price: Floats, server_bits: Floats) -> Floats:
-        """(K,) cost(M) − (η M − due(η)) for M = `server_bits`; infinite if the upper corner forbids M.
+        """(K,) The unpaid cost(M) − (η M − due(η)) of M = `server_bits`; infinite if M is not allowed.
 
         A step with bits m, width w and filled part f contributes w max(M − m, 0) to cost(M) and f (M − m) to
         η M − due(η). The difference is (w − f)(M − m) if M > m, and f (m − M) otherwise. In the example at

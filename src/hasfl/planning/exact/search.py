@@ -271,7 +271,7 @@ class Search:
             self.best_value, self.best_plan = float(values[k]), (batch_sizes[k].copy(), cuts[k].copy())
 
     def values(self, batch_sizes: Floats, cuts: Ints) -> Floats:
-        """(K,) Θ of K plans, Eq. (43); infinite where the target is out of reach."""
+        """(K,) The training times Θ of K plans, Eq. (43); infinite where the target is out of reach."""
         return self.law.rounds(batch_sizes, cuts.max(axis=1)) * self.tables.round_seconds(batch_sizes, cuts)
 
     @property

@@ -157,7 +157,7 @@ def _next_cuts(tables: CostTables, law: Corollary1, plan: Plan, deadline: float)
 
 
 def _value(tables: CostTables, law: RoundsLaw, plan: Plan) -> float:
-    """Θ′ of a plan, Eq. (45), with the smallest T₁ to T₆ that R1 to R8 allow; Θ′ then equals Θ."""
+    """The training time Θ′, Eq. (45), with the smallest T₁ to T₆ that R1 to R8 allow; Θ′ then equals Θ."""
     b = plan.batch_sizes.astype(float)
     return float(law.rounds(b, plan.deepest_cut) * tables.round_seconds(b, plan.cuts))
 

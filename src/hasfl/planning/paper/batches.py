@@ -64,7 +64,10 @@ class BatchProblem:
         return self.margin_without_sampling - self.sampling_per_noise * float((1 / b).sum())
 
     def value(self, b: FloatN) -> float:
-        """Θ′(b) without the factor 2ϑ/γ, for whole b. Single samples have the price of the law of rounds."""
+        """The training time Θ′(b) without the factor 2ϑ/γ, for whole b.
+
+        Single samples have the price of the law of rounds.
+        """
         noise = float(self.noise.total(b, self.deepest_cut))
         margin = self.margin_without_sampling - self.sampling_per_noise * noise
         return self.seconds(b) / margin if margin > 0 else np.inf

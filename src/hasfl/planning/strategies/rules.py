@@ -221,12 +221,12 @@ def fixed_cut(cut: int) -> Rule:
 
 
 def quarter_cut(situation: Situation, batch_sizes: IntN) -> IntN:
-    """A quarter of the layers on every device, at least one."""
+    """The rule that gives every device a quarter of the layers, but at least one layer."""
     return np.full(len(situation.devices), max(1, len(situation.problem.profile) // 4))
 
 
 def whole_model(situation: Situation, batch_sizes: IntN) -> IntN:
-    """Every layer on every device."""
+    """The rule that gives every device all layers."""
     return np.full(len(situation.devices), len(situation.problem.profile))
 
 
