@@ -9,7 +9,7 @@ On a CPU, and on a GPU without CUDA graphs, each device gets as many rows as it 
 (`cuda_graphs.py`) needs shapes that stay the same, while batch sizes change from round to round. So a few
 layouts with spare rows serve all rounds with CUDA graphs. The device with the largest batch takes the
 largest place, and so on. Each round uses the smallest layout that holds its batch sizes. Common layers see
-the samples without the spare rows between them, so for them a layout says how many rows there are in total.
+the samples without the spare rows between them, so a layout also has the total number of their rows.
 """
 
 from collections import deque
@@ -106,7 +106,7 @@ class Rows:
 
 
 # The numbers below were chosen by hand. benchmarks/round_h200_2026-11-15.md shows the effect ("ragged").
-PATIENCE = 30  # rounds with unchanged batch sizes after which these sizes get a layout of their own
+PATIENCE = 30  # rounds with unchanged batch sizes after which these sizes get an exact layout
 REVIEW = 32  # rounds between two reviews; a review may add a layout
 RECENT_REVIEWS = 2  # a new layout is made from the rounds of this many reviews
 WORTH_ADDING = 1.1  # a review adds a layout if the rounds since the last one had more rows per sample
@@ -135,7 +135,7 @@ class Layouts:
     reuse: bool  # whether few layouts serve many rounds (for CUDA graphs); otherwise every layout is exact
     last: tuple[int, ...] = ()  # batch sizes of the last round
     same: int = 0  # rounds since the batch sizes last changed
-    own: set[tuple[int, ...]] = field(default_factory=set)  # batch sizes with a layout of their own
+    own: set[tuple[int, ...]] = field(default_factory=set)  # batch sizes that have an exact layout
     shelves: dict[int, "_Shelf"] = field(default_factory=dict)  # one shelf for each number of devices
 
     def choose(self, sizes: Sequence[int]) -> Layout:

@@ -21,8 +21,8 @@ SIZES = (2, 3)  # batch sizes of the two devices in a trial: unequal, and large 
 # The largest difference that counts as rounding, relative to the largest number. Chosen by hand: rounding in
 # float32 stays far below, and a layer that mixes the samples of devices differs by far more.
 TOLERANCE = 1e-3
-# The weights of the second device differ from those of the first by normal noise with this standard
-# deviation. Chosen by hand: much larger than the tolerance, and small enough to keep outputs moderate.
+# Standard deviation of the normal noise by which the second device's weights differ from the first device's.
+# Chosen by hand: much larger than the tolerance, and small enough to keep outputs moderate.
 DIFFERENCE = 0.1
 DIFFERENCE_SEED = 0  # seed of that noise; any seed would do
 SEEDS = (1, 2)  # seeds of the random numbers that the two devices draw; any two different seeds would do
@@ -114,7 +114,7 @@ class _Candidate:
     def _mixes(self) -> bool:
         """Whether a layer mixes samples: one sample alone has other outputs or gradients than among others.
 
-        All samples have the weights of the first device, and each draws random numbers of its own.
+        All samples have the weights of the first device, and each draws its own random numbers.
         """
         count = max(SIZES)
         x, seeds, alone = self.x[:count], range(count), Rows((1,) * count)

@@ -238,7 +238,10 @@ _MULTI_HEAD_ATTENTION = _without_handing_over(F.multi_head_attention_forward)
 def _embedding(
     tokens: Tensor, weight: Tensor, padding_idx: int | None = None, *options: Any, **named: Any
 ) -> Tensor:
-    """F.embedding for `vmap`. The padding token gets no gradient; by itself `vmap` would do so on the first device only."""
+    """F.embedding for `vmap`. The padding token gets no gradient on any device.
+
+    torch's own F.embedding under `vmap` would ensure this for the first device only.
+    """
     vectors = F.embedding(tokens, weight, None, *options, **named)
     if padding_idx is None:
         return vectors
@@ -247,7 +250,7 @@ def _embedding(
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear for `vmap`, with all axes of x but the last merged: one product of two matrices for each device."""
+    """F.linear for `vmap`: all axes of x but the last are merged, so each device has one matrix product."""
     if x.dim() <= MATRIX_AXES:
         return F.linear(x, weight, bias)
     return F.linear(x.flatten(0, -2), weight, bias).reshape(*x.shape[:-1], -1)

@@ -133,7 +133,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
 # ── a user's own optimiser ───────────────────────────────────────────────────────────────────────────────
 
 
-# A user's optimiser is tried with a weight of this shape, so many replicas and so many steps. Chosen by hand.
+# Shape of the weight, number of replicas and number of steps in the trial of a user's optimiser. Chosen by
+# hand.
 TRIED_SHAPE, TRIED_REPLICAS, TRIED_STEPS = (2, 3), 3, 2
 # Largest difference, relative and absolute, that counts as rounding: for float64 numbers around 1 after a few
 # steps. Chosen by hand.

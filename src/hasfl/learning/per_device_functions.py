@@ -34,7 +34,7 @@ NORM_MOMENTUM, NORM_EPS = 0.1, 1e-5
 
 
 class NotAtOnce(Exception):
-    """A layer cannot run for many devices at once. The message says what the layer does."""
+    """Raised if a layer cannot run for many devices at once. The message says what the layer does."""
 
 
 @contextmanager
@@ -404,7 +404,7 @@ class Geometry(NamedTuple):
 @lru_cache(maxsize=KEPT_GEOMETRIES)
 def geometry(image: Pair, kernel: Pair, stride: Pair, padding: Pair, device: torch.device) -> Geometry:
     """Compute the `Geometry` of a convolution: the arrays `position` and `place`."""
-    # rows[p, k] is the image row that patch row p has at kernel row k; columns likewise. Rows and columns
+    # rows[p, k] is the image row of patch row p at kernel row k, and so for columns. Rows and columns
     # outside the image are padding.
     rows, columns = (
         np.arange((image[k] + 2 * padding[k] - kernel[k]) // stride[k] + 1)[:, None] * stride[k]

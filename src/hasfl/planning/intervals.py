@@ -1,7 +1,7 @@
 """The best batch sizes, cuts and interval I together, for `hasfl plan --interval`.
 
 Each interval that is tried gets its own best plan, with the planner's lower bound. Another lower bound holds
-for many intervals at once, so that intervals can be ruled out without a search of their own:
+for many intervals at once, so that intervals can be ruled out without a search for each:
 
 1. R does not fall as I grows. In the measured law, noise and skew stay and drift grows with I; for I = 1,
    drift and skew are 0. In Theorem 1, the drift term has I², and it is 0 for I = 1.
@@ -16,7 +16,7 @@ for many intervals at once, so that intervals can be ruled out without a search 
 The planner's lower bound for this faster fleet therefore holds for all intervals from `low` to `high`. With
 the largest interval as `high`, aggregations cost nothing, and only more rounds are left.
 
-The measured law is known for intervals up to 50 rounds and for trainings of several intervals
+The measured law was tested for intervals up to 50 rounds and for trainings of several intervals
 (docs/constants.md). The search recommends no other intervals. Theorem 1 has no such limit.
 
 Example: with T_S = 1 s, T_A = 10 s, R_5 = 100 and R_6 = 104, the interval 5 takes 100 (1 + 2) = 300 s, and no

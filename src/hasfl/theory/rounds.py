@@ -331,7 +331,7 @@ class MeasuredRounds(RoundsLaw):
         """
         root = np.sqrt(value / self.endless)
         low = self._factor(least_noise, deepest_cut) / root
-        return low, np.maximum(root / least_seconds, low)  # no empty range: at worst the one slope `low`
+        return low, np.maximum(root / least_seconds, low)  # the range holds at least `low`
 
     def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
         """The tests of 2 √(AB) ≥ 2 √(value/R∞) by (line) of the proof above.

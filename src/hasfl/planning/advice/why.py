@@ -76,7 +76,7 @@ class Upgrades:
 def upgrades(plan: Plan, problem: Problem, ask: Ask, *, seconds: float) -> Upgrades:
     """Plan with 10 % more of each resource. No plan is started after `seconds`, but at least one is made.
 
-    The resources of the edge server come first, then those of the devices, the slowest devices first.
+    The resources of the edge server come first, then the devices, the slowest devices first.
     """
     deadline = time.monotonic() + seconds
     base = ask(problem, plan)
@@ -136,7 +136,7 @@ def _upgraded_fleets(plan: Plan, problem: Problem) -> Iterator[tuple[str, Fleet]
 
 
 def _slowest_first(plan: Plan, problem: Problem) -> IntN:
-    """The indices of all devices, those that limit the plan most first.
+    """The indices of all devices, sorted by how much each limits the plan, most limiting first.
 
     Sorted by the largest of: share of used memory, and seconds over the slowest party's seconds in T₃ to T₆.
     """

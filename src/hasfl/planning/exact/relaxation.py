@@ -126,7 +126,7 @@ class Relaxation:
         """The corners (4,) of a box with T₃ to T₆ of every plan with deepest cut J; None without a plan.
 
         Lower end of T₃: each device takes its cheapest cut with its smallest batch, and T₃ waits for the
-        slowest device. Upper end: the most seconds of any device at any cut. T₄ to T₆ likewise.
+        slowest device. Upper end: the most seconds of any device at any cut. The same holds for T₄ to T₆.
         """
         tables, J, smallest = self.tables, self.deepest_cut, self.least_batch[:, None]
         largest = self.allowed.room(tables, J)
@@ -141,7 +141,8 @@ class Relaxation:
         )
         lower = np.array([np.where(fits, cost * few, np.inf).min(axis=1).max() for cost, few, _ in parts])
         upper = np.array([np.where(fits, cost * many, 0.0).max() for cost, _, many in parts])
-        for k in (T5, T6):  # some device holds J layers: T₅ and T₆ are at least those of the fastest one
+        # Some device holds J layers. So T₅ and T₆ are at least the seconds of the fastest device that can.
+        for k in (T5, T6):
             lower[k] = max(lower[k], parts[k][0][fits[:, J - 1], J - 1].min())
         middle = len(smallest) * (tables.submodel_bits[J - 1] - tables.submodel_bits[0])  # the largest M
         upper[EXCHANGE_TIMES] = np.maximum(upper[EXCHANGE_TIMES], middle / tables.server_fed_rates)  # R6, R8

@@ -115,8 +115,9 @@ class Box:
         """(5,) The upper corner without plans that are too far from the lower corner.
 
         A plan with T₃ more than `missing` seconds above the lower end reaches `needed`: it pays T₃ in full,
-        while the bound counts the lower end. T₄ to T₆ likewise, with their weights in a round. Of T₅ and T₆
-        only the unpriced share counts, because the bound has the priced share already (`relaxation.py`).
+        while the bound counts the lower end. The same holds for T₄ to T₆, with their weights in a round. Of
+        T₅ and T₆ only the unpriced share counts, because the bound has the priced share already
+        (`relaxation.py`).
         """
         with np.errstate(divide="ignore"):
             furthest = self.lower[TIMES] + missing / (weights * unpriced)

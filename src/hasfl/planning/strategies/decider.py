@@ -32,8 +32,8 @@ from hasfl.units import format_share
 
 # A plan is not changed for a smaller saving than this share of its time; chosen by hand.
 LEAST_SAVING = 1e-3
-# So many standard errors are subtracted from a saving. Half an error is enough, because the new plan is the
-# better one as far as is known (docs/decisions/0012); chosen by hand.
+# So many standard errors are subtracted from a saving. Half an error is enough, because by the
+# constants the new plan is better (docs/decisions/0012); chosen by hand.
 CAUTION = 0.5
 
 
