@@ -79,7 +79,7 @@ def best_batches(
 ) -> PlanReport:
     """The best batch sizes for fixed cuts; the other parameters are those of `best_plan`.
 
-    The grid of `fixed_cuts.py` solves most problems. If the grid does not close, the search follows.
+    The grid of `fixed_cuts.py` solves the problem. If the grid does not close, the search solves it.
     """
     began = time.monotonic()
     problem.require_fits(Plan(np.ones_like(cuts), cuts))

@@ -32,7 +32,7 @@ from hasfl.units import format_share
 
 # A plan is not changed for a smaller saving than this share of its time; chosen by hand.
 LEAST_SAVING = 1e-3
-# So many standard errors are subtracted from a saving. Half an error is enough, because by the
+# Number of standard errors that are subtracted from a saving. Half an error is enough, because by the
 # constants the new plan is better (docs/decisions/0012); chosen by hand.
 CAUTION = 0.5
 
@@ -282,7 +282,7 @@ class StrategyDecider:
         return () if note is None else (note,)
 
     def _too_late(self, plan: Plan, situation: Situation) -> bool:
-        """Whether no new plan is made any more after this round, and the given plan still fits."""
+        """Whether it is too late in the training for a new plan, and the given plan still fits."""
         late = self.stays_after is not None and situation.round > self.stays_after
         return late and self.strategy.is_steady and margins(plan, situation.problem).kept
 

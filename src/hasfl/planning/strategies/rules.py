@@ -56,8 +56,8 @@ Rule: TypeAlias = Callable[[Situation, IntN], IntN]
 
 
 DEFAULT_BATCH = 16  # batch size of a strategy whose name gives none; chosen by hand
-# Gap at which the search of a rule stops. 1 %, because rules are asked often, and rates have errors of that
-# size; chosen by hand.
+# Gap at which the search of a rule stops. 1 %, because rules are asked often, and rates are rarely known to 1
+# %; chosen by hand.
 GAP = 1e-2
 
 
