@@ -53,7 +53,7 @@ class Ratio:
     guess: str  # the guess in words
     weight: float  # π_k, the weight of the guess
     ratio: float  # Θ of the plan over Θ of the best plan that was found for the guess
-    at_most: float  # Θ of the plan over the lower bound: the ratio is truly no larger
+    at_most: float  # upper bound on the true ratio: Θ of the plan over the lower bound for the guess
     rounds: float  # rounds that the plan needs if the guess is right; divided by R∞ where R∞ is unknown
 
 
