@@ -38,18 +38,19 @@ def mean_of(replicas: Tensor) -> Tensor:
 
 
 def equal_mean(replicas: Tensor, samples: Tensor, before: Tensor) -> Tensor:
-    """The rule of the paper: every device counts alike."""
+    """The paper's rule, Eq. (7): the mean, in which every device has the same weight."""
     return mean_of(replicas)
 
 
-TRIED_DEVICES, TRIED_SHAPE = (1, 2, 5), (2, 3)  # on which a user's rule is tried; chosen by hand
+# A user's rule is tried with these numbers of devices, on a weight of this shape. Chosen by hand.
+TRIED_DEVICES, TRIED_SHAPE = (1, 2, 5), (2, 3)
 
 
 def aggregation(given: Any, folder: Path | None = None) -> Rule:
-    """The rule that a setting asks for: `mean`, or a user's, tried and checked.
+    """The aggregation rule that a setting names: `mean`, or a user's rule, which is tried and checked.
 
-    A user's rule is a function, or a class that makes one when it is called without arguments.
-    `package.module:callable` names one; `folder` is where the module is searched first.
+    A user's rule is a function, or a class that returns a function when it is called without arguments. A
+    string "package.module:callable" names it. Its module is searched in `folder` first.
     """
     if given == "mean" or given is equal_mean:
         return equal_mean
@@ -74,13 +75,13 @@ def aggregation(given: Any, folder: Path | None = None) -> Rule:
 
 
 class OwnRule:
-    """A user's rule. Every exception that it raises becomes one sentence."""
+    """A user's aggregation rule. Every exception that the rule raises becomes one sentence."""
 
     def __init__(self, own: Callable[..., Any], name: str) -> None:
         self.own, self.name = own, name
 
     def __call__(self, replicas: Tensor, samples: Tensor, before: Tensor) -> Tensor:
-        """The common weight, checked. The rule may change its arguments: they are copies."""
+        """The common weight, checked. The arguments are copies, so the rule may change them."""
         with in_one_sentence(f"aggregation {self.name} with replicas of shape {tuple(replicas.shape)}"):
             common = self.own(replicas.clone(), samples.clone(), before.clone())
         if not isinstance(common, Tensor) or common.shape != before.shape:

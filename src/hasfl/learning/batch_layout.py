@@ -1,4 +1,4 @@
-"""Which rows of a batch belong to which device.
+"""The layout of a batch: the rows that belong to each device.
 
 A batch holds the samples of all devices, one device after the other; each sample is one row. The rows of one
 device are its *place*. A place may have more rows than its device has samples. The rows left over, at the end
@@ -9,7 +9,7 @@ On a CPU, and on a GPU without CUDA graphs, each device gets as many rows as it 
 (`cuda_graphs.py`) needs shapes that stay the same, while batch sizes change from round to round. So a few
 layouts with spare rows serve all rounds with CUDA graphs. The device with the largest batch takes the
 largest place, and so on. Each round uses the smallest layout that holds its batch sizes. Common layers see
-the samples without the spare rows between them, so for them a layout says how many rows there are in total.
+the samples without the spare rows between them, so a layout also has the total number of their rows.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ from hasfl.arrays import IntN
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-STREAMS = 8  # streams on which a GPU works at the same time; eight were best on an H200 (docs/decisions/0009)
+STREAMS = 8  # CUDA streams that a GPU works on at once; eight were best on an H200 (docs/decisions/0009)
 
 
 class Rows:
@@ -37,15 +37,17 @@ class Rows:
         self.places = list(places)  # rows of each device
         self.equal = len(set(self.places)) == 1
         self.counts = torch.tensor(self.places, device=device)  # rows of each device that count
-        self.device_of = torch.repeat_interleave(self.counts)  # for each row, the number of its device
+        self.device_of = torch.repeat_interleave(self.counts)  # the index of each row's device
         first = self.counts.cumsum(0) - self.counts  # the first row of each place
-        self.number = torch.arange(len(self.device_of), device=device) - first[self.device_of]  # in its place
-        self.padded_at = self.device_of * max(self.places) + self.number  # of each row, in `padded`
+        # The number of each row within its place.
+        self.number = torch.arange(len(self.device_of), device=device) - first[self.device_of]
+        self.padded_at = self.device_of * max(self.places) + self.number  # indices of rows in `padded`
         numbers, last = torch.arange(max(self.places), device=device), self.counts.unsqueeze(1) - 1
-        self.filled_from = (first.unsqueeze(1) + torch.minimum(numbers, last)).flatten()  # rows of `filled`
+        # For each row of `filled`, the row of the batch that it copies.
+        self.filled_from = (first.unsqueeze(1) + torch.minimum(numbers, last)).flatten()
         on_gpu = self.counts.is_cuda
         self.streams = [torch.cuda.Stream(self.counts.device) for _ in range(STREAMS)] if on_gpu else []
-        self.used: Tensor | None = None  # for each row, whether it counts; None: all rows count
+        self.used: Tensor | None = None  # True for each row that counts; None: all rows count
 
     def __len__(self) -> int:
         """The number of devices."""
@@ -58,26 +60,26 @@ class Rows:
         return rows
 
     def split(self, batch: Tensor) -> tuple[Tensor, ...]:
-        """The rows of each device."""
+        """The batch divided by device: one tensor of rows for each."""
         return torch.split(batch, self.places)
 
     def counted(self, values: Tensor) -> Tensor:
-        """The values with 0 in every spare row."""
+        """The values, with 0 in every spare row."""
         if self.used is None:
             return values
         return values * self.used.to(values).reshape(-1, *(1,) * (values.dim() - 1))
 
     def sums(self, values: Tensor) -> Tensor:
-        """For each device, the sum over its rows that count."""
+        """The sum over the rows that count, for each device."""
         return self.padded(self.counted(values)).sum(dim=1)
 
     def means(self, values: Tensor) -> Tensor:
-        """For each device, the mean over its rows that count."""
+        """The mean over the rows that count, for each device."""
         sums = self.sums(values)
         return sums / self.counts.to(sums).reshape(-1, *(1,) * (sums.dim() - 1))
 
     def spread(self, of_devices: Tensor) -> Tensor:
-        """For each row, the value of its device."""
+        """The value of the row's device, for each row."""
         return of_devices.index_select(0, self.device_of)
 
     def padded(self, batch: Tensor) -> Tensor:
@@ -95,7 +97,7 @@ class Rows:
         return filled.reshape(len(self), -1, *batch.shape[1:])
 
     def unpadded(self, padded: Tensor) -> Tensor:
-        """The rows of a batch that was `padded` or `filled`."""
+        """The batch from which `padded` or `filled` made the given tensor."""
         flat = padded.flatten(0, 1)
         return flat if self.equal else flat.index_select(0, self.padded_at)
 
@@ -104,15 +106,15 @@ class Rows:
 
 
 # The numbers below were chosen by hand. benchmarks/round_h200_2026-11-15.md shows the effect ("ragged").
-PATIENCE = 30  # rounds with unchanged batch sizes after which these sizes get a layout of their own
+PATIENCE = 30  # rounds with unchanged batch sizes after which these sizes get an exact layout
 REVIEW = 32  # rounds between two reviews; a review may add a layout
 RECENT_REVIEWS = 2  # a new layout is made from the rounds of this many reviews
-WORTH_ADDING = 1.1  # rows per sample, on average since the last review, above which a layout is added
-# The k-th layout that a review adds has, for each place, this quantile of the recent batch sizes. The first
-# one thus holds every recent round, the others hold many rounds with fewer spare rows.
+WORTH_ADDING = 1.1  # a review adds a layout if the rounds since the last one had more rows per sample
+# The places of the k-th layout that a review adds are quantiles of the recent batch sizes: the k-th number
+# here. So the first layout holds every recent round, and the others hold many rounds with fewer spare rows.
 ADDED = (1.0, 0.8, 0.9, 0.65)
-# Sizes are rounded up to this many leading bits, that is in steps of a sixteenth to an eighth of the size. So
-# sizes that differ little get the same layout.
+# Sizes are rounded up to this many significant bits, that is in steps of a sixteenth to an eighth of the
+# size. So sizes that differ little get the same layout.
 LEADING_BITS = 4
 
 
@@ -123,21 +125,21 @@ class Layout:
     places: tuple[int, ...]  # rows of each place
     total: int  # rows in common layers: at least the sum of all batch sizes
     exact: bool  # True: no row is spare, and places are in the order of the replicas
-    replicas: IntN = field(compare=False)  # for each place, the replica that it belongs to
+    replicas: IntN = field(compare=False)  # the replica of each place
 
 
 @dataclass(slots=True)
 class Layouts:
-    """Chooses a layout for each round, and learns from the batch sizes of the rounds so far."""
+    """Chooses a layout for each round from the batch sizes of the rounds so far."""
 
-    reuse: bool  # whether few layouts shall serve many rounds; otherwise every layout is exact
+    reuse: bool  # whether few layouts serve many rounds (for CUDA graphs); otherwise every layout is exact
     last: tuple[int, ...] = ()  # batch sizes of the last round
-    same: int = 0  # rounds since batch sizes changed
-    own: set[tuple[int, ...]] = field(default_factory=set)  # batch sizes with a layout of their own
-    shelves: dict[int, "_Shelf"] = field(default_factory=dict)  # by number of devices
+    same: int = 0  # rounds since the batch sizes last changed
+    own: set[tuple[int, ...]] = field(default_factory=set)  # batch sizes that have an exact layout
+    shelves: dict[int, "_Shelf"] = field(default_factory=dict)  # one shelf for each number of devices
 
     def choose(self, sizes: Sequence[int]) -> Layout:
-        """A layout for these batch sizes, which are in the order of the replicas."""
+        """A layout for a round with the given batch sizes, in the order of the replicas."""
         exact = tuple(sizes)
         self.same = self.same + 1 if exact == self.last else 0
         self.last = exact
@@ -152,20 +154,20 @@ class Layouts:
 
 @dataclass(slots=True)
 class _Shelf:
-    """The layouts with spare rows for one number of devices, and the rounds that they are learnt from.
+    """The layouts with spare rows for one number of devices, and recent batch sizes for making new ones.
 
     A shelf begins empty. A round that no layout holds adds a layout in which every place has the size of the
     largest batch, rounded up. Reviews add layouts with fewer spare rows.
     """
 
-    layouts: list[tuple[IntN, int]] = field(default_factory=list)  # places, largest first, and total rows
-    recent: deque[IntN] = field(default_factory=lambda: deque(maxlen=RECENT_REVIEWS * REVIEW))  # batch sizes
+    layouts: list[tuple[IntN, int]] = field(default_factory=list)  # (places, largest first; total)
+    recent: deque[IntN] = field(default_factory=lambda: deque(maxlen=RECENT_REVIEWS * REVIEW))  # sizes
     rows_per_sample: float = 0.0  # rows over samples, summed over the rounds since the last review
-    rounds: int = 0  # since the last review
-    added: int = 0  # layouts that reviews have added
+    rounds: int = 0  # rounds since the last review
+    added: int = 0  # number of layouts that reviews have added
 
     def choose(self, sizes: IntN) -> tuple[tuple[int, ...], int]:
-        """The places and the total of the smallest layout that holds these batch sizes, largest first."""
+        """The places and the total of the smallest layout for these batch sizes, sorted largest first."""
         self.recent.append(sizes)
         self._review()
         fitting = [
@@ -203,14 +205,14 @@ def _rounded_up(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RoundInputs:
-    """Which samples lie where in the batch of a round, how much each weighs, and the learning rate."""
+    """The inputs of a round: where each sample lies in the batch, its weight, and the learning rate."""
 
-    drawn: Tensor  # one column for each row of the batch, as `TrainingData.draw` makes them
-    counts: Tensor  # for each place, its rows that count: the batch size of its device
-    replicas: Tensor  # for each place, the replica that it belongs to
-    places: Tensor  # for each replica, its place: the inverse of `replicas`
-    together: Tensor  # for each row of the common layers' batch, the row of the private layers' batch
-    weights: Tensor  # for each row of the common layers' batch, its weight in the loss: 1/b_i; 0 if spare
+    drawn: Tensor  # one column of `TrainingData.draw` for each row of the batch
+    counts: Tensor  # number of rows of each place that count: the batch size of its device
+    replicas: Tensor  # the replica of each place
+    places: Tensor  # the place of each replica: the inverse of `replicas`
+    together: Tensor  # the row of the private layers' batch for each row of the common layers' batch
+    weights: Tensor  # weight in the loss of each row of the common layers' batch: 1/b_i; 0 for a spare row
     rate: Tensor  # γ_t, the learning rate of the round, without axes
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Rounds as CUDA graphs.
+"""Records rounds as CUDA graphs and replays them.
 
 A round launches many small kernels one by one, and the GPU waits for Python between them. A CUDA graph
 records the kernels of a round once; afterwards one call launches all of them. A graph always reads and writes
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-# Graphs that are kept; the least recently used one is dropped first. Chosen by hand: every layout
+# Most graphs that are kept; the least recently used one is dropped first. Chosen by hand: every layout
 # (`batch_layout.py`) needs a graph for each number of private layers, and both are few.
 MOST_GRAPHS = 32
 Inputs = TypeVar("Inputs")  # a dataclass whose fields are tensors
@@ -30,12 +30,12 @@ class _Captured:
 
 
 class RoundGraphs:
-    """One CUDA graph for each key. All graphs share one memory pool, because only one runs at a time."""
+    """Keeps one CUDA graph for each key. All graphs share one memory pool: only one runs at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.captured: OrderedDict[Hashable, _Captured] = OrderedDict()  # least recently used first
-        self.seen: set[Hashable] = set()  # keys that have run at least once
+        self.seen: set[Hashable] = set()  # keys of rounds that have run at least once
         self.pool = torch.cuda.graph_pool_handle()
 
     def run(self, key: Hashable, inputs: Inputs, work: Callable[[Inputs], Tensor]) -> Tensor:
@@ -59,10 +59,10 @@ class RoundGraphs:
             return captured.loss.clone()
 
     def _on_side_stream(self, work: Callable[[], Tensor]) -> Tensor:
-        """Do the work on a stream of its own, as torch requires of the run that precedes a capture.
+        """Do the work on a separate stream, as torch requires of the run that precedes a capture.
 
-        torch keeps freed memory for the stream that used it, and graphs have a pool of their own. So the
-        memory of such a round would lie idle. It is given back, for other streams and other processes.
+        torch keeps freed memory for the stream that used it, and graphs have another memory pool. So the
+        memory of such a round would lie idle. It is freed for other streams and other processes.
         """
         side, main = torch.cuda.Stream(), torch.cuda.current_stream()
         side.wait_stream(main)

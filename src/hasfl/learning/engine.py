@@ -1,4 +1,4 @@
-"""What both engines on this machine share: their job, the state, aggregation, and the served model."""
+"""The parts that both engines on this machine share: job, state, aggregation, and the served model."""
 
 import math
 from abc import ABC, abstractmethod
@@ -32,14 +32,14 @@ from hasfl.settings import Serving
 class Job:
     """A model, its data, and how the model is trained and served."""
 
-    model: LayeredModel  # holds the weights before the first round
+    model: LayeredModel  # layers with the weights before the first round
     data: TrainingData
     test: tuple[Tensor, Tensor]  # samples and labels of the test set
-    updates: Updates  # how the optimiser steps
-    loss: Score = cross_entropy  # one number for each sample
+    updates: Updates  # optimiser, learning rates, weight decay and clipping
+    loss: Score = cross_entropy  # the loss of each sample
     metric: Score = right_answers  # a score from 0 to 1 for each sample; accuracy is its mean
-    aggregation: Rule = equal_mean  # makes common weights from those of the devices
-    local_term: Term | None = None  # added to the loss of each device, for its private layers
+    aggregation: Rule = equal_mean  # makes common weights from the weights of all devices (step b2)
+    local_term: Term | None = None  # a term that is added to each device's loss, for its private layers
     half: bool = False  # whether layers compute in bfloat16 where torch's autocast allows it
     serving: Serving = field(default_factory=Serving)
 
@@ -61,14 +61,14 @@ class Job:
 # ── the engine ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-# The prefixes of the names of tensors in a checkpoint: of the running mean, of the best model, and of private
-# layers as they were when the interval began. They begin with a dot, so they cannot clash with a name that
-# begins with a layer's name, which is never empty.
+# Prefixes of tensor names in a checkpoint: for the running mean, for the best model, and for private layers
+# as they were when the interval began. A prefix begins with a dot. Other names begin with a layer's name,
+# which is never empty, so names cannot clash.
 MEAN, BEST, ANCHOR = ".mean.", ".best.", ".anchor."
 
 
 class LocalEngine(ABC):
-    """An engine on this machine. Subclasses compute a round in different ways."""
+    """The common base of the engines on this machine. Subclasses compute a round in different ways."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -84,17 +84,17 @@ class LocalEngine(ABC):
         self.state.split(depth, devices)
 
     def split_train(self, order: Order) -> Tensor:
-        """Compute one round of split training, steps a1 to a5. Returns the mean over devices of F_i."""
+        """Compute one round of split training, steps a1 to a5. Returns the mean loss F_i over devices."""
         self.state.keep(order.devices)
         with tensor_cores(self.job.data.x.device):
             return self._train(order)
 
     @abstractmethod
     def _train(self, order: Order) -> Tensor:
-        """Forward pass, backward pass and optimiser step for the devices of the round."""
+        """Compute forward pass, backward pass and optimiser step. Returns the mean loss F_i over devices."""
 
     def aggregate(self) -> None:
-        """End an interval: average the replicas, steps b1 to b3, and update the running mean."""
+        """End an interval: aggregate the replicas, steps b1 to b3, and update the running mean."""
         self.state.aggregate()
         if self.job.serving.averages:
             self.running.take(self.state.shared)
@@ -109,12 +109,12 @@ class LocalEngine(ABC):
         return states if self.calibration is None else self.calibration.measured(states)
 
     def handed_out(self) -> list[LayerState]:
-        """The model that training hands out: that of the best evaluation if it is kept, else the served."""
+        """The model that training hands out: the best model if it is kept, else the served model."""
         return self.best.states or self.served()
 
     @property
     def looped_layers(self) -> Mapping[str, str]:
-        """The layers that cannot run for all devices at once, each with the reason; none are tried here."""
+        """The layers that cannot run for all devices at once, with the reason for each. Here: none."""
         return {}
 
     def model(self) -> Weights:
@@ -127,7 +127,7 @@ class LocalEngine(ABC):
         with tensor_cores(self.job.data.x.device):
             states, samples = self.served(), self.job.data.held_out_samples() if held_out else None
             test, last = self._scores(states, self.job.test), None
-            if self.job.serving.score_last:  # as `serve = "last"` would serve it: not calibrated
+            if self.job.serving.score_last:  # the last model, not calibrated, as with `serve = "last"`
                 last = self._scores(self.state.mean(), self.job.test).accuracy
             if samples is None:
                 return Evaluation(
@@ -150,12 +150,12 @@ class LocalEngine(ABC):
         return evaluate(self.job.model, states, samples, self.job.loss, self.job.metric)
 
     def measured(self) -> MeasuredRound | None:
-        """Nothing: the time that a simulation takes tells nothing of a device."""
+        """Measured times of a round. Always None: the wall time of a simulation says nothing of devices."""
         return None
 
     @property
     def can_save(self) -> bool:
-        """Always: everything is here."""
+        """Whether the state can be saved now. Always true: the whole state is in this process."""
         return True
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -176,7 +176,7 @@ class LocalEngine(ABC):
         }
 
     def restore(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        """Take over what `saved` returned."""
+        """Restore the state that `saved` returned."""
         for setting in ("serve", "keep"):
             _require_same_serving(self.job.serving, setting, values)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
@@ -187,11 +187,11 @@ class LocalEngine(ABC):
         self.best = BestModel(best[0], best[1], self._states(BEST, tensors)) if best else BestModel()
 
     def _anchor(self, depth: int) -> list[LayerState]:
-        """Private layers when the interval began, without slots; none where nothing uses them."""
+        """The private layers when the interval began, without slots; empty if nothing uses them."""
         return [without_slots(state) for state in self.state.shared[:depth]] if self.job.looks_back else []
 
     def _states(self, prefix: str, tensors: Mapping[str, Tensor]) -> list[LayerState]:
-        """A whole model without slots, with its tensors from a checkpoint."""
+        """The states of a whole model without slots, filled from a checkpoint."""
         states = [without_slots(state).map(Tensor.clone) for state in self.state.shared]
         _fill(states, prefix, self.state.names, tensors)
         return states
@@ -200,13 +200,13 @@ class LocalEngine(ABC):
 def _fill(
     states: Sequence[LayerState], prefix: str, names: Sequence[str], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Overwrite the first layers of a model with their tensors from a checkpoint."""
+    """Overwrite the tensors of layer states with tensors from a checkpoint, in place."""
     for layer, state in zip(names, states, strict=False):
         state.take(state.filled(prefix + layer, tensors))
 
 
 def _require_same_serving(serving: Serving, setting: str, values: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint with another value of `setting`, or with none, as older versions wrote it."""
+    """Raise an error if a checkpoint has another value of `setting`, or none (older versions)."""
     asked, saved = getattr(serving, setting), values.get(setting)
     if saved is None:
         raise InputError(
@@ -218,8 +218,8 @@ def _require_same_serving(serving: Serving, setting: str, values: Mapping[str, A
 
 
 def _require_weights_of_their_own(model: LayeredModel) -> None:
-    """Refuse a weight that two layers share: a cut between them would make it two weights."""
-    seen: dict[int, str] = {}  # for each weight, the first layer that has it
+    """Raise an error if two layers share a weight: a cut between them would make two weights of it."""
+    seen: dict[int, str] = {}  # the first layer that has each weight, by id of the weight
     for name, layer in model.layers.items():
         for weight in layer.parameters():
             if seen.setdefault(id(weight), name) != name:
@@ -231,7 +231,7 @@ def _require_weights_of_their_own(model: LayeredModel) -> None:
 
 @contextmanager
 def tensor_cores(device: torch.device) -> Iterator[None]:
-    """On a GPU, allow TF32 for float32 products; on leaving, restore torch's two switches."""
+    """Allow TF32 for float32 products on a GPU; on leaving, restore torch's two switches."""
     if device.type != "cuda":
         yield
         return

@@ -17,30 +17,30 @@ from hasfl.learning.randomness import drawn_apart, generators_kept
 from hasfl.learning.state import LayerState, applied
 from hasfl.models.layered_model import LayeredModel
 
-SIZES = (2, 3)  # batch sizes of the two devices: unequal, and large enough for a batch norm
+SIZES = (2, 3)  # batch sizes of the two devices in a trial: unequal, and large enough for a batch norm
 # The largest difference that counts as rounding, relative to the largest number. Chosen by hand: rounding in
 # float32 stays far below, and a layer that mixes the samples of devices differs by far more.
 TOLERANCE = 1e-3
-# The weights of the second device differ from those of the first by normal noise with this standard
-# deviation. Chosen by hand: much larger than the tolerance, and small enough to keep outputs moderate.
+# Standard deviation of the normal noise by which the second device's weights differ from the first device's.
+# Chosen by hand: much larger than the tolerance, and small enough to keep outputs moderate.
 DIFFERENCE = 0.1
-DIFFERENCE_SEED = 0  # any seed would do
-SEEDS = (1, 2)  # of the random numbers that the two devices draw; any two different seeds would do
-SLOW_MAP = "There is a performance drop"  # how torch's warning begins when vmap itself loops over devices
+DIFFERENCE_SEED = 0  # seed of that noise; any seed would do
+SEEDS = (1, 2)  # seeds of the random numbers that the two devices draw; any two different seeds would do
+SLOW_MAP = "There is a performance drop"  # first words of torch's warning that vmap loops over devices
 
 
 class Trial(NamedTuple):
     """The results of running a layer forward and backward on a few samples."""
 
     outputs: Sequence[Tensor]
-    gradients: Sequence[Tensor]  # of weights, and last of the samples, unless these are tokens
-    buffers: Sequence[Tensor]  # after the run
+    gradients: Sequence[Tensor]  # gradients of weights, and last those of the samples unless these are tokens
+    buffers: Sequence[Tensor]  # buffers after the run
 
 
 class TriedLayer(NamedTuple):
-    """What is known about a layer after it was tried."""
+    """The result of trying a layer: the way to run it, and its properties."""
 
-    way: Way
+    way: Way  # the fastest way that gives right results
     reason: str  # why the layer is looped; empty if it is not
     draws: bool  # whether the layer draws random numbers
     work: float  # FLOP per sample, forward and backward
@@ -50,7 +50,7 @@ class TriedLayer(NamedTuple):
 def try_layers(model: LayeredModel, samples: Tensor) -> list[TriedLayer]:
     """Try every layer on a few real samples.
 
-    A way to run all devices at once is taken if it gives two devices the same outputs, gradients and buffers
+    A way to run all devices at once is chosen if it gives two devices the same outputs, gradients and buffers
     as the loop over devices. The trial runs on the CPU, because products on a GPU (TF32) have only about
     three correct digits.
     """
@@ -81,7 +81,7 @@ class _Candidate:
         self.looped = _trial(Way.LOOPED, layer, self.stacked, x, Rows(SIZES), SEEDS)
 
     def best_way(self, on_gpu: bool) -> tuple[Way, str]:
-        """The first way that agrees with the loop, and no reason; or the loop, and the reason for it."""
+        """The fastest way whose results equal those of the loop; or the loop, with the reason for it."""
         ragged = self._objection(Way.RAGGED)
         if not ragged:
             return Way.RAGGED, ""
@@ -91,7 +91,7 @@ class _Candidate:
         return Way.LOOPED, ragged if ragged == mapped else f"{ragged}; by torch's vmap, {mapped}"
 
     def _objection(self, way: Way) -> str:
-        """Why the layer cannot be run in this way; empty if the results are those of the loop."""
+        """The reason why the layer cannot be run in one way; empty if it gives the results of the loop."""
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message=SLOW_MAP)
@@ -100,21 +100,21 @@ class _Candidate:
         except NotAtOnce as error:
             return f"{error}, which cannot be done in one batch"
         except Exception as error:  # a user's own layer may raise anything when its weights are stacked
-            first_sentence = str(error).strip().split("\n")[0].split(". ")[0].rstrip(".")  # of up to a page
+            first_sentence = str(error).strip().split("\n")[0].split(". ")[0].rstrip(".")
             return f"two devices at once end in {type(error).__name__}: {first_sentence}"
         same = all(_alike(one, other) for one, other in zip(self.looped, together, strict=True))
         return "" if same else "two devices at once give other numbers than each alone"
 
     def _objection_to_vmap(self, on_gpu: bool) -> str:
-        """Why vmap could give other results in training although it did not in its trial; or empty."""
+        """The reason why vmap may give other results in training than in its trial; empty if none."""
         if self.draws and on_gpu:
             return "it draws other random numbers on a GPU"
         return "it mixes samples" if self._mixes() else ""
 
     def _mixes(self) -> bool:
-        """Whether a sample by itself has other outputs or gradients than among other samples.
+        """Whether a layer mixes samples: one sample alone has other outputs or gradients than among others.
 
-        All samples have the weights of the first device, and each draws random numbers of its own.
+        All samples have the weights of the first device, and each draws its own random numbers.
         """
         count = max(SIZES)
         x, seeds, alone = self.x[:count], range(count), Rows((1,) * count)
@@ -136,7 +136,7 @@ def _alone(layer: nn.Module) -> LayerState:
 
 
 def _run_alone(layer: nn.Module, x: Tensor) -> bool:
-    """Run a layer on copies; returns whether it draws random numbers from torch's global generator."""
+    """Run a layer on copies. Returns whether it draws random numbers from torch's global generator."""
     state = _alone(layer)
     with generators_kept(), torch.no_grad():
         before = torch.get_rng_state()
@@ -145,7 +145,7 @@ def _run_alone(layer: nn.Module, x: Tensor) -> bool:
 
 
 def _takes_one(layer: nn.Module, x: Tensor) -> bool:
-    """Whether a layer works on a single sample. A batch norm may not."""
+    """Whether a layer can train on a single sample. A batch norm often cannot."""
     try:
         _run_alone(layer, x)
     except OneValueError:
@@ -163,7 +163,7 @@ def _trial(
     if x.is_floating_point():
         leaves.append(inputs.requires_grad_())
     y = run_layer(way, layer, state, inputs.clone(), rows, seeds)
-    # The gradient of the outputs: different for every output, so that no two samples can be confused.
+    # A gradient of the outputs that differs for every output, so that confused samples are noticed.
     dy = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).reshape(y.shape)
     gradients = torch.autograd.grad(y, leaves, dy, materialize_grads=True) if y.requires_grad else ()
     buffers = [buffer.to(torch.float64) for buffer in state.buffers.values() if not buffer.is_complex()]
@@ -171,7 +171,7 @@ def _trial(
 
 
 def _alike(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    """Whether tensors are equal but for rounding, which is judged by the largest number of `one`."""
+    """Whether two lists of tensors are equal, up to TOLERANCE times the largest number of `one`."""
     if [tensor.shape for tensor in one] != [tensor.shape for tensor in other]:
         return False
     largest = max((float(tensor.abs().max()) for tensor in one if tensor.numel()), default=0.0)

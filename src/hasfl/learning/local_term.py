@@ -1,4 +1,4 @@
-"""A term of a user's own in the loss of each device, such as the one of FedProx (Li et al. 2020).
+"""A user's own term in the loss of each device, such as the proximal term of FedProx (Li et al. 2020).
 
     def proximal(weight, anchor):
         return 0.01 / 2 * (weight - anchor).square().sum()
@@ -21,15 +21,15 @@ from hasfl.learning.state import LayerState, Tensors
 
 Term = Callable[[Tensor, Tensor], Tensor]  # (weight, anchor) → one number
 
-TRIED_DEVICES, TRIED_SHAPE = 3, (2, 3)  # on which a term is tried
-TOLERANCE = 1e-9  # of float64 numbers around 1
+TRIED_DEVICES, TRIED_SHAPE = 3, (2, 3)  # devices and shape of the weight in a term's trial; chosen by hand
+TOLERANCE = 1e-9  # largest difference that counts as rounding, for float64 numbers around 1; chosen by hand
 
 
 def local_term(given: Any, folder: Path | None = None) -> Term | None:
-    """The term that a setting asks for, tried and checked; None: no term.
+    """The local term that a setting names, tried and checked; None if it names none.
 
-    It is a function, or a class that makes one when it is called without arguments.
-    `package.module:callable` names one; `folder` is where the module is searched first.
+    A term is a function, or a class that returns a function when it is called without arguments. A string
+    "package.module:callable" names it. Its module is searched in `folder` first.
     """
     if given is None:
         return None
@@ -41,10 +41,10 @@ def local_term(given: Any, folder: Path | None = None) -> Term | None:
 def with_local_term(
     term: Term, gradients: Sequence[Tensors], layers: Sequence[LayerState], anchors: Sequence[LayerState]
 ) -> list[Tensors]:
-    """The gradients of a device's layers, plus those of the term.
+    """The gradients of a device's layers, plus the gradients of the term.
 
     `anchors` holds the same layers, and perhaps more, as they were when the interval began. Gradients and
-    layers may be stacked over devices, anchors are not.
+    layers may be stacked over devices; anchors are not stacked.
     """
     with in_one_sentence("local_term"):
         return [
@@ -65,7 +65,7 @@ def _gradient(term: Term, weight: Tensor, anchor: Tensor) -> Tensor:
 
 
 def _try(term: Term, name: str) -> None:
-    """Refuse a term without a finite gradient, or with another one where devices are stacked."""
+    """Raise an error if a term has no finite gradient, or another gradient when devices are stacked."""
     draw = torch.Generator().manual_seed(0)
     shape = (TRIED_DEVICES + 1, *TRIED_SHAPE)
     anchor, *weights = torch.randn(shape, generator=draw, dtype=torch.float64)

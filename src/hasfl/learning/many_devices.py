@@ -1,9 +1,11 @@
-"""A private layer for many devices at once, each device with its own weights and its own batch size.
+"""Runs a private layer for many devices at once, each with its own weights and its own batch size.
 
-There are three ways. The samples of all devices lie one after the other in one batch, and a call of a torch
-function that takes weights is replaced by its counterpart in `per_device_functions.py`, which uses each
-device's own weights. Or torch's `vmap` runs the layer, written for one device, for all. Or one device follows
-the other.
+There are three ways (`Way`):
+
+- RAGGED: the samples of all devices lie one after the other in one batch. Every torch function that takes
+  weights is replaced by its counterpart in `per_device_functions.py`, which uses each device's own weights.
+- MAPPED: torch's `vmap` runs the layer, which is written for one device, for all devices.
+- LOOPED: the layer runs for one device after the other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +35,7 @@ from hasfl.learning.state import LayerState, applied, applied_by
 
 
 class Way(Enum):
-    """How a private layer is run. The results are the same but for rounding."""
+    """A way to run a private layer for all devices. All ways give the same results, except for rounding."""
 
     RAGGED = "all devices at once, their samples in one batch"
     MAPPED = "all devices at once, by torch's vmap"
@@ -64,13 +66,13 @@ def run_layer(
 
 
 def parts_of_devices(rows: Rows, batch: Tensor) -> Sequence[Tensor]:
-    """The part of each device in a tensor that has the rows of all devices one after the other."""
+    """The part of each device in a tensor that holds the rows of all devices one after the other."""
     times = _times(batch, 0, sum(rows.places))
     return torch.split(batch, [place * times for place in rows.places])
 
 
 def _mapped_parts(rows: Rows, batch: Tensor) -> Sequence[Tensor]:
-    """The part of each device in a tensor whose first axis is over devices, and second over their rows."""
+    """The part of each device in a tensor whose first axis is over devices, and the second over rows."""
     _times(batch, 0, len(rows))
     if rows.equal:
         return batch.unbind(0)
@@ -79,18 +81,18 @@ def _mapped_parts(rows: Rows, batch: Tensor) -> Sequence[Tensor]:
 
 
 def _times(batch: Tensor, axis: int, rows: int) -> int:
-    """How many entries of an axis belong to one row: a layer may have merged further axes into it."""
+    """The number of entries of an axis for each row: a layer may have merged further axes into it."""
     times, rest = divmod(batch.shape[axis] if batch.dim() > axis else 0, rows)
     if rest or not times:
         raise NotAtOnce(f"it draws random numbers of shape {tuple(batch.shape)}, whose rows are not known")
     return times
 
 
-# ── one batch ────────────────────────────────────────────────────────────────────────────────────────────
+# ── all devices in one batch (RAGGED) ────────────────────────────────────────────────────────────────────
 
 
 NORM_CALL = signature(F.batch_norm)
-NO_MOMENTUM = 0.0  # for a batch norm without running statistics, which does not use its momentum
+NO_MOMENTUM = 0.0  # momentum of a batch norm without running statistics, which does not use it
 
 
 class Ragged(TorchFunctionMode):
@@ -121,7 +123,7 @@ class Ragged(TorchFunctionMode):
 
 
 def _use_of_weights(func: Any) -> str:
-    """What a layer does that calls a function with its weights."""
+    """A clause for an error: how a layer uses its weights when it calls a function."""
     name = getattr(func, "__name__", repr(func))
     if name == "__get__":  # the function is the getter of an attribute
         return f"it reads {func.__self__.__name__} of its weights"
@@ -136,12 +138,12 @@ class Replacing(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function itself or what replaces it."""
+        """Call the function itself, or its replacement in `table`."""
         return self.table.get(func, func)(*args, **(kwargs or {}))
 
 
 class SharedNorm(Replacing):
-    """While active: the batch norm of a common layer ignores spare rows.
+    """While active, the batch norm of a common layer ignores spare rows.
 
     `rows` has one place, which holds the samples of all devices.
     """
@@ -157,7 +159,7 @@ class SharedNorm(Replacing):
 
 
 class NormApart(Replacing):
-    """While active: a batch norm normalises each device's samples with their own mean and variance.
+    """While active, a batch norm normalises each device's samples with their own mean and variance.
 
     Its weight and bias are the same for all devices, and its running statistics do not change. If a device
     has only one value per channel, which has no variance, torch's own batch norm treats all samples together.
@@ -187,10 +189,10 @@ def _as_stacked(value: Any) -> Any:
     return value.unsqueeze(0) if isinstance(value, Tensor) else value
 
 
-# ── vmap ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── all devices by torch's vmap (MAPPED) ─────────────────────────────────────────────────────────────────
 
 
-MATRIX_AXES = 2
+MATRIX_AXES = 2  # axes of a matrix
 
 
 def mapped(layer: nn.Module, stacked: Mapping[str, Tensor], x: Tensor, rows: Rows) -> Tensor:
@@ -199,7 +201,8 @@ def mapped(layer: nn.Module, stacked: Mapping[str, Tensor], x: Tensor, rows: Row
     def of_one_device(tensors: dict[str, Tensor], own: Tensor) -> Tensor:
         return applied(layer, tensors, own)
 
-    # Of torch's ways to compute attention, `vmap` has rules for all steps of this one on every processor.
+    # Of torch's ways to compute attention, only this one has all its steps supported by `vmap` on every
+    # processor.
     with sdpa_kernel(SDPBackend.MATH), _ForVmap():
         outputs = torch.vmap(of_one_device, randomness="different")(dict(stacked), rows.filled(x))
     return rows.unpadded(outputs)
@@ -218,10 +221,10 @@ class _ForVmap(Replacing):
 
 
 def _without_handing_over(function: Any) -> Callable[..., Any]:
-    """A function of torch whose own steps can be replaced.
+    """A copy of a torch function, whose inner calls can be replaced by a mode.
 
-    While a mode is active, such a function hands itself over to the mode as a whole, before its first step.
-    This copy does not: it believes that no mode is active.
+    While a mode is active, the original calls the mode once and runs none of its own steps. The copy runs its
+    steps, because its `has_torch_function` always says that no mode is active.
     """
     names = function.__globals__ | {"has_torch_function": lambda tensors: False}
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
@@ -235,7 +238,10 @@ _MULTI_HEAD_ATTENTION = _without_handing_over(F.multi_head_attention_forward)
 def _embedding(
     tokens: Tensor, weight: Tensor, padding_idx: int | None = None, *options: Any, **named: Any
 ) -> Tensor:
-    """F.embedding. The padding token gets no gradient; `vmap` would see to this for the first device only."""
+    """F.embedding for `vmap`. The padding token gets no gradient on any device.
+
+    torch's own F.embedding under `vmap` would ensure this for the first device only.
+    """
     vectors = F.embedding(tokens, weight, None, *options, **named)
     if padding_idx is None:
         return vectors
@@ -244,21 +250,21 @@ def _embedding(
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear with all axes of x but the last as one: each device has one product of two matrices."""
+    """F.linear for `vmap`: all axes of x but the last are merged, so each device has one matrix product."""
     if x.dim() <= MATRIX_AXES:
         return F.linear(x, weight, bias)
     return F.linear(x.flatten(0, -2), weight, bias).reshape(*x.shape[:-1], -1)
 
 
 def _matmul(x: Tensor, other: Tensor) -> Tensor:
-    """The product of two tensors. If only the second is a matrix, it is computed as `_linear` does."""
+    """The product of two tensors. If only the second is a matrix, axes are merged as in `_linear`."""
     if x.dim() > MATRIX_AXES and other.dim() == MATRIX_AXES:
         return torch.matmul(x.flatten(0, -2), other).reshape(*x.shape[:-1], -1)
     return torch.matmul(x, other)
 
 
 def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """F.dropout. On a CPU torch draws in the order in which x lies in memory; `vmap` would lose it."""
+    """F.dropout for `vmap`. On a CPU torch draws in the memory order of x, which `vmap` would change."""
     if x.is_cuda or not training or not 0 < p < 1:
         return F.dropout(x, p, training, inplace)
     scale = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)

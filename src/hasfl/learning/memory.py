@@ -14,7 +14,7 @@ from hasfl.learning.engine import Job
 from hasfl.learning.state import LayerState, SplitState, forward, trainable
 from hasfl.models.layered_model import LayeredModel
 
-KIB = 1024  # bytes
+KIB = 1024  # bytes in a kibibyte
 RUSAGE_UNIT = 1 if sys.platform == "darwin" else KIB  # bytes in a unit of ru_maxrss, see getrusage(2)
 # Two batch sizes whose difference gives the activations of one sample. A batch norm needs at least two.
 FEW_SAMPLES, MORE_SAMPLES = 2, 4
@@ -22,22 +22,22 @@ FEW_SAMPLES, MORE_SAMPLES = 2, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
-    """Bytes by purpose."""
+    """The bytes that a training needs, by purpose."""
 
-    held: int  # before training: the program, the data, one model
-    replicas: int  # of the private layers, for all devices
-    gradients: int
+    held: int  # held before training: the program, the data, one model
+    replicas: int  # replicas of the private layers, for all devices
+    gradients: int  # gradients of all replicas and of the common layers
     activations: int  # tensors that the forward pass saves for the backward pass
-    served: int  # the running mean and the best model, where they are kept
+    served: int  # the running mean and the best model, if they are kept
 
     @property
     def total(self) -> int:
-        """The sum: the most bytes that training holds at once."""
+        """The most bytes that training holds at once: the sum of all purposes."""
         return sum(asdict(self).values())
 
 
 def predict_memory(job: Job, *, depth: int, devices: int, samples: int) -> MemoryNeed:
-    """The memory of a round with `samples` samples in all and `depth` private layers on each device."""
+    """The memory need of a round with `samples` samples in all and `depth` private layers per device."""
     state = SplitState.of(job.model, job.updates.slots, job.data.sizes)
     layer_bytes = [sum(_bytes(tensor) for tensor in layer.tensors()) for layer in state.shared]
     weight_bytes = [sum(_bytes(tensor) for tensor in layer.weights.values()) for layer in state.shared]
@@ -66,7 +66,7 @@ def kept_for_backward(model: LayeredModel) -> int:
 
 def _saved_bytes(model: LayeredModel, samples: int) -> int:
     """Bytes of all storages that a forward pass saves, found on the meta device: nothing is computed."""
-    bytes_of: dict[int, int] = {}  # by storage, because several saved tensors may share one
+    bytes_of: dict[int, int] = {}  # bytes by storage: saved tensors may share one
 
     def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -85,7 +85,7 @@ def _saved_bytes(model: LayeredModel, samples: int) -> int:
 
 
 def held_memory(device: torch.device) -> int:
-    """Bytes that this process holds: on a GPU, those of tensors now; on a CPU, the most so far."""
+    """Bytes that this process holds: on a GPU, bytes of tensors now; on a CPU, the largest value so far."""
     if device.type == "cuda":
         return int(torch.cuda.memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RUSAGE_UNIT

@@ -2,8 +2,8 @@
 
 A step is elementwise, so one call steps the replicas of all devices at once: weight, gradient and slots then
 have one more axis, the first, over devices. A slot is a tensor that an optimiser keeps for a weight. Slots
-are aggregated and copied with their weight. An optimiser of a user's own has a method `step`, and the other
-methods of `Optimizer` where it needs them. It is found by its name, and tried on a small weight:
+are aggregated and copied with their weight. A user's own optimiser has a method `step`, and the other
+methods of `Optimizer` if it needs them. It is found by its name, and tried on a small weight:
 
     class SignSgd:
         def step(self, weight, gradient, slots, rate):
@@ -32,16 +32,16 @@ from hasfl.errors import InputError
 from hasfl.learning.state import LayerState, Tensors
 from hasfl.schedule import RateSchedule
 
-# ── those of hasfl ───────────────────────────────────────────────────────────────────────────────────────
+# ── hasfl's optimisers ───────────────────────────────────────────────────────────────────────────────────
 
 
-MOMENTUM = 0.9  # μ; the customary value
-ADAM_DECAY = (0.9, 0.999)  # β₁ and β₂, as Kingma and Ba 2015 propose
-ADAM_EPSILON = 1e-8  # as Kingma and Ba 2015 propose
+MOMENTUM = 0.9  # μ of SGD with momentum; the customary value
+ADAM_DECAY = (0.9, 0.999)  # β₁ and β₂ of Adam, as Kingma and Ba 2015 propose
+ADAM_EPSILON = 1e-8  # ε of Adam, as Kingma and Ba 2015 propose
 
 
 class Optimizer(Protocol):
-    """How a gradient changes a weight."""
+    """The interface of an optimiser: its slots, and its step from gradient to weight."""
 
     @property
     def decays_apart(self) -> bool:
@@ -130,19 +130,23 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
-# ── those of a user's own ────────────────────────────────────────────────────────────────────────────────
+# ── a user's own optimiser ───────────────────────────────────────────────────────────────────────────────
 
 
-TRIED_SHAPE, TRIED_REPLICAS, TRIED_STEPS = (2, 3), 3, 2  # of the weight that an optimiser is tried on
-TOLERANCE = 1e-9  # of float64 numbers around 1 after a few steps
+# Shape of the weight, number of replicas and number of steps in the trial of a user's optimiser. Chosen by
+# hand.
+TRIED_SHAPE, TRIED_REPLICAS, TRIED_STEPS = (2, 3), 3, 2
+# Largest difference, relative and absolute, that counts as rounding: for float64 numbers around 1 after a few
+# steps. Chosen by hand.
+TOLERANCE = 1e-9
 
 
 def optimizer(given: Any, folder: Path | None = None) -> Optimizer:
-    """The optimiser that a setting asks for: hasfl's own by name, or a user's, tried and checked.
+    """The optimiser that a setting names: one of `OPTIMIZERS`, or a user's, which is tried and checked.
 
-    A user's optimiser is an object with a method `step`, or a class or function that makes one when it is
-    called without arguments. `package.module:callable` names one; `folder` is where the module is searched
-    first.
+    A user's optimiser is an object with a method `step`, or a class or function that returns such an object
+    when it is called without arguments. A string "package.module:callable" names it. Its module is searched
+    in `folder` first.
     """
     if isinstance(given, str) and given in OPTIMIZERS:
         return OPTIMIZERS[given]
@@ -158,7 +162,7 @@ def optimizer(given: Any, folder: Path | None = None) -> Optimizer:
 
 
 def slots_per_weight(optimizer: Optimizer) -> float:
-    """How many numbers an optimiser keeps for each number of a weight; single numbers do not count."""
+    """The numbers that an optimiser keeps for each number of a weight. Slots of one number do not count."""
     weight = torch.zeros(TRIED_SHAPE)
     slots = [slot for slot in optimizer.slots(weight).values() if slot.shape == weight.shape]
     return sum(slot.element_size() / weight.element_size() for slot in slots)
@@ -167,8 +171,8 @@ def slots_per_weight(optimizer: Optimizer) -> float:
 class OwnOptimizer:
     """A user's object with `step(weight, gradient, slots, rate)`.
 
-    It may have `slots(weight)`, if it keeps any, and `decays_apart = True`. Every exception that it raises
-    becomes one sentence.
+    The object may also have `slots(weight)` and `decays_apart = True`. Every exception that it raises becomes
+    one sentence.
     """
 
     def __init__(self, own: Any, name: str) -> None:
@@ -181,7 +185,7 @@ class OwnOptimizer:
         self.decays_apart = bool(getattr(own, "decays_apart", False))
 
     def slots(self, weight: Tensor) -> Tensors:
-        """The user's slots, checked; none where there is no such method."""
+        """The user's slots, checked; none if the object has no method `slots`."""
         if not hasattr(self.own, "slots"):
             return {}
         with in_one_sentence(f"slots of optimizer {self.name}"):
@@ -190,7 +194,7 @@ class OwnOptimizer:
             raise InputError(f"slots of optimizer {self.name} must return tensors by name, got {slots!r:.60}")
         for slot, tensor in slots.items():
             self._check_slot(slot, tensor, weight)
-        return {slot: tensor.clone() for slot, tensor in slots.items()}  # memory of their own
+        return {slot: tensor.clone() for slot, tensor in slots.items()}  # slots must not share memory
 
     def _check_slot(self, slot: str, tensor: Tensor, weight: Tensor) -> None:
         if tensor.shape not in (weight.shape, (1,) * weight.dim()):
@@ -208,14 +212,14 @@ class OwnOptimizer:
             ) from None
 
     def step(self, weight: Tensor, gradient: Tensor, slots: Tensors, rate: Tensor) -> None:
-        """The user's step."""
+        """Take the user's step, in place."""
         with in_one_sentence(f"step of optimizer {self.name}"):
             self.own.step(weight, gradient, slots, rate)
 
 
 @torch.no_grad()
 def _try(own: OwnOptimizer) -> None:
-    """Step replicas one by one and stacked. Both must come to the same finite weights."""
+    """Step replicas one by one and stacked. Raises an error unless both give the same finite weights."""
     draw = torch.Generator().manual_seed(0)
     shape = (TRIED_STEPS, TRIED_REPLICAS, *TRIED_SHAPE)
     gradients = torch.randn(shape, generator=draw, dtype=torch.float64)
@@ -254,12 +258,12 @@ TORCH_EPSILON = 1e-6  # torch adds this to a norm before it divides by the norm
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """How gradients change weights. Everything happens in place, so that a CUDA graph can record it."""
+    """Clips gradients, and steps weights in place, so that a CUDA graph can record the step."""
 
     optimizer: Optimizer
     rates: RateSchedule
     weight_decay: float = 0.0
-    clip: float | None = None  # the largest norm of a gradient
+    clip: float | None = None  # the largest norm of a gradient; None: gradients are not clipped
 
     def slots(self, weight: Tensor) -> Tensors:
         """The optimiser's slots for a weight before the first step."""
@@ -269,7 +273,8 @@ class Updates:
     def step(self, state: LayerState, gradients: Mapping[str, Tensor], rate: Tensor) -> None:
         """Take one step with the weights of a layer. `gradients` has the names of the weights.
 
-        Weight decay is added to the gradient, or shrinks the weight where the optimiser decays apart.
+        Weight decay is added to the gradient. If the optimiser has `decays_apart`, it shrinks the weight
+        instead.
         """
         for name, gradient in gradients.items():
             weight = state.weights[name]
@@ -297,14 +302,14 @@ class Updates:
         )
 
     def clip_factors(self, private: Tensor, common: Tensor) -> tuple[Tensor, Tensor]:
-        """The factors of each device's private gradient and of the common gradient, by the head of this file.
+        """The factors that clip each device's private gradient and the common gradient.
 
-        `private` holds |g_i|² for each device, `common` is |ḡ|².
+        `private` holds |g_i|² for each device, and `common` is |ḡ|², as at the head of this file.
         """
         return self.clip_factor(private + common), self.clip_factor(private.mean() + common)
 
     def clip_factor(self, square: Tensor) -> Tensor:
-        """min(1, clip/n) for n²; 1 where gradients are not clipped."""
+        """The factor min(1, clip/n) for the squared norms n²; 1 if gradients are not clipped."""
         if self.clip is None:
             return torch.ones_like(square)
         return (self.clip / (square.sqrt() + TORCH_EPSILON)).clamp(max=1.0)
@@ -324,7 +329,7 @@ def scaled(gradients: Mapping[str, Tensor], factor: Tensor) -> Tensors:
 
 
 def squared_norm(gradients: Iterable[Mapping[str, Tensor]], like: Tensor) -> Tensor:
-    """The sum of the squares of all numbers, without axes, in the dtype and on the device of `like`."""
+    """The sum of the squares of all numbers: a tensor without axes, with dtype and processor of `like`."""
     total = like.new_zeros(())
     for layer in gradients:
         for tensor in layer.values():

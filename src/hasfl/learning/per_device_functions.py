@@ -1,4 +1,4 @@
-"""Counterparts of torch functions that take weights. They use each device's own weights for its own samples.
+"""Counterparts of torch functions that take weights: each device's samples meet its own weights.
 
 `x` is a batch with the samples of all devices, one device after the other. Weights are stacked: their first
 axis is over devices. The table `PER_DEVICE` has the counterpart of each torch function.
@@ -24,20 +24,22 @@ SMALL_NORM = 1e5  # values per device
 FLOP_PER_PRODUCT = 2  # a multiply-add counts as two FLOP
 # Up to these sizes, patches (below) are faster on a GPU than one convolution per device. Chosen from
 # measurements on an H200, one of which docs/decisions/0009 shows. A position is a pixel of the input image.
-FEW_POSITIONS = 16  # for every batch size
-MORE_POSITIONS, SMALL_BATCH = 64, 32  # positions, if all devices have the same batch size of at most this
-FEW_CHANNELS = 4  # for every image, if all devices have the same batch size
-# torch's own defaults.
+FEW_POSITIONS = 16  # most positions for which patches are used at every batch size
+# Most positions for which patches are used if all devices have the same batch size, and the largest such
+# size.
+MORE_POSITIONS, SMALL_BATCH = 64, 32
+FEW_CHANNELS = 4  # most channels for which patches are used if all devices have the same batch size
+# Default momentum and ε of torch's norms.
 NORM_MOMENTUM, NORM_EPS = 0.1, 1e-5
 
 
 class NotAtOnce(Exception):
-    """A layer cannot run for many devices at once. The message says what the layer does."""
+    """Raised if a layer cannot run for many devices at once. The message says what the layer does."""
 
 
 @contextmanager
 def _on_streams(rows: Rows) -> Iterator[Callable[[int], Any]]:
-    """Yields a function of k: a context that runs the k-th of many small jobs on one of several GPU streams.
+    """Yield a function of k that returns a context: the k-th small job runs on one of several GPU streams.
 
     On a CPU the contexts do nothing. On leaving, the current stream waits for all jobs.
     """
@@ -80,7 +82,7 @@ def _convolve(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         options = (stride, padding, dilation)
         if x.is_cuda and _use_patches(function, rows, x, padding, dilation, groups):
             return _convolve_patches(rows, x, weight, bias, stride, padding)
-        # An estimate: one output per input position.
+        # FLOP of the convolution for one device, estimated with one output per input position.
         flop = FLOP_PER_PRODUCT * x[0, 0].numel() * max(rows.places) * weight[0].numel()
         if flop < SMALL_CONVOLUTION:
             return _convolve_at_once(function, rows, x, weight, bias, options, groups)
@@ -98,7 +100,7 @@ def _convolve_at_once(
     options: tuple[Any, Any, Any],
     groups: int,
 ) -> Tensor:
-    """One grouped convolution: the channels of all devices side by side, one group of channels per device."""
+    """One grouped convolution for all devices, whose channels lie side by side, one group per device."""
     channels = rows.padded(x).transpose(0, 1).flatten(1, 2)  # (rows of a place, devices · channels, …)
     biases = None if bias is None else bias.flatten(0, 1)
     y = function(channels, weight.flatten(0, 1), biases, *options, groups * len(rows))
@@ -106,7 +108,7 @@ def _convolve_at_once(
 
 
 def _use_patches(function: Any, rows: Rows, x: Tensor, padding: Any, dilation: Any, groups: int) -> bool:
-    """Whether patches can compute this convolution, and do it faster on a GPU."""
+    """Whether patches can compute a convolution, and faster on a GPU than convolutions."""
     possible = (
         function is F.conv2d and groups == 1 and not isinstance(padding, str) and _pair(dilation) == (1, 1)
     )
@@ -161,7 +163,7 @@ def batch_norm(
 
 
 def _for_samples(stacked: Tensor, rows: Rows, like: Tensor, axis: int) -> Tensor:
-    """For each sample the tensor of its device, shaped to broadcast against `like`.
+    """The tensor of each sample's device, shaped to broadcast against `like`.
 
     The axes of the tensor match those of `like` from number `axis` on.
     """
@@ -224,7 +226,7 @@ class NormTensors(NamedTuple):
 
 
 def batch_norm_by_rows(rows: Rows, x: Tensor, norm: NormTensors, momentum: float, eps: float) -> Tensor:
-    """Batch norm in training mode over the rows of each device that count.
+    """Batch norm in training mode, over those rows of each device that count.
 
     Spare rows are normalised with the statistics of their device. They do not enter these statistics, and
     their gradient is 0.
@@ -242,7 +244,7 @@ def batch_norm_by_rows(rows: Rows, x: Tensor, norm: NormTensors, momentum: float
 
 
 def _values_per_channel(rows: Rows, x: Tensor) -> Tensor:
-    """For each device the number of values in a channel that count: samples times positions."""
+    """The number of values per channel that count, for each device: samples times positions."""
     positions = x[0, 0].numel()
     return rows.counts.to(x.dtype).unsqueeze(1) * positions
 
@@ -264,7 +266,7 @@ def _statistics(rows: Rows, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _over_positions(x: Tensor) -> Tensor:
-    """For each sample and channel the sum over all positions."""
+    """The sum over all positions, for each sample and channel."""
     return x.sum(dim=tuple(range(PLAIN_AXES, x.dim()))) if x.dim() > PLAIN_AXES else x
 
 
@@ -351,9 +353,9 @@ class _RowNorm(torch.autograd.Function):
 # ── convolutions by patches ──────────────────────────────────────────────────────────────────────────────
 
 
-Pair = tuple[int, int]  # vertical and horizontal
-KEPT_GEOMETRIES = 256  # more than a model has different convolutions; chosen by hand
-ONE_ZERO_ROW = (0, 0, 0, 1)  # for F.pad: append one row of zeros to the last axis but one
+Pair = tuple[int, int]  # (vertical, horizontal)
+KEPT_GEOMETRIES = 256  # size of a cache: more than a model has different convolutions; chosen by hand
+ONE_ZERO_ROW = (0, 0, 0, 1)  # argument of F.pad that appends one row of zeros to the last axis but one
 
 
 class Geometry(NamedTuple):
@@ -395,14 +397,14 @@ class Geometry(NamedTuple):
     """
 
     out: Pair  # height and width of the output
-    position: Tensor  # for each entry, its position; the number of positions for an entry in the padding
-    place: Tensor  # for each position and offset, the entry; the number of entries where there is none
+    position: Tensor  # position of each entry; the number of positions for an entry in the padding
+    place: Tensor  # entry of each position and offset; the number of entries where there is none
 
 
 @lru_cache(maxsize=KEPT_GEOMETRIES)
 def geometry(image: Pair, kernel: Pair, stride: Pair, padding: Pair, device: torch.device) -> Geometry:
-    """Compute `position` and `place` for a convolution."""
-    # rows[p, k] is the image row that patch row p has at kernel row k; columns likewise. Rows and columns
+    """Compute the `Geometry` of a convolution: the arrays `position` and `place`."""
+    # rows[p, k] is the image row of patch row p at kernel row k, and so for columns. Rows and columns
     # outside the image are padding.
     rows, columns = (
         np.arange((image[k] + 2 * padding[k] - kernel[k]) // stride[k] + 1)[:, None] * stride[k]
@@ -442,7 +444,7 @@ def convolve_patches(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> 
 
 
 class _PatchConvolution(torch.autograd.Function):
-    """For each device y = P Kᵀ, so ∂K = ∂yᵀ P and ∂P = ∂y K.
+    """A convolution by patches, and its gradient: y = P Kᵀ for each device, so ∂K = ∂yᵀ P and ∂P = ∂y K.
 
     P has one row per sample and output pixel: a patch. K has one row per output channel: a kernel.
     """

@@ -1,7 +1,7 @@
-"""Random numbers that layers such as dropout draw, made to depend only on seed, round, layer and device.
+"""Random numbers of layers such as dropout, made to depend only on seed, round, layer and device.
 
-The forward pass of a round draws them. In a batch with the samples of many devices, every device draws its
-own, as if it ran alone.
+Layers draw random numbers in the forward pass of a round. In a batch with the samples of many devices, each
+device gets the random numbers that it would draw if it ran alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,16 +16,16 @@ from hasfl.learning.per_device_functions import NotAtOnce
 from hasfl.learning.state import LayerState, applied
 from hasfl.seeds import Seeds
 
-# ── one device ───────────────────────────────────────────────────────────────────────────────────────────
+# ── random numbers of one device ─────────────────────────────────────────────────────────────────────────
 
 
-EVERYBODY = 0  # the number of the common part where a device's number (from 1) is asked for
+EVERYBODY = 0  # stands for the common part where a device's number (from 1) is expected
 TORCH_SEEDS = 2**63  # seeds are drawn from 0 to 2⁶³ − 1, the non-negative 64-bit integers that torch takes
 
 
 @contextmanager
 def generators_kept() -> Iterator[list[int]]:
-    """On leaving, restore torch's global generators. Yields the GPUs whose generators are restored."""
+    """Restore torch's global generators on leaving. Yields the GPUs whose generators are restored."""
     cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=cuda):
         yield cuda
@@ -64,9 +64,9 @@ def forward_in_round(
     round: int,
     device: int,
 ) -> Tensor:
-    """Pass samples through layers `first`, `first` + 1, …; what layers draw depends on round and device.
+    """Pass samples through layers `first`, `first` + 1, …; random numbers depend on round and device.
 
-    `layers` holds all layers of the model, and `states` those of the layers from `first` on. A device's
+    `layers` holds all layers of the model, and `states` the states of the layers from `first` on. A device's
     number counts from 1; `EVERYBODY` is the number of the common layers.
     """
     for j, state in enumerate(states, start=first):
@@ -75,18 +75,18 @@ def forward_in_round(
     return x
 
 
-# ── many devices in one batch ────────────────────────────────────────────────────────────────────────────
+# ── random numbers of many devices in one batch ──────────────────────────────────────────────────────────
 
 
-# What spare rows hold instead of random numbers. Chosen by hand: finite in whatever is done with a random
-# number, such as log(u), log(1 − u) and 1/u. An infinity could reach the gradients as 0 · ∞.
+# The number that spare rows hold in place of random numbers. Chosen by hand: log(u), log(1 − u), 1/u and
+# other usual functions of a random number u are finite there. An infinity could reach the gradients as 0 · ∞.
 SPARE = 0.5
 OwnParts = Callable[[Tensor], Sequence[Tensor]]  # the part of each device in a tensor of the whole batch
 
 
 @contextmanager
 def drawn_apart(seeds: Sequence[int], own_parts: OwnParts) -> Iterator[None]:
-    """Within, random numbers in a batch are those that each device alone would draw after `seeds[i]`.
+    """Within this context, each device gets the random numbers that it would draw alone after `seeds[i]`.
 
     `own_parts` finds the part of each device in a batch, as views. Torch's global generators are restored.
     """
@@ -100,12 +100,12 @@ class _DrawnApart(TorchDispatchMode):
     def __init__(self, seeds: Sequence[int], own_parts: OwnParts) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seeds, self.own_parts = seeds, own_parts
-        self.states: dict[tuple[int, torch.device], Tensor] = {}  # of the generators, after the last draw
+        self.states: dict[tuple[int, torch.device], Tensor] = {}  # generator states after the last draw
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function as it is, or for each device if it draws."""
+        """Call the function once, or once for each device if it draws random numbers."""
         named = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **named)
@@ -115,12 +115,12 @@ class _DrawnApart(TorchDispatchMode):
         batch, *options = args
         parts, in_place = self.own_parts(batch), func._schema.is_mutable
         if in_place and sum(own.numel() for own in parts) < batch.numel():
-            batch.fill_(SPARE)  # random numbers do not depend on what was there
+            batch.fill_(SPARE)  # random numbers do not depend on old contents
         results = [self._drawn_by(i, func, own, options, named) for i, own in enumerate(parts)]
         return batch if in_place else self._joined(batch, results)
 
     def _drawn_by(self, i: int, func: Any, own: Tensor, options: Sequence[Any], named: Any) -> Any:
-        """The result for the part of the i-th device, which goes on drawing where it stopped."""
+        """The result for the part of the i-th device. Its random numbers continue after its last draw."""
         generator = _generator(own.device)
         if (i, own.device) in self.states:
             generator.set_state(self.states[i, own.device])
@@ -131,7 +131,7 @@ class _DrawnApart(TorchDispatchMode):
         return result
 
     def _joined(self, batch: Tensor, results: Sequence[Any]) -> Any:
-        """The results of all devices as one: a tensor, or several if the function returns several."""
+        """The results of all devices joined: one tensor, or several if the function returns several."""
         if isinstance(results[0], tuple):
             return tuple(self._joined(batch, of_devices) for of_devices in zip(*results, strict=True))
         joined = torch.full_like(batch, SPARE, dtype=results[0].dtype)
@@ -152,7 +152,7 @@ def _without_drawing(func: Any, args: Sequence[Any], named: Any, tensors: Sequen
 
 
 def _generator(device: torch.device) -> torch.Generator:
-    """Torch's global generator for a processor."""
+    """Torch's global random generator of a processor."""
     if device.type == "cuda":
         return torch.cuda.default_generators[device.index or 0]
     return torch.default_generator

@@ -1,8 +1,8 @@
 """The reference engine: one device after the other, step by step as in Algorithm 1.
 
-It is slow and simple. The simulated engine is tested against it. In comments, a1 to a5 are the steps of a
-round in the paper: a1 forward on the device, a2 send activations, a3 forward and backward on the edge server,
-a4 send the activations' gradients, a5 backward on the device.
+The reference engine is slow and simple. The simulated engine is tested against it. In comments, a1 to a5 are
+the steps of a round in the paper: a1 forward on the device, a2 send activations, a3 forward and backward on
+the edge server, a4 send the activations' gradients, a5 backward on the device.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class ReferenceEngine(LocalEngine):
 
 
 def train_device_by_device(job: Job, state: SplitState, order: Order) -> Tensor:
-    """Compute steps a1 to a5 of one round. Returns the mean over devices of F_i."""
+    """Compute steps a1 to a5 of one round. Returns the mean loss F_i over devices."""
     x, y = job.data.batch(order)
     sizes = order.batch_sizes.tolist()
     replicas = [_replica(state, i) for i in range(len(sizes))]
@@ -53,7 +53,7 @@ def _forward_all(
     common: list[LayerState],
     order: Order,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Step a1 to the first half of a3.
+    """The forward pass of a round: steps a1, a2 and the first half of a3.
 
     Returns the activations of each device, as sent and as received, and the outputs of the common part.
     """
@@ -61,7 +61,7 @@ def _forward_all(
     devices = zip(samples, replicas, order.plan.cuts.tolist(), order.devices.tolist(), strict=True)
     for x, replica, cut, device in devices:
         activations = _forward(job, x, replica[:cut], 0, order.round, device + 1)  # a1: Eq. (2)
-        received = activations.detach().requires_grad_(activations.requires_grad)  # a2
+        received = activations.detach().requires_grad_(activations.requires_grad)  # a2: send activations
         middle = _forward(job, received.clone(), replica[cut:], cut, order.round, device + 1)  # a3: Eq. (3)
         clients.append((activations, received))
         middles.append(middle)
@@ -71,7 +71,7 @@ def _forward_all(
 
 
 def _forward(job: Job, x: Tensor, states: list[LayerState], first: int, round: int, device: int) -> Tensor:
-    """Pass samples through layers `first`, `first` + 1, …, with random numbers that depend on the device."""
+    """Pass samples through layers `first`, `first` + 1, …; random numbers depend on round and device."""
     layers, seeds = list(job.model.layers.values()), job.data.seeds
     return forward_in_round(layers, states, x, first=first, seeds=seeds, round=round, device=device)
 

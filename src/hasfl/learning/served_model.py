@@ -25,7 +25,7 @@ from hasfl.models.layered_model import LayeredModel
 # ── the running mean ─────────────────────────────────────────────────────────────────────────────────────
 
 
-DECAY = 8  # η: the mean covers about the last ninth of training (docs/decisions/0010)
+DECAY = 8  # η of `RunningMean`: the mean covers about the last ninth of training (docs/decisions/0010)
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class RunningMean:
     fraction of training, and the length of training need not be known in advance.
     """
 
-    count: int = 0  # k, the number of models so far
+    count: int = 0  # k, the number of aggregated models so far
     states: list[LayerState] = field(default_factory=list)  # m, without slots; empty before the first model
 
     def take(self, aggregated: Sequence[LayerState]) -> None:
@@ -74,8 +74,8 @@ def _move(mean: Tensor, newest: Tensor, weight: float) -> None:
 class BestModel:
     """A copy of the served model of the best evaluation so far.
 
-    The best evaluation has the highest accuracy on held-out samples. Of several, the one with the lowest loss
-    is the best, and of several still, the first. A model whose loss is not finite is never the best.
+    The best evaluation has the highest accuracy on held-out samples. Among equals the lowest loss decides,
+    then the earlier evaluation. A model whose loss is not finite is never the best.
     """
 
     accuracy: float = -math.inf
@@ -83,7 +83,7 @@ class BestModel:
     states: list[LayerState] = field(default_factory=list)  # without slots; empty before the first evaluation
 
     def take(self, served: Sequence[LayerState], accuracy: float, loss: float) -> bool:
-        """Keep a copy of a served model if it is better than all before; returns whether it is."""
+        """Keep a copy of a served model if it is better than all earlier ones. Returns whether it is."""
         if not math.isfinite(loss) or (accuracy, -loss) <= (self.accuracy, -self.loss):
             return False
         self.accuracy, self.loss = accuracy, loss
@@ -94,7 +94,7 @@ class BestModel:
 # ── accuracy and loss ────────────────────────────────────────────────────────────────────────────────────
 
 
-# Samples in one forward pass, to bound the memory of an evaluation. Chosen by hand.
+# Most samples in one forward pass, to limit the memory of an evaluation. Chosen by hand.
 SAMPLES_AT_ONCE = 1000
 
 
@@ -114,10 +114,10 @@ def at_rest(model: LayeredModel) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """How good a model is on each of some samples."""
+    """The metric and the loss of a model on each of several samples."""
 
-    metric: FloatN  # from 0 to 1, by sample
-    losses: FloatN  # by sample
+    metric: FloatN  # the metric of each sample, from 0 to 1
+    losses: FloatN  # the loss of each sample
 
     def __post_init__(self) -> None:
         if math.isfinite(self.loss) and not 0 <= self.accuracy <= 1:
@@ -137,7 +137,7 @@ class Scores:
         return float(self.losses.mean())
 
     def accuracies_of(self, shares: Sequence[IntN]) -> list[float]:
-        """The accuracy on each share; a share holds positions of samples. Empty shares are left out."""
+        """The accuracy on each share of the samples. A share lists positions; empty shares are left out."""
         return [float(self.metric[share].mean()) for share in shares if len(share)]
 
 
@@ -149,7 +149,7 @@ def evaluate(
     loss: Score,
     metric: Score,
 ) -> Scores:
-    """The scores of a model with these tensors on samples with labels."""
+    """The scores of a model, with the tensors in `states`, on samples with labels."""
     scores, losses = [], []
     with at_rest(model):
         for x, y in zip(*(part.split(SAMPLES_AT_ONCE) for part in samples), strict=True):
@@ -162,7 +162,7 @@ def evaluate(
 # ── calibration ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-CALIBRATION_SAMPLES = 400  # over all devices together (docs/decisions/0010)
+CALIBRATION_SAMPLES = 400  # most samples of all devices together (docs/decisions/0010)
 RUNNING_STATISTICS = ("running_mean", "running_var")  # the buffers of a batch norm that are measured
 
 
@@ -183,7 +183,7 @@ class Calibration:
 
     @torch.no_grad()
     def measured(self, states: Sequence[LayerState]) -> list[LayerState]:
-        """The same model with measured running statistics. `states` is not changed."""
+        """The model in `states` with measured running statistics. `states` is not changed."""
         if self.drawn is None:
             return list(states)
         trial = [LayerState(state.weights, cloned(state.buffers), {}) for state in states]
@@ -222,7 +222,7 @@ class Calibration:
 
 
 def norms_of(layer: nn.Module) -> dict[str, _BatchNorm]:
-    """The batch norms of a layer that are measured, by the prefix of their buffers' names."""
+    """The batch norms of a layer that calibration measures, by the prefix of their buffers' names."""
     return {
         f"{name}." if name else "": module
         for name, module in layer.named_modules()

@@ -1,4 +1,4 @@
-"""The simulated engine: all devices at once, at almost the speed of one centralised step."""
+"""The simulated engine: computes a round for all devices at once."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,17 +19,17 @@ from hasfl.learning.reference_engine import train_device_by_device
 from hasfl.learning.state import IMAGE_AXES, LayerState, applied, cloned, trainable
 from hasfl.plan import Order
 
-# FLOP per device and layer, forward and backward. Above it, a CPU is faster with one device after the other,
-# because the activations of one device stay in its cache. Below it, the calls take longer than their work.
-# Chosen from measurements on two cores (docs/decisions/0009).
+# FLOP per device and layer, forward and backward. With larger layers, a CPU is faster with one device after
+# the other, because the activations of one device stay in its cache. With smaller layers, calls take longer
+# than their work. Chosen from measurements on two cores (docs/decisions/0009).
 LARGE_LAYER = 1.5e8
 
 
 class SimulatedEngine(LocalEngine):
     """Runs private and common layers on the samples of all devices in one batch.
 
-    The results are those of the reference engine but for rounding. A private layer that cannot run for many
-    devices at once runs for one device after the other (`learning/layer_trial.py`).
+    The results equal those of the reference engine, except for rounding. A private layer that cannot run for
+    many devices at once runs for one device after the other (`learning/layer_trial.py`).
     """
 
     def __init__(self, job: Job) -> None:
@@ -39,11 +39,11 @@ class SimulatedEngine(LocalEngine):
         self.draws = [layer.draws for layer in tried]
         self.reasons = [layer.reason for layer in tried]
         self.take_one = [layer.takes_one for layer in tried]
-        self.work = np.array([0.0, *(layer.work for layer in tried)]).cumsum()  # FLOP a sample, layers 1 to j
+        self.work = np.array([0.0, *(layer.work for layer in tried)]).cumsum()  # FLOP/sample, layers 1 to j
         graphed = job.data.x.is_cuda and Way.LOOPED not in self.ways and not any(self.draws)
         self.graphs = RoundGraphs(job.data.x.device) if graphed else None
         self.layouts = Layouts(reuse=graphed)
-        self.rows: dict[Layout, tuple[Rows, Rows]] = {}  # of private and of common layers
+        self.rows: dict[Layout, tuple[Rows, Rows]] = {}  # rows of private and of common layers
 
     @property
     def looped_layers(self) -> Mapping[str, str]:
@@ -61,7 +61,8 @@ class SimulatedEngine(LocalEngine):
         inputs = RoundInputs.of(data.draw(order), layout, rate, data.x.device, self.job.dtype)
         if self.graphs is None:
             return self._round(inputs, layout, order)
-        key = (self.state.moved, self.state.depth, layout)  # sets the addresses and shapes of all tensors
+        # The key fixes the addresses and shapes of all tensors.
+        key = (self.state.moved, self.state.depth, layout)
         return self.graphs.run(key, inputs, lambda static: self._round(static, layout, order))
 
     def _large(self, order: Order) -> bool:
@@ -71,7 +72,7 @@ class SimulatedEngine(LocalEngine):
         return not self.job.data.x.is_cuda and bool(work > LARGE_LAYER)
 
     def _round(self, inputs: RoundInputs, layout: Layout, order: Order) -> Tensor:
-        """Forward pass, backward pass and step. Returns the mean over devices of F_i.
+        """Compute forward pass, backward pass and step. Returns the mean loss F_i over devices.
 
         A CUDA graph records this work. So every tensor that stays for later rounds is changed in place.
         """
@@ -119,7 +120,8 @@ class SimulatedEngine(LocalEngine):
     def _rows(self, inputs: RoundInputs, layout: Layout) -> tuple[Rows, Rows]:
         """The rows of the batch in private layers (one place per device) and in common layers (one place).
 
-        With CUDA graphs, those of every layout are kept, because graphs read them; else those of the last.
+        With CUDA graphs the rows of every layout are kept, because graphs read them. Otherwise only the rows
+        of the last layout are kept.
         """
         if layout not in self.rows:
             device = self.job.data.x.device
@@ -135,7 +137,7 @@ class SimulatedEngine(LocalEngine):
         before = cloned(state.buffers)
         try:
             return run_layer(self.ways[j], self.layers[j], state, x, rows, self._layer_seeds(j, order))
-        except NotAtOnce as error:  # with these samples the layer does other things than in its trial
+        except NotAtOnce as error:  # the layer does something that it did not do in its trial
             if self.graphs is not None:
                 raise ModelError(
                     f"layer {self.state.names[j]!r} treats some samples in a way that a CUDA graph "
@@ -147,7 +149,7 @@ class SimulatedEngine(LocalEngine):
         return run_layer(Way.LOOPED, self.layers[j], state, x, rows, self._layer_seeds(j, order))
 
     def _layer_seeds(self, j: int, order: Order) -> list[int]:
-        """For each device, the seed of what a private layer draws; empty if it draws no random numbers."""
+        """The seed of each device for a private layer's random numbers; empty if it draws none."""
         if not self.draws[j] and self.ways[j] is not Way.LOOPED:
             return []
         return [
@@ -167,7 +169,7 @@ class SimulatedEngine(LocalEngine):
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """Images on a GPU in channels-last format, the fastest for convolutions; other tensors unchanged."""
+    """The images in channels-last format, the fastest for convolutions on a GPU; other tensors unchanged."""
     return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == IMAGE_AXES else x
 
 
@@ -179,7 +181,7 @@ def _gradients(loss: Tensor, states: Sequence[LayerState]) -> list[dict[str, Ten
 
 
 def _ordered_by_place(state: LayerState, inputs: RoundInputs, layout: Layout) -> LayerState:
-    """A copy of the replicas, without slots, in the order of the places; the state itself if it is exact."""
+    """A copy of the replicas without slots, ordered by place; the state itself if the layout is exact."""
     if layout.exact:
         return state
     without_slots = LayerState(state.weights, state.buffers, {})

@@ -1,14 +1,14 @@
 """The state of a training: the tensors of each layer, and the split into private and common layers.
 
-A layer has weights, buffers, and the optimiser's slots for each weight. Aggregating, copying and saving treat
-all three in the same way. A cut divides the layers:
+A layer has weights, buffers, and the optimiser's slots for each weight. All three are copied and saved in the
+same way. A cut divides the layers:
 
     layers 1 … depth        private: the client and middle parts, one replica per device
     layers depth+1 … L      common: one copy, stepped with the mean gradient
 
 A CUDA graph (`learning/cuda_graphs.py`) works on fixed memory addresses. So the replicas keep their memory
-from interval to interval. Memory is allocated only when more devices or more private layers come than it was
-made for; `moved` counts these allocations.
+from interval to interval. New memory is allocated only if an interval has more devices or more private layers
+than the memory can hold; `moved` counts these allocations.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ class LayerState:
     def take(self, other: Self) -> None:
         """Overwrite every tensor in place with the tensor of another state of this layer.
 
-        A stacked state may take one that is not stacked: every replica then becomes a copy of it.
+        If this state is stacked and the other is not, every replica becomes a copy of the other state.
         """
         for tensor, source in zip(self.tensors(), other.tensors(), strict=True):
             tensor.copy_(source)
@@ -120,7 +120,7 @@ class LayerState:
         return self.map(mean_of)
 
     def aggregated(self, rule: Rule, samples: IntN, before: Self) -> Self:
-        """The common layer that replaces the replicas of a stacked state: step b2. All aggregations call it.
+        """The common layer that replaces the replicas of a stacked state: step b2 of every aggregation.
 
         The rule gives the weights. Buffers, such as the running statistics of batch norms, and the
         optimiser's slots are averaged, because many rules would make a variance negative. `samples` has the
@@ -157,7 +157,10 @@ class LayerState:
 
 
 def _checked(name: str, tensors: Mapping[str, Tensor], expected: Tensor) -> Tensor:
-    """The tensor called `name`. It must have the shape and dtype of `expected`, and moves to its device."""
+    """The tensor called `name`, checked: it must have the shape and dtype of `expected`.
+
+    The tensor is moved to the processor of `expected`.
+    """
     tensor = tensors.get(name)
     if tensor is None or tensor.shape != expected.shape or tensor.dtype != expected.dtype:
         got = "nothing" if tensor is None else f"{tuple(tensor.shape)} of {tensor.dtype}"
@@ -168,7 +171,7 @@ def _checked(name: str, tensors: Mapping[str, Tensor], expected: Tensor) -> Tens
 def _channels_last(weight: Tensor) -> Tensor:
     """A weight in the memory format that computes fastest.
 
-    For a convolution on a GPU that is channels last; for every other weight it is torch's default.
+    For a convolution on a GPU this format is channels last; for other weights it is torch's default.
     """
     if weight.is_cuda and weight.dim() == IMAGE_AXES:
         return weight.contiguous(memory_format=torch.channels_last)
@@ -183,7 +186,7 @@ def cloned(tensors: Tensors) -> Tensors:
 def trainable(state: LayerState, *, own_buffers: bool = False) -> LayerState:
     """A state with the same memory, whose weights are leaves that require gradients.
 
-    With `own_buffers` its buffers are copies: a pass then leaves those of `state` as they are.
+    With `own_buffers` the buffers are copies, so that a forward pass does not change the buffers of `state`.
     """
     weights = {name: weight.detach().requires_grad_() for name, weight in state.weights.items()}
     return LayerState(weights, cloned(state.buffers) if own_buffers else state.buffers, state.slots)
@@ -203,8 +206,8 @@ def applied(layer: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
 def applied_by(layer: nn.Module, stacked: LayerState, i: int, x: Tensor) -> Tensor:
     """The outputs of a layer with the i-th replica. Changes that the layer makes to its buffers are kept.
 
-    The layer works on copies of the buffers and of `x`. It may change them in place, and autograd raises an
-    error when a view is changed whose memory other devices use too.
+    The layer works on copies of the buffers and of `x`, because a layer may change them in place. Autograd
+    raises an error if the changed tensor is a view of memory that other devices use too.
     """
     own = stacked.row(i)
     buffers = cloned(own.buffers)
@@ -230,17 +233,17 @@ Weights = dict[str, Tensor]
 
 @dataclass(slots=True)
 class SplitState:
-    """All tensors of a training."""
+    """All tensors of a training, divided into private and common layers."""
 
-    names: tuple[str, ...]  # of the layers
-    shared: list[LayerState]  # one copy of every layer; for private layers, that of the last aggregation
-    samples: IntN  # |D_i|, the training samples of each device of the fleet
-    rule: Rule = equal_mean  # of aggregations
+    names: tuple[str, ...]  # names of the layers
+    shared: list[LayerState]  # one copy of every layer; a private layer's is that of the last aggregation
+    samples: IntN  # |D_i|, the number of training samples of each device of the fleet
+    rule: Rule = equal_mean  # the aggregation rule
     depth: int = 0  # number of private layers
     devices: IntN = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # devices that have replicas
     moved: int = 0  # allocations of memory for replicas so far
     _replicas: list[LayerState] = field(default_factory=list)  # stacked states of the first layers
-    _capacity: int = 0  # replicas that each state in `_replicas` can hold; the last ones may be unused
+    _capacity: int = 0  # number of replicas that each state in `_replicas` can hold; some may be unused
 
     @classmethod
     def of(
@@ -269,7 +272,7 @@ class SplitState:
             replicas.take(state)
 
     def _allocate(self, depth: int, devices: int) -> None:
-        """Provide memory for the replicas. If the capacity is too small, all of it is allocated anew."""
+        """Provide memory for the replicas. If the capacity is too small, allocate all of it anew."""
         if devices > self._capacity:
             self._replicas, self._capacity = [], devices
         if len(self._replicas) < depth:
@@ -278,7 +281,7 @@ class SplitState:
             self.moved += 1
 
     def keep(self, devices: IntN) -> None:
-        """Drop the replicas of all devices but these. The others move up, so that no gaps remain."""
+        """Drop the replicas of all devices that are not in `devices`. Others move up to fill the gaps."""
         if len(devices) == len(self.devices):
             return
         rows = torch.from_numpy(np.flatnonzero(np.isin(self.devices, devices)))
@@ -288,13 +291,13 @@ class SplitState:
             replicas.take(state)
 
     def aggregate(self) -> None:
-        """Replace the replicas of each private layer by a common layer. Then all layers are common."""
+        """Replace the replicas of each private layer by one common layer, so that all layers are common."""
         for state, common in zip(self.shared[: self.depth], self.mean(), strict=False):
             state.take(common)
         self.depth = 0
 
     def mean(self) -> list[LayerState]:
-        """The model that an aggregation would make at this moment; nothing is changed."""
+        """The last model: what an aggregation would make at this moment. Nothing is changed."""
         samples = self.samples[self.devices]
         pairs = zip(self.private, self.shared, strict=False)
         return [own.aggregated(self.rule, samples, before) for own, before in pairs] + self.common
@@ -310,7 +313,7 @@ class SplitState:
         return {name: tensor for layer, state in layers for name, tensor in state.named(layer)}
 
     def restore(self, tensors: Mapping[str, Tensor], depth: int, devices: IntN) -> None:
-        """Take over what `saved` returned when the first `depth` layers were private to these devices."""
+        """Restore what `saved` returned when the first `depth` layers were private to these devices."""
         self.split(depth, devices)
         for layer, state in zip(self.names, [*self.private, *self.common], strict=True):
             state.take(state.filled(layer, tensors))

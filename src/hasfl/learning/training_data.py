@@ -1,4 +1,4 @@
-"""The samples of every device: which it holds, which it holds out, and which it uses in a round."""
+"""The training samples and held-out samples of each device, and the samples of each round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from hasfl.seeds import Seeds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Minibatches:
-    """An endless sequence of samples for every device: each epoch is a new permutation of its samples.
+    """An endless sequence of samples for every device. Each epoch is a new permutation of its samples.
 
     Device i holds `sizes[i]` samples. The drawn samples depend only on the seed and on the arguments of
     `draw`. The permutation of a device's current epoch is cached.
@@ -35,9 +35,9 @@ class Minibatches:
         object.__setattr__(self, "sizes", counts("sizes", self.sizes))
 
     def draw(self, device: int, start: int, count: int) -> IntN:
-        """The samples number `start` to `start + count - 1` of a device, as positions in its own data.
+        """The positions, in a device's own data, of samples `start` to `start + count - 1` of its sequence.
 
-        The numbers run from 0 over all epochs. A batch may begin in one epoch and end in a later one.
+        Samples are counted from 0 over all epochs. A batch may begin in one epoch and end in a later one.
         """
         if not 0 <= device < len(self.sizes):
             raise InputError(f"device must be from 0 to {len(self.sizes) - 1}, got {device}")
@@ -66,12 +66,12 @@ class TrainingData:
 
     x: Tensor
     y: Tensor  # labels
-    shares: tuple[IntN, ...]  # for each device, the indices of the samples that it trains on
+    shares: tuple[IntN, ...]  # indices of the samples that each device trains on
     seeds: Seeds
     minibatches: Minibatches
     augment: bool = False  # whether images are cropped and flipped at random
     held_out: Tensor | None = None  # indices of the held-out samples of all devices; None: there are none
-    held_out_shares: tuple[IntN, ...] = ()  # for each device, the positions of its own samples in `held_out`
+    held_out_shares: tuple[IntN, ...] = ()  # positions of each device's own samples in `held_out`
 
     @classmethod
     def of(
@@ -101,11 +101,11 @@ class TrainingData:
 
     @property
     def sizes(self) -> IntN:
-        """|D_i|, the number of samples that each device trains on."""
+        """The number |D_i| of samples that each device trains on."""
         return self.minibatches.sizes
 
     def label_counts(self) -> IntN | None:
-        """How many samples of each class every device trains on; None where a sample has no class."""
+        """The number of samples of each class that every device trains on; None if a sample has no class."""
         if not one_class_each(self.y):
             return None
         labels = self.y.cpu().numpy()
@@ -130,7 +130,7 @@ class TrainingData:
         return np.stack([indices, *crops])
 
     def some_of_every_device(self, most: int) -> Tensor:
-        """Indices of at most `most` training samples in random order, equally many of every device.
+        """The indices of at most `most` training samples in random order, equally many of every device.
 
         A device with fewer samples gives all of them. The indices depend on the seed alone.
         """
@@ -140,7 +140,7 @@ class TrainingData:
         return torch.from_numpy(stream.permutation(np.concatenate(chosen))[:most]).to(self.x.device)
 
     def gather(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        """The samples and labels of columns from `draw`, in the order of the columns."""
+        """The samples and labels that the columns from `draw` name, in the same order."""
         x, y = self.x[drawn[0]], self.y[drawn[0]]
         return (crop_and_flip(x, drawn[1], drawn[2], drawn[3]) if self.augment else x), y
 
@@ -155,7 +155,7 @@ def _divided(
     """Hold out samples of every device.
 
     Returns for each device the indices that it trains on, in their old order; all indices that are held out,
-    in rising order; and for each device the positions of its own samples among those.
+    in rising order; and for each device the positions of its own held-out samples in that list.
 
     Devices may hold the same sample. No device trains on a sample that another one holds out, and a sample
     that is held out already counts for every device that holds it.
@@ -176,6 +176,6 @@ def _divided(
 
 
 def given_by_every_device(sizes: IntN, most: int) -> IntN:
-    """How many samples each device gives, if equally many of all devices shall be at most `most`."""
+    """The number of samples that each device gives, if all give equally many and at most `most` in all."""
     given: IntN = np.minimum(sizes, max(most // len(sizes), 1))
     return given

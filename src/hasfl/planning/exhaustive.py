@@ -1,4 +1,4 @@
-"""Enumerate every plan of a tiny problem, to test planners against.
+"""Enumerate every plan of a tiny problem, to test planners against the true optimum.
 
 The seconds of a round are written here directly from Eqs. (28) to (39), without the tables of the planners.
 The rounds come from the law of the problem; tests compare the law with plain loops.
@@ -16,8 +16,8 @@ from hasfl.problem import Problem
 from hasfl.theory.objective import law_of
 from hasfl.theory.rounds import Floats
 
-MOST_PLANS = 50_000_000  # plans that an enumeration may have; chosen by hand: more take minutes
-CHUNK = 1 << 18  # plans evaluated at once, so that arrays of a few devices stay at some MiB; chosen by hand
+MOST_PLANS = 50_000_000  # plans that may be enumerated; chosen by hand: more take minutes
+CHUNK = 1 << 18  # plans evaluated at once: an array for three devices has 6 MiB; chosen by hand
 
 
 def best_of_all(problem: Problem) -> tuple[Plan, float] | None:
@@ -37,7 +37,7 @@ def best_of_all(problem: Problem) -> tuple[Plan, float] | None:
 
 def all_plans(problem: Problem) -> Iterator[tuple[IntN, IntN]]:
     """All plans in chunks: batch sizes and cuts as two arrays (plans, N)."""
-    # A plan is a number with N digits; each digit is one of the choices (batch size, cut) of a device.
+    # Each plan has a number with N digits. A digit is the choice of one device: a pair (batch size, cut).
     choices = np.array(list(product(range(1, problem.max_batch + 1), range(1, len(problem.profile) + 1))))
     total, devices = len(choices) ** len(problem.fleet), len(problem.fleet)
     for first in range(0, total, CHUNK):
@@ -47,12 +47,12 @@ def all_plans(problem: Problem) -> Iterator[tuple[IntN, IntN]]:
 
 
 def objectives(problem: Problem, batch_sizes: IntN, cuts: IntN) -> Floats:
-    """Θ of K plans (K, N), Eq. (43) term by term; infinite for a plan that violates C1, C4 or C5."""
+    """The training times Θ of K plans (K, N), by Eq. (43); infinite where C1, C4 or C5 is violated."""
     fleet, profile = problem.fleet, problem.profile
     b, j, N = batch_sizes, cuts - 1, len(fleet)
     rho, varpi = profile.forward_flops_upto, profile.backward_flops_upto
     bits = profile.param_bits_upto[j] + profile.optimizer_bits_upto[j]
-    # T₃ by (28), (29); T₄ by (32), (33); the edge server by (30), (31); T₅ and T₆ by (34) to (37)
+    # Seconds: T₃ by (28), (29); T₄ by (32), (33); edge server by (30), (31); T₅ and T₆ by (34) to (37).
     up = (b * rho[j] / fleet.flops + b * profile.activation_bits_at[j] / fleet.up_rate).max(axis=1)
     down = (b * profile.gradient_bits_at[j] / fleet.down_rate + b * varpi[j] / fleet.flops).max(axis=1)
     server = (b * (rho[-1] - rho[j] + varpi[-1] - varpi[j])).sum(axis=1) / fleet.server_flops

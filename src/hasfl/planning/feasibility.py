@@ -1,4 +1,4 @@
-"""Which plans a planner may choose from, and why there may be none."""
+"""The plans that a planner may choose from, and the reason if there are none."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -18,11 +18,11 @@ from hasfl.units import format_size
 class AllowedPlans:
     """The batch sizes and cuts that a planner may choose from.
 
-    The caller leaves open both, the batch sizes alone, or the cuts alone.
+    Both are open, or only the batch sizes (cuts are given), or only the cuts (batch sizes are given).
     """
 
-    smallest_batch: FloatN  # (N,)
-    largest_batch: FloatN  # (N,)
+    smallest_batch: FloatN  # (N,) samples
+    largest_batch: FloatN  # (N,) samples
     cuts: NDArray[np.bool_]  # (N, L): True where device i may cut after layer j
 
     @classmethod
@@ -46,7 +46,7 @@ class AllowedPlans:
 
     @property
     def batches_are_given(self) -> bool:
-        """True if only the cuts are left open."""
+        """True if every device has exactly one batch size to choose from."""
         return bool((self.smallest_batch == self.largest_batch).all())
 
     def least(self, tables: CostTables, deepest_cut: int) -> FloatN:
@@ -56,7 +56,7 @@ class AllowedPlans:
     def room(self, tables: CostTables, deepest_cut: int) -> NDArray[np.float64]:
         """(N, J) The largest batch size of each device at each cut up to J = `deepest_cut`.
 
-        0 where the cut is not asked for, or where even the smallest batch size does not fit.
+        0 where the cut is not allowed, or where even the smallest batch size does not fit.
         """
         up_to_deepest = slice(None), slice(deepest_cut)
         largest = np.minimum(tables.largest_batch[up_to_deepest], self.largest_batch[:, None])
@@ -80,7 +80,7 @@ class AllowedPlans:
 
 
 def why_infeasible(problem: Problem, tables: CostTables, allowed: AllowedPlans) -> str:
-    """One sentence on a problem without a plan: which constraint of which device no plan satisfies."""
+    """One sentence that says why no plan is possible: which constraint fails, and for which device."""
     largest_upto = [allowed.room(tables, deepest_cut) for deepest_cut in range(1, len(problem.profile) + 1)]
     if (too_large := np.flatnonzero(allowed.smallest_batch > problem.largest_batch)).size:
         i = too_large[0]
@@ -90,7 +90,8 @@ def why_infeasible(problem: Problem, tables: CostTables, allowed: AllowedPlans) 
         )
     if all(not largest.any(axis=1).all() for largest in largest_upto):
         return _device_without_cut(problem, tables, allowed)
-    # Every device has a cut that fits, so C1 is the reason. The largest batches have the least noise.
+    # Every device has a cut that fits, so only C1 can fail. The largest batches have the least noise, so
+    # their margin is the largest.
     law = law_of(problem)
     margins = [
         law.target_margin(Plan(largest.max(axis=1).astype(np.int64), np.full(len(largest), deepest_cut)))

@@ -1,9 +1,10 @@
-"""Plans for several guesses of the constants: in which times they are counted, and what a plan costs by each.
+"""The ratio of a plan for each guess of the constants, and the mean ratio that plans for guesses minimise.
 
-A plan for several guesses has the least mean ratio Σ_k π_k Θ_k/Θ_k*. `weighed` finds the best plan of every
-guess and its time Θ_k*. With these times, the mean ratio is one law of rounds (`theory/rounds.py`).
-So every planner of this room plans for several guesses as for one. The certificate of the exact planner is
-then about the mean ratio: no plan has a mean ratio that is smaller by more than the gap.
+The ratio of a plan for guess k is Θ_k/Θ_k*: its training time by this guess, over that of the best plan for
+this guess alone. The best plan for several guesses has the least mean ratio Σ_k π_k Θ_k/Θ_k*. `weighed` finds
+the best plan of every guess and its time Θ_k*. With these times, the mean ratio is one law of rounds
+(`theory/rounds.py`), so every planner handles several guesses like one. The lower bound of the exact planner
+is then about the mean ratio: no plan has a mean ratio that is smaller by more than the gap.
 """
 
 import math
@@ -16,16 +17,17 @@ from hasfl.planning.exact.planner import best_plan, box_limit
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
 
-# Gap of the best plan for a guess alone. It changes the weight of the guess by at most as much. Chosen by
-# hand.
+# Gap of the best plan for one guess alone. An error of 1 % in Θ_k* changes the weight of the guess by 1 %.
+# Chosen by hand.
 LOOSE_GAP = 0.01
-SECONDS_OF_A_GUESS = 1.0  # about so long may the search for the best plan of a guess take; chosen by hand
+SECONDS_OF_A_GUESS = 1.0  # about how long the search for one guess may take, seconds; chosen by hand
 
 
 def weighed(problem: Problem) -> Problem:
-    """The problem with times counted in those of the best plan for each guess.
+    """The problem in which each guess has the training time Θ_k* of its own best plan.
 
-    Without guesses it is the same problem. One guess alone is no guess but the constants: they replace it.
+    A problem without guesses is returned unchanged. If there is only one guess, its constants become the
+    constants of the problem.
     """
     constants = problem.constants
     if not isinstance(constants, Guesses):
@@ -46,13 +48,13 @@ def weighed(problem: Problem) -> Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """How much longer a plan takes than the best plan for one guess, if the guess is right."""
+    """The training time of a plan over that of the best plan for one guess, if the guess is right."""
 
-    guess: str
-    weight: float
-    ratio: float  # over the best plan that was found
-    at_most: float  # over the lower bound: no plan for the guess is better by more
-    rounds: float  # that the plan needs, if the guess is right; over R∞ where R∞ is unknown
+    guess: str  # the guess in words
+    weight: float  # π_k, the weight of the guess
+    ratio: float  # Θ of the plan over Θ of the best plan that was found for the guess
+    at_most: float  # upper bound on the true ratio: Θ of the plan over the lower bound for the guess
+    rounds: float  # rounds that the plan needs if the guess is right; divided by R∞ where R∞ is unknown
 
 
 def ratios(plan: Plan, problem: Problem) -> list[Ratio]:

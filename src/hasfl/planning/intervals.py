@@ -1,7 +1,7 @@
-"""Batch sizes, cuts and the interval I together, for `hasfl plan --interval`.
+"""The best batch sizes, cuts and interval I together, for `hasfl plan --interval`.
 
-Each interval that is tried gets its own best plan, with the certificate of the planner. A lower bound holds
-for many intervals at once, so that intervals can be ruled out that are not tried:
+Each interval that is tried gets its own best plan, with the planner's lower bound. Another lower bound holds
+for many intervals at once, so that intervals can be ruled out without a search for each:
 
 1. R does not fall as I grows. In the measured law, noise and skew stay and drift grows with I; for I = 1,
    drift and skew are 0. In Theorem 1, the drift term has I², and it is 0 for I = 1.
@@ -16,8 +16,8 @@ for many intervals at once, so that intervals can be ruled out that are not trie
 The planner's lower bound for this faster fleet therefore holds for all intervals from `low` to `high`. With
 the largest interval as `high`, aggregations cost nothing, and only more rounds are left.
 
-The measured law is known for intervals up to 50 rounds and for trainings of several intervals
-(docs/constants.md). The search recommends nothing beyond. Theorem 1 has no such limit.
+The measured law was tested for intervals up to 50 rounds and for trainings of several intervals
+(docs/constants.md). The search recommends no other intervals. Theorem 1 has no such limit.
 
 Example: with T_S = 1 s, T_A = 10 s, R_5 = 100 and R_6 = 104, the interval 5 takes 100 (1 + 2) = 300 s, and no
 interval from 6 to 7 takes less than 104 (1 + 10/7) = 252.6 s.
@@ -40,37 +40,37 @@ from hasfl.problem import Problem
 # slowly, so a finer ladder would save little. The report says how much it could save at most. Chosen by hand.
 LADDER = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90)
 # The measured law was compared with trainings of intervals from 5 to 50 rounds (docs/constants.md). Shorter
-# ones lie between 5 and 1, and with 1 there is no drift. Nothing is known of longer ones.
+# ones lie between 5 and 1, and with 1 there is no drift. Longer ones were not measured. Unit: rounds.
 LONGEST_MEASURED = 50
-# A training must have so many intervals for the measured law. Trainings of VGG-16 to 70 % and of ResNet-18,
-# which the law was measured with, had 6 or more. With fewer, on digits, R∞ rose by up to 40 %
+# Intervals that a training must have for the measured law to hold. The trainings of VGG-16 to 70 % and of
+# ResNet-18 with which the law was measured had 6 or more. With fewer, on digits, R∞ rose by up to 40 %
 # (docs/constants.md).
 FEWEST_INTERVALS = 6
-# The plans get this share of the time that is left, and the bounds for other intervals the rest. Chosen by
-# hand: a plan is what was asked for, and a bound only says how good it is.
+# Share of the remaining time that searches for plans get. Searches for lower bounds get the rest. Chosen by
+# hand: the user asked for a plan, and a bound only says how good the plan is.
 SHARE_OF_PLANS = 0.75
 FED_LINKS = ("fed_up_rate", "fed_down_rate", "server_fed_up_rate", "server_fed_down_rate")
-# What is told of the plan for an interval, where the solver says it.
+# The fields of a plan report that `--json` shows for each interval, if the solver gives them.
 TOLD = ("batch_sizes", "cuts", "objective", "rounds", "round_seconds", "lower_bound", "gap", "status")
 TOO_LONG = f"the interval is longer than {LONGEST_MEASURED} rounds"
 TOO_FEW = f"training has fewer than {FEWEST_INTERVALS} intervals"
 
-At = Callable[[int], Problem]  # the problem with another interval
-Ask = Callable[[Problem, Plan | None, float], PlanReport]  # the best plan, from a start, in so many seconds
+At = Callable[[int], Problem]  # I → the problem with this interval
+Ask = Callable[[Problem, Plan | None, float], PlanReport]  # (problem, first plan, seconds) → the best plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tried:
     """The best plan for one interval."""
 
-    interval: int  # I
+    interval: int  # I, rounds
     report: PlanReport | None  # None if no plan reaches the target
-    trouble: str = ""  # why there is no plan
-    doubt: str = ""  # why the law is not known for this plan
+    trouble: str = ""  # why there is no plan; empty if there is one
+    doubt: str = ""  # why the law may not hold for this plan; empty if it was measured there
 
     @property
     def seconds(self) -> float:
-        """Θ, infinite without a plan."""
+        """The training time Θ of the plan; infinite without a plan."""
         return math.inf if self.report is None else self.report.objective
 
     def as_json(self, best: float, *, rounds_known: bool) -> dict[str, object]:
@@ -88,13 +88,13 @@ class Intervals:
     """The intervals that were tried, in rising order, and a bound on Θ for intervals that were not."""
 
     tried: tuple[Tried, ...]
-    seconds: float  # that all searches took together
-    others_at_least: float | None = None  # s; None if nothing was proved, or nothing was asked
-    longest: int | None = None  # longer ones are not recommended; None if all are known, or nothing was asked
+    seconds: float  # wall time of all searches together
+    others_at_least: float | None = None  # s, lower bound on Θ of all others; None if not proved
+    longest: int | None = None  # no longer interval is recommended; None: no limit
 
     @property
     def _recommended(self) -> Tried:
-        """The best of the intervals that may be recommended."""
+        """The interval with the least Θ among those that may be recommended."""
         known = [each for each in self.tried if self.longest is None or each.interval <= self.longest]
         return min(known, key=lambda each: each.seconds)
 
@@ -112,13 +112,13 @@ class Intervals:
 
     @property
     def others_save(self) -> float | None:
-        """No interval up to `longest` that was not tried saves a larger share of the time than this."""
+        """The largest share of Θ that an untried interval up to `longest` can save; None if unknown."""
         if self.others_at_least is None or self.best.objective == 0:
             return None
         return max(1 - self.others_at_least / self.best.objective, 0.0)
 
     def as_json(self, *, rounds_known: bool) -> dict[str, object]:
-        """The best interval, all that were tried, and what the others save at most, as plain values."""
+        """The best interval, all tried intervals, and the most that others can save, as plain values."""
         best = self.best.objective
         return {
             "interval": self.best_interval,
@@ -132,7 +132,7 @@ class Intervals:
 def try_intervals(
     at: At, intervals: Sequence[int], ask: Ask, *, seconds: float, rounds_known: bool
 ) -> Intervals:
-    """The best plan for each of these intervals; `seconds` are for all of them together."""
+    """The best plan for each given interval. All searches together may take `seconds`."""
     search, asked = _Search(at, ask, seconds, rounds_known), sorted(intervals)
     for k, interval in enumerate(asked):
         search.plan(interval, search.part(len(asked) - k), required=k == 0)
@@ -142,8 +142,9 @@ def try_intervals(
 def best_interval(at: At, own: int, ask: Ask, *, gap: float, seconds: float, rounds_known: bool) -> Intervals:
     """The best plan for each interval of the ladder and for `own`, and a lower bound for all others.
 
-    The ladder ends where no longer interval can save more than `gap` of the best plan's time, or where the
-    law is not known any more. `seconds` are for all searches together.
+    `own` is the interval of the scenario. The ladder ends where no longer interval can save more than the
+    share `gap` of the best plan's time, or where the law was not measured. All searches together may take
+    `seconds`.
     """
     search = _Search(at, ask, seconds, rounds_known)
     search.plan(own, search.part(len(LADDER), SHARE_OF_PLANS), required=own == LADDER[0])
@@ -151,7 +152,7 @@ def best_interval(at: At, own: int, ask: Ask, *, gap: float, seconds: float, rou
     end = longest or MOST
     rungs = sorted({rung for rung in (*LADDER, own, longest or own) if rung <= end})
     for k, interval in enumerate(rungs):
-        left = len(rungs) - k + 1  # one part is for the bounds between rungs
+        left = len(rungs) - k + 1  # searches left; one is for the bounds between rungs
         newest = search.plan(interval, search.part(left, SHARE_OF_PLANS), required=k == 0)
         least = min(each.seconds for each in search.found.values() if each.interval <= end)
         if interval < own <= end or newest.seconds == least:
@@ -169,34 +170,34 @@ def best_interval(at: At, own: int, ask: Ask, *, gap: float, seconds: float, rou
 
 @dataclass(slots=True)
 class _Search:
-    """Searches for many intervals that share their time. One that needs little leaves more for the others."""
+    """Searches for many intervals that share a time limit. A quick search leaves more time for the others."""
 
     at: At
     ask: Ask
-    seconds: float  # for all searches together
+    seconds: float  # time limit of all searches together
     rounds_known: bool
     begun: float = field(default_factory=lambda: time.monotonic())
-    found: dict[int, Tried] = field(default_factory=dict)  # by interval, the newest one last
-    bounds: dict[tuple[int, int], float | None] = field(default_factory=dict)  # by the range of intervals
+    found: dict[int, Tried] = field(default_factory=dict)  # one for each interval, in the order of search
+    bounds: dict[tuple[int, int], float | None] = field(default_factory=dict)  # lower bounds by (low, high)
 
     @property
     def in_order(self) -> tuple[Tried, ...]:
-        """What was tried, in the order of intervals."""
+        """All tried intervals in rising order."""
         return tuple(self.found[interval] for interval in sorted(self.found))
 
     @property
     def used(self) -> float:
-        """Seconds so far."""
+        """Seconds since the first search began."""
         return time.monotonic() - self.begun
 
     def part(self, searches: int, share: float = 1.0) -> float:
-        """The seconds of one of so many searches to come, which get this share of the time that is left."""
+        """The time limit of one search, if `searches` of them get the given share of the remaining time."""
         return max(self.seconds - self.used, 0.0) * share / searches
 
     def plan(self, interval: int, seconds: float, *, required: bool) -> Tried:
-        """The best plan for one interval; an error is raised if there is none but it is `required`.
+        """The best plan for one interval. Raises an error if there is none and one is `required`.
 
-        R does not fall as I grows. So where the smallest interval has no plan, none has.
+        R does not fall as I grows. So if the smallest interval has no plan, no interval has one.
         """
         if interval in self.found:
             return self.found[interval]
@@ -218,9 +219,9 @@ class _Search:
         return self.bounds[low, high]
 
     def longest_known(self, own: int) -> int | None:
-        """The longest interval that the law is known for, by the rounds of the plan for `own`.
+        """The longest interval for which the law was measured, given the rounds of the plan for `own`.
 
-        None with the paper's constants: its theorem holds for all, and its rounds are no forecast.
+        None with the paper's constants: Theorem 1 holds for every interval, and its rounds are no forecast.
         """
         if self.at(own).constants.kind != "measured":
             return None
@@ -230,7 +231,7 @@ class _Search:
         return max(min(int(report.rounds / FEWEST_INTERVALS), LONGEST_MEASURED), 1)
 
     def _doubt(self, problem: Problem, report: PlanReport) -> str:
-        """Why the law is not known for a plan; empty where it is."""
+        """The reason why the law may not hold for a plan; empty if it was measured for such plans."""
         if problem.constants.kind != "measured":
             return ""
         if problem.interval > LONGEST_MEASURED:
@@ -239,7 +240,7 @@ class _Search:
         return TOO_FEW if too_few else ""
 
     def _start(self) -> Plan | None:
-        """The newest plan, to begin the next search with."""
+        """The newest plan, with which the next search begins; None if there is none."""
         return next((each.report.plan for each in reversed(self.found.values()) if each.report), None)
 
 
@@ -250,7 +251,7 @@ def _at_least(at: At, low: int, high: int, ask: Ask, start: Plan | None, seconds
     problem = at(low)
     links = {field: getattr(problem.fleet, field) * (high / low) for field in FED_LINKS}
     if max(np.max(rate) for rate in links.values()) > LARGEST:
-        return 0.0  # such rates are out of the range of numbers here, so nothing is proved
+        return 0.0  # such rates are above LARGEST, so nothing is proved
     try:
         report = ask(replace(problem, fleet=replace(problem.fleet, **links)), start, seconds)
     except (Infeasible, TargetUnreachable):

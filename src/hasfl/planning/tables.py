@@ -17,19 +17,20 @@ from hasfl.theory.rounds import Floats
 
 # The largest batch size where samples need no memory: far above max_batch, which is at most 1e9 (arrays.py).
 ENDLESS = 1e18
-# Seconds, added to those of every sample: a sample that costs nothing still takes time, so every limit on T₃
-# or T₄ is a limit on samples. INSTANT is so small that no sum with real seconds changes; 1/INSTANT is finite.
+# Seconds that are added to the seconds of every sample. So even a sample that costs nothing takes time, and
+# every limit on T₃ or T₄ limits the samples. INSTANT is so small that no sum with real seconds changes, and
+# 1/INSTANT is finite.
 INSTANT = 1e-90
 # Limits are multiplied by this factor, so that a rounding error never excludes a plan that touches a limit.
 # Floating-point numbers have 16 digits; a limit is the product of a few of them.
 ROUNDING = 1 + 1e-12
 
-T3, T4, T5, T6 = range(4)  # places of T₃ to T₆ in arrays
-STEP_TIMES = slice(0, 2)  # T₃ and T₄
-EXCHANGE_TIMES = slice(2, 4)  # T₅ and T₆
+T3, T4, T5, T6 = range(4)  # indices of T₃ to T₆ in arrays
+STEP_TIMES = slice(0, 2)  # T₃ and T₄, the times of samples up and down
+EXCHANGE_TIMES = slice(2, 4)  # T₅ and T₆, the times of sub-models up and down
 TIMES = slice(0, 4)  # T₃ to T₆
 
-FloatNL = NDArray[np.float64]  # device i, layer j
+FloatNL = NDArray[np.float64]  # one entry for device i and layer j
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
@@ -77,7 +78,7 @@ class CostTables:
 
     @property
     def server_fed_rates(self) -> Floats:
-        """(2,) r_{s,f} and r_{f,s}, the edge server's rates to and from the fed server."""
+        """(2,) The edge server's rates to and from the fed server, r_{s,f} and r_{f,s}."""
         return np.array([self.server_fed_up_rate, self.server_fed_down_rate])
 
     @property
@@ -86,7 +87,7 @@ class CostTables:
         return np.array([1.0, 1.0, 1 / self.interval, 1 / self.interval])
 
     def parts(self, batch_sizes: Floats, cuts: IntN) -> Floats:
-        """T₃, T₄, T₅, T₆ and the edge server's seconds, (5, ...), of plans (..., N)."""
+        """The parts (5, ...) of a round of plans (..., N): T₃, T₄, T₅, T₆ and the edge server's seconds."""
         i, j = np.arange(cuts.shape[-1]), cuts - 1
         bits = self.submodel_bits[j]
         middle = cuts.shape[-1] * bits.max(axis=-1) - bits.sum(axis=-1)  # M = N δ_J − Σ_i δ_{j_i}
@@ -102,7 +103,7 @@ class CostTables:
         )
 
     def round_seconds(self, batch_sizes: Floats, cuts: IntN) -> Floats:
-        """T_S + T_A/I of plans (..., N)."""
+        """The mean seconds of a round, T_S + T_A/I, of plans (..., N)."""
         up, down, fed_up, fed_down, server = self.parts(batch_sizes, cuts)
         return up + down + server + (fed_up + fed_down) / self.interval
 
@@ -127,9 +128,10 @@ def seconds_per_sample(problem: Problem, layer: slice | IntN) -> tuple[Floats, F
 
 
 def largest_batch_in_memory(problem: Problem, layer: slice | IntN) -> Floats:
-    """⌊κ⌋, the largest whole b with b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j ≤ υ_i (C4); ENDLESS if samples need no memory.
+    """The largest batch size ⌊κ⌋ that fits into memory (C4); ENDLESS if samples need no memory.
 
-    `layer` is a slice, for every device at every layer, or one index per device, for device i at layer[i].
+    ⌊κ⌋ is the largest whole b with b (ψ̃_j + χ̃_j) + ϑ̃_j + δ_j ≤ υ_i. `layer` is a slice, for every device at
+    every layer, or one index per device, for device i at layer[i].
     """
     profile = problem.profile
     per_sample = (profile.activation_bits_upto + profile.gradient_bits_upto)[layer]
@@ -138,7 +140,7 @@ def largest_batch_in_memory(problem: Problem, layer: slice | IntN) -> Floats:
     free = memory - states
     with np.errstate(divide="ignore", invalid="ignore"):
         batch = np.floor(np.where(per_sample > 0, free / per_sample, np.where(free >= 0, ENDLESS, 0.0)))
-    # The quotient has a rounding error, so its floor may be off by one. C4 itself decides.
+    # The quotient has a rounding error, so its floor may be off by one. Checking C4 corrects the floor.
     fits = (batch + 1) * per_sample + states <= memory
     exceeds = batch * per_sample + states > memory
     return np.where(batch == ENDLESS, batch, batch + fits - exceeds)

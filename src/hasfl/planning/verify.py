@@ -12,7 +12,7 @@ from hasfl.plan import PlanReport
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
 
-RTOL = 1e-9  # allowed relative error of a reported number; rounding errors are near 1e-14, so chosen by hand
+RTOL = 1e-9  # allowed relative error of a reported number, far above rounding errors (1e-14); chosen by hand
 MEMORY_ROUNDING = 1 + 1e-12  # a plan may fill the memory exactly; its sum of bits has a rounding error
 
 
@@ -30,7 +30,7 @@ def _plan_faults(report: PlanReport, problem: Problem) -> list[str]:
     profile, layers = problem.profile, len(problem.profile)
     if len(report.plan) != len(problem.fleet):
         return [f"the plan is for {len(report.plan)} devices, the fleet has {len(problem.fleet)}"]
-    # A single device's samples are all that any layer sees, so the limits of common layers count too.
+    # With a single device, common layers see no more samples than this device has. So their limits count too.
     limiting = range(min(report.plan.deepest_cut, layers) if len(problem.fleet) > 1 else layers)
     smallest = max(int(np.asarray(profile.smallest_batch_of)[j]) for j in limiting)
     for i, device in enumerate(problem.fleet):
@@ -55,7 +55,7 @@ def _plan_faults(report: PlanReport, problem: Problem) -> list[str]:
 def _value_faults(report: PlanReport, problem: Problem, rtol: float) -> list[str]:
     """Numbers of the report that differ from `evaluate`, and a lower bound above Θ."""
     sentences = []
-    evaluated = evaluate(report.plan, problem)  # raises TargetUnreachable if C1 is violated
+    evaluated = evaluate(report.plan, problem)  # raises TargetUnreachable if the plan violates C1
     for name in ("objective", "rounds", "round_seconds"):
         reported, true = getattr(report, name), getattr(evaluated, name)
         if not math.isclose(reported, true, rel_tol=rtol):

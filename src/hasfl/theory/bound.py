@@ -22,17 +22,18 @@ from hasfl.theory.rounds import BatchNoise, Floats, Lines, RoundsLaw
 LEAST_MARGIN = 1e-12
 
 # ε over the floor of a plan, where the user gives no ε. The paper does not say how it chose ε. At twice the
-# floor, half of ε is left for the descent (docs/constants.md, "ε in the paper's mode"); chosen by hand.
+# floor, half of ε is left for the descent. Chosen by hand; docs/constants.md ("What is wrong with the bound")
+# shows how the plan depends on ε.
 TARGET_OVER_FLOOR = 2
-TARGET_WITHOUT_FLOOR = 1.0  # ε where the floor is 0: every ε is reachable then, and ranks plans alike
+TARGET_WITHOUT_FLOOR = 1.0  # ε where the floor is 0: every ε > 0 is reachable then, and ranks plans alike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundFloor:
     """The two terms of Theorem 1 that no number of rounds removes."""
 
-    sampling: float  # from the noise of the batches
-    drift: float  # from the replicas of private layers that move apart between two aggregations
+    sampling: float  # second term of Eq. (16): the noise of the batches
+    drift: float  # third term of Eq. (16): replicas of private layers move apart between two aggregations
 
     @property
     def total(self) -> float:
@@ -50,12 +51,12 @@ class Theorem1:
     n(b) is 1/b, as in the paper, unless single samples have a price (`BatchNoise`).
     """
 
-    scale: float  # 2ϑ/γ
+    scale: float  # 2ϑ/γ, the first term of Eq. (16) times R
     per_noise: float  # βγ Σ_j σ²_j / N², the constant B of Proposition 1
     drift_upto: FloatL  # the drift term, for each deepest cut
     steepness: float  # γβ; Theorem 1 holds if this is at most 1
-    learning_rate: float
-    noise: BatchNoise
+    learning_rate: float  # γ
+    noise: BatchNoise  # n(b)
 
     @classmethod
     def of(
@@ -85,9 +86,9 @@ class Theorem1:
         )
 
     def squared_gradient(self, plan: Plan, rounds: float) -> float:
-        """Eq. (16): the upper bound on the mean squared gradient over `rounds` rounds.
+        """The upper bound on the mean squared gradient over `rounds` rounds, Eq. (16).
 
-        Theorem 1 requires γ ≤ 1/β. For a larger γ the returned number bounds nothing.
+        Theorem 1 requires γ ≤ 1/β. For a larger γ the returned number is no bound.
         """
         return self.scale / rounds + self.floor(plan).total
 
@@ -132,30 +133,31 @@ class Corollary1(RoundsLaw):
 
     @property
     def noise(self) -> BatchNoise:
-        """n(b), the noise of a batch of b samples."""
+        """The noise n(b) of a batch of b samples."""
         return self.bound.noise
 
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
-        """Eq. (27): R for S = Σ_i n(b_i); infinite where the target is out of reach."""
+        """The rounds R for S = Σ_i n(b_i), Eq. (27); infinite where the target is out of reach."""
         margin = self.margin_upto[np.asarray(deepest_cut) - 1] - self.bound.per_noise * noise
         with np.errstate(divide="ignore"):
             return np.where(margin > LEAST_MARGIN * self.target, self.bound.scale / margin, np.inf)
 
     def slope(self, seconds: Floats, noise: Floats, deepest_cut: int) -> Floats:
-        """Always 1: one line is exact for all plans, so the law has no use for slopes."""
+        """The slope 1 for every plan: one line is exact for all plans, so slopes do not matter."""
         return np.ones_like(seconds)
 
     def slopes(
         self, value: float, deepest_cut: int, *, least_seconds: Floats, least_noise: Floats
     ) -> tuple[Floats, Floats]:
-        """Always 1: one line is exact for all plans, so the law has no use for slopes."""
+        """The range of slopes from 1 to 1: one line is exact for all plans, so slopes do not matter."""
         return np.ones_like(least_seconds), np.ones_like(least_seconds)
 
     def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
-        """The same line for every range: scale · T + value · w · S ≥ value · (ε − drift_J).
+        """The line scale · T + value · w · S ≥ value · (ε − drift_J), the same for every range of slopes.
 
-        With margin = ε − drift_J − w S > 0, Θ = R T = scale · T / margin by Eqs. (27) and (43). So Θ ≥ value
-        is the same as scale · T ≥ value · margin, and the term value · w · S moves to the left side.
+        T is the seconds of a round. With margin = ε − drift_J − w S > 0, Θ = R T = scale · T / margin by Eqs.
+        (27) and (43). So Θ ≥ value is the same as scale · T ≥ value · margin, and the term value · w · S
+        moves to the left side.
         """
         needed = np.full_like(low, value * float(self.margin_upto[deepest_cut - 1]))
         return Lines(
@@ -167,8 +169,9 @@ class Corollary1(RoundsLaw):
         )
 
     def proved(self, value: float, lines: Lines, *, reached: Floats, least: Floats) -> Floats:
-        """The value itself where the left side reaches `needed`; a smaller Θ where `missing` is lacking.
+        """The proved lower bound on Θ: `value` where the left side reaches `needed`, otherwise less.
 
+        Let `missing` be `needed` minus the left side, or 0 if the left side is larger.
         For one plan and a variable v, f(v) = scale · T + v w S − v (ε − drift_J) is linear in v. So the least
         f over all plans of a box, F(v), is concave in v. Two points of F are known from below: F(0) ≥ `least`
         and F(value) ≥ `reached` − `needed` = −missing. A concave function lies above the chord between two of
@@ -183,7 +186,7 @@ class Corollary1(RoundsLaw):
         return value * least / (least + missing)
 
     def target_margin(self, plan: Plan) -> float:
-        """C1: ε minus the floor of the bound under a plan."""
+        """The margin of C1: ε minus the floor of the bound under a plan."""
         return self.target - self.bound.floor(plan).total
 
     def require_reachable(self, plan: Plan) -> None:
@@ -207,7 +210,7 @@ class Corollary1(RoundsLaw):
         )
 
     def doubts(self) -> list[str]:
-        """One sentence where γβ > 1: Theorem 1 requires γβ ≤ 1."""
+        """One sentence if γβ > 1, because Theorem 1 requires γβ ≤ 1; otherwise none."""
         if self.bound.steepness <= 1:
             return []
         return [f"the bound does not hold: γβ = {self.bound.steepness:.3g} is above 1 (Theorem 1)"]

@@ -21,11 +21,11 @@ from hasfl.profile import Profile
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrangement:
-    """Which party holds which layers during an interval."""
+    """The plan and the fleet of an interval: they say which party holds which layers."""
 
     plan: Plan
     fleet: Fleet
-    depth: int  # number of private layers: the deepest cut, also after the device with that cut has left
+    depth: int  # number of private layers: the deepest cut, even if the device with this cut has left
 
     @classmethod
     def of(cls, plan: Plan, fleet: Fleet) -> Self:
@@ -37,10 +37,10 @@ class Arrangement:
 class AggregationBits:
     """Bits on each link at an aggregation."""
 
-    submodel_upload: FloatN  # Λ_{c,i}, client part of device i to the fed server
-    server_submodel_upload: float  # Λ_s, middle parts from the edge server to the fed server
-    submodel_download: FloatN  # client part from the fed server to device i
-    server_submodel_download: float  # middle parts from the fed server to the edge server
+    submodel_upload: FloatN  # Λ_{c,i}, the client part that device i sends to the fed server
+    server_submodel_upload: float  # Λ_s, the middle parts that the edge server sends to the fed server
+    submodel_download: FloatN  # the client part that the fed server sends to device i
+    server_submodel_download: float  # the middle parts that the fed server sends to the edge server
 
 
 def aggregation_bits(
@@ -51,21 +51,21 @@ def aggregation_bits(
     with_mean: bool = False,
     with_slots: bool = True,
 ) -> AggregationBits:
-    """Bits of an aggregation: uploads follow the cuts `before` it, downloads the cuts `after` it.
+    """The bits of an aggregation. Uploads follow the cuts `before` it, downloads the cuts `after` it.
 
     Device i exchanges its client part, δ_{j_i} bits. The edge server exchanges the middle part of every
     device, the private layers that the device does not hold: N δ_J − Σ_i δ_{j_i} bits for the deepest cut J.
 
-    If the deepest cut changes, layers change sides. Common layers that become private go up from the edge
-    server once. Private layers that become common come down to the edge server once. With `with_mean`, the
-    servers keep a running mean of the weights, and the running mean of such layers is sent too. Without
-    `with_slots`, weights are sent alone, and the optimiser's slots stay where they are.
+    If the deepest cut changes, layers become private or common. Common layers that become private go up from
+    the edge server once. Private layers that become common come down to the edge server once. With
+    `with_mean`, the servers keep a running mean of the weights, and the running mean of such layers is sent
+    too. Without `with_slots`, only weights are sent, and the optimiser's slots stay where they are.
     """
     sizes = profile.submodel_bits_upto if with_slots else profile.param_bits_upto
-    delta = np.concatenate([[0.0], sizes])  # δ of 0 to L layers
+    delta = np.concatenate([[0.0], sizes])  # δ_0 = 0, then δ_1 to δ_L
     client, next_client = delta[before.plan.cuts], delta[after.plan.cuts]
     middle, next_middle = delta[before.depth] - client, delta[after.depth] - next_client
-    moved = float(delta[after.depth] - delta[before.depth])  # above 0: common layers become private
+    moved = float(delta[after.depth] - delta[before.depth])  # positive if common layers become private
     if with_mean:
         weights = np.concatenate([[0.0], profile.param_bits_upto])
         moved += float(weights[after.depth] - weights[before.depth])
@@ -77,12 +77,12 @@ def aggregation_bits(
     )
 
 
-# ── seconds ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the seconds of a round and of an aggregation ─────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitTrainingLatency:
-    """Steps a1 to a5 of one round: one entry per device, or a single number for the edge server."""
+    """Seconds of steps a1 to a5 of one round: one entry per device, or one number for the edge server."""
 
     device_forward: FloatN  # a1, T_i^F
     activation_upload: FloatN  # a2, T_{a,i}^U
@@ -103,13 +103,13 @@ class SplitTrainingLatency:
 
     @property
     def total(self) -> float:
-        """T_S, Eq. (38): the slowest device up, then the edge server, then the slowest device down."""
+        """The seconds T_S, Eq. (38): the slowest device up, the edge server, the slowest device down."""
         return float(self.up.max() + self.server_forward + self.server_backward + self.down.max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AggregationLatency:
-    """Steps b1 and b3 of one aggregation. The averaging itself, step b2, counts 0 seconds as in the paper."""
+    """Seconds of steps b1 and b3 of one aggregation. Step b2, the averaging, takes 0 s as in the paper."""
 
     submodel_upload: FloatN  # b1, T_{c,i}^U
     server_submodel_upload: float  # b1, T_s^U
@@ -128,12 +128,12 @@ class AggregationLatency:
 
     @property
     def total(self) -> float:
-        """T_A, Eq. (39): upload, then download."""
+        """The seconds T_A of an aggregation, Eq. (39): upload, then download."""
         return self.up + self.down
 
 
 def split_training_latency(plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingLatency:
-    """Latency of one split-training round, step by step.
+    """The latency of the split training in one round, step by step.
 
         T_S(b, μ) = max_i {T_i^F + T_{a,i}^U} + T_s^F + T_s^B + max_i {T_{g,i}^D + T_i^B}    Eq. (38)
 
@@ -153,7 +153,7 @@ def split_training_latency(plan: Plan, fleet: Fleet, profile: Profile) -> SplitT
 
 
 def aggregation_latency(plan: Plan, fleet: Fleet, profile: Profile) -> AggregationLatency:
-    """Latency of one aggregation of the sub-models. T_A does not depend on the batch sizes.
+    """The latency of one aggregation. T_A does not depend on the batch sizes.
 
     T_A(μ) = max_i {T_{c,i}^U, T_s^U} + max_i {T_{c,i}^D, T_s^D}                          Eq. (39)
     """
@@ -162,7 +162,7 @@ def aggregation_latency(plan: Plan, fleet: Fleet, profile: Profile) -> Aggregati
 
 
 def exchange_latency(bits: AggregationBits, before: Fleet, after: Fleet) -> AggregationLatency:
-    """Latency of an aggregation that sends the given bits.
+    """The latency of an aggregation that sends the given bits.
 
     Uploads run at the rates of the fleet `before` the aggregation, downloads at those of the fleet `after`.
     """
@@ -175,10 +175,10 @@ def exchange_latency(bits: AggregationBits, before: Fleet, after: Fleet) -> Aggr
 
 
 def training_latency(split: float, aggregation: float, *, rounds: float, interval: int) -> float:
-    """T, Eq. (40): R rounds and ⌊R/I⌋ aggregations."""
+    """Seconds of a training, T in Eq. (40): R rounds and ⌊R/I⌋ aggregations."""
     return rounds * split + math.floor(rounds / interval) * aggregation
 
 
 def mean_round_latency(split: float, aggregation: float, *, interval: int) -> float:
-    """T_S + T_A/I, the mean seconds of a round: Eq. (40) divided by R, without the floor, as in Θ."""
+    """The mean seconds of a round, T_S + T_A/I: Eq. (40) divided by R, without the floor, as in Θ."""
     return split + aggregation / interval

@@ -16,7 +16,10 @@ from hasfl.theory.rounds import MeasuredRounds, RoundsLaw
 
 
 def law_of(problem: Problem) -> RoundsLaw:
-    """Corollary 1 for the paper's constants; the measured law for measured constants and for guesses."""
+    """The law of rounds of a problem.
+
+    The law is Corollary 1 for the paper's constants, and the measured law for measured constants and guesses.
+    """
     if isinstance(problem.constants, BoundConstants):
         return Corollary1.of(problem)
     return MeasuredRounds.of(problem)
@@ -60,14 +63,14 @@ def evaluate(plan: Plan, problem: Problem) -> PlanReport:
 
 
 def rounds_needed(plan: Plan, problem: Problem) -> float:
-    """R by the law of the problem. Raises TargetUnreachable if the paper's bound never reaches the target."""
+    """The rounds R of a plan by the problem's law. Raises TargetUnreachable if R is infinite."""
     law = law_of(problem)
     law.require_reachable(plan)
     return float(law.rounds(plan.batch_sizes, plan.deepest_cut))
 
 
 def margins(plan: Plan, problem: Problem) -> Margins:
-    """The margins of C1, of C4, and of the largest and the smallest batch size; negative if broken."""
+    """The margins of C1, C4 and the batch size limits under a plan; negative where a limit is violated."""
     return Margins(
         target=law_of(problem).target_margin(plan),  # C1
         memory=problem.fleet.memory - memory_needed(plan, problem.profile),  # C4

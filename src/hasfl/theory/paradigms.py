@@ -1,6 +1,6 @@
-"""Paradigms of distributed training: split, federated, centralised, sequential. NumPy only.
+"""The paradigms of distributed training: split, federated, centralised, sequential. NumPy only.
 
-A paradigm tells, for a plan, how many layers are private and how long each step of a round takes. The
+A paradigm gives the number of private layers under a plan, and the seconds of each step of a round. The
 training loop and the clock use these two functions, so one loop and one clock serve all paradigms.
 """
 
@@ -18,20 +18,20 @@ from hasfl.world import ObservedWorld
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paradigm:
-    """How devices and servers share the work of a round.
+    """A paradigm: how devices and servers share the work of a round.
 
-    With `in_turns`, one device works in each round. Its turn ends with an aggregation, and the client part
-    goes on to the next device.
+    With `in_turns`, one device works in each round. Its turn ends with an aggregation, and the next device
+    continues with its client part.
     """
 
     name: str
-    # How many of so many layers are private under a plan: from 0 to all of them.
+    # (plan, number of layers of the model) → number of private layers.
     private_depth: Callable[[Plan, int], int]
-    # Seconds of steps a1 to a5 of a round under a plan; 0 for a step that the paradigm does not have.
+    # (plan, fleet, profile) → seconds of steps a1 to a5; 0 for a step that the paradigm does not have.
     split_latency: Callable[[Plan, Fleet, Profile], SplitTrainingLatency]
     in_turns: bool = False
     collects_data: bool = False  # True if devices send their samples to the edge server before round 1
-    splits: bool = True  # False if nobody sends activations, because a model is not split at all
+    splits: bool = True  # False if the model is not split, so that no activations are sent
 
 
 def _deepest_cut(plan: Plan, layers: int) -> int:
@@ -47,7 +47,7 @@ def _no_layer(plan: Plan, layers: int) -> int:
 
 
 def _devices_alone(plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingLatency:
-    """Every device runs the whole model forward and backward. No activations or gradients are sent."""
+    """Seconds if every device runs the whole model. No activations or gradients are sent."""
     zeros = np.zeros(len(plan))
     return SplitTrainingLatency(
         device_forward=plan.batch_sizes * profile.forward_flops_upto[-1] / fleet.flops,
@@ -60,7 +60,7 @@ def _devices_alone(plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingL
 
 
 def _server_alone(plan: Plan, fleet: Fleet, profile: Profile) -> SplitTrainingLatency:
-    """The edge server runs the samples of all batches through the whole model; it holds the data already."""
+    """Seconds if the edge server runs the whole model on all samples. No data are sent in a round."""
     zeros, samples = np.zeros(len(plan)), int(plan.batch_sizes.sum())
     return SplitTrainingLatency(
         device_forward=zeros,
@@ -87,7 +87,7 @@ SEQUENTIAL = Paradigm(
 
 
 def usual_participants(world: ObservedWorld, paradigm: Paradigm) -> int:
-    """The number of devices that a training's constants are kept for: those of a round with nobody absent."""
+    """The N that constants refer to: the number of devices in a round if no device is absent."""
     if paradigm.in_turns:
         return 1
     return len(world.fleet) if paradigm.collects_data else world.usual_participants

@@ -33,7 +33,7 @@ from hasfl.profile import Profile
 
 Floats = NDArray[np.float64]
 
-NOISE_OF_TWO = 0.5  # n(2) = 1/2
+NOISE_OF_TWO = 0.5  # n(2) = 1/2, the noise of a batch of two samples
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +58,11 @@ class BatchNoise:
 
     @classmethod
     def of(cls, profile: Profile, single_noise: float) -> Self:
-        """n(b) for a model, where `single_noise` is the price of a single sample under batch norm."""
+        """The noise n(b) for a model. `single_noise` is the price of a single sample under batch norm."""
         return cls(np.where(profile.batch_norm_upto, single_noise, 1.0))
 
     def each(self, batch_sizes: Floats, deepest_cut: int) -> Floats:
-        """n(b) of every entry of `batch_sizes`, for one deepest cut."""
+        """The noise n(b) of every entry of `batch_sizes`, for one deepest cut."""
         noise: Floats = 1 / batch_sizes
         price = self.single_upto[deepest_cut - 1]
         if price != 1:
@@ -70,7 +70,7 @@ class BatchNoise:
         return noise
 
     def total(self, batch_sizes: Floats | IntN, deepest_cut: IntN | int) -> Floats:
-        """S = Σ_i n(b_i) of plans with batch sizes (..., N) and deepest cuts (...).
+        """The noise S = Σ_i n(b_i) of plans with batch sizes (..., N) and deepest cuts (...).
 
         Every single sample adds c_J − 1 to Σ_i 1/b_i.
         """
@@ -81,7 +81,7 @@ class BatchNoise:
         return total
 
     def saved_by_one_more(self, batch_sizes: Floats, deepest_cut: int) -> Floats:
-        """n(b) − n(b + 1): 1/(b (b + 1)) for b ≥ 2, and c_J − 1/2 for b = 1."""
+        """The noise n(b) − n(b + 1) that one more sample saves: 1/(b (b + 1)), but c_J − 1/2 for b = 1."""
         saved: Floats = 1 / (batch_sizes * (batch_sizes + 1))
         price = self.single_upto[deepest_cut - 1]
         if price != 1:
@@ -93,9 +93,9 @@ class BatchNoise:
 
         One more sample costs x and saves y (n(b) − n(b + 1)). The cost is convex in b, so the best b is the
         first at which one more sample saves at most x. For n(b) = 1/b this is the first b with
-        b (b + 1) ≥ y/x, so b ≥ √(1/4 + y/x) − 1/2. Only the step from 1 to 2 knows the price: 2 is better
-        than 1 if y (c_J − 1/2) > x. Example: x = 1, y = 8 and no price give ⌈√8.25 − 1/2⌉ = ⌈2.37⌉ = 3, and
-        3 + 8/3 = 5.67 is below 2 + 8/2 = 6 and 4 + 8/4 = 6.
+        b (b + 1) ≥ y/x, so b ≥ √(1/4 + y/x) − 1/2. Only the step from 1 to 2 depends on the price: 2 is
+        better than 1 if y (c_J − 1/2) > x. Example: x = 1, y = 8 and no price give ⌈√8.25 − 1/2⌉ = ⌈2.37⌉ =
+        3, and 3 + 8/3 = 5.67 is below 2 + 8/2 = 6 and 4 + 8/4 = 6.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(y > 0, y / x, 0.0)
@@ -106,19 +106,19 @@ class BatchNoise:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lines:
-    """K tests that prove Θ ≥ value, one for each range of slopes; the head of this file explains a line.
+    """K tests that prove Θ ≥ value, one for each range of slopes (see "lines" at the head of this file).
 
     A test succeeds if per_second · (seconds of a round) + per_noise · S ≥ needed.
     """
 
-    per_second: Floats  # (K,)
-    per_noise: Floats  # (K,)
-    needed: Floats  # (K,)
-    whole: Floats  # (K,) the magnitude of the terms whose difference is `needed`: the unit of rounding errors
-    slack: Floats  # (K,) by how much the left side may exceed what the law itself gives
+    per_second: Floats  # (K,) weight of the seconds of a round
+    per_noise: Floats  # (K,) weight of S
+    needed: Floats  # (K,) right side of the test
+    whole: Floats  # (K,) magnitude of the terms whose difference is `needed`: the unit of rounding errors
+    slack: Floats  # (K,) the most by which the left side may exceed the law itself
 
     def of(self, k: int) -> "Lines":
-        """The test number k alone, as arrays of length 1."""
+        """The k-th test alone, as arrays of length 1."""
         return Lines(*(getattr(self, name)[k : k + 1] for name in self.__slots__))
 
     def excess(self, seconds: Floats, noise: Floats) -> Floats:
@@ -127,22 +127,22 @@ class Lines:
 
 
 class RoundsLaw(ABC):
-    """The number of rounds R that a plan needs. Planners, checks, explanations and forecasts use one law."""
+    """A law of rounds: the number of rounds R of a plan. Planners, checks and forecasts use the same law."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def noise(self) -> BatchNoise:
-        """n(b), the noise of a batch of b samples."""
+        """The noise n(b) of a batch of b samples."""
 
     def rounds(self, batch_sizes: Floats | IntN, deepest_cut: IntN | int) -> Floats:
-        """R of plans with batch sizes (..., N) and deepest cuts (...); infinite if ε is out of reach."""
+        """The rounds R for batch sizes (..., N) and deepest cuts (...); infinite if ε is out of reach."""
         return self.rounds_at(self.noise.total(batch_sizes, deepest_cut), deepest_cut)
 
     @abstractmethod
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
-        """R for S = Σ_i n(b_i); infinite if ε is out of reach."""
+        """The rounds R for S = Σ_i n(b_i); infinite if ε is out of reach."""
 
     @abstractmethod
     def slope(self, seconds: Floats, noise: Floats, deepest_cut: int) -> Floats:
@@ -166,20 +166,20 @@ class RoundsLaw(ABC):
         """
 
     def closes(self, deepest_cut: int) -> bool:
-        """Whether narrow ranges of slopes close every box without a better plan, whatever the gap."""
+        """Whether every box without a better plan can be closed by narrow ranges of slopes, for any gap."""
         return True
 
     @abstractmethod
     def target_margin(self, plan: Plan) -> float | None:
-        """C1: ε minus the floor of the bound under a plan; None for a law without a target."""
+        """The margin of C1: ε minus the floor of the bound under a plan; None for a law without a target."""
 
     @abstractmethod
     def require_reachable(self, plan: Plan) -> None:
-        """Raise TargetUnreachable, with advice, if a plan needs infinitely many rounds."""
+        """Raise TargetUnreachable with advice if a plan needs infinitely many rounds."""
 
     @abstractmethod
     def explain(self, plan: Plan) -> str:
-        """One line of text for people: the terms that the rounds of a plan consist of."""
+        """One line of text that names the terms of a plan's rounds."""
 
     def doubts(self) -> list[str]:
         """Assumptions of the law that the problem violates, one sentence each."""
@@ -189,7 +189,7 @@ class RoundsLaw(ABC):
 # ── the law with measured constants ──────────────────────────────────────────────────────────────────────
 
 
-# What a law for several guesses averages over them.
+# The fields of `MeasuredRounds` that a law for several guesses averages over the guesses.
 MEANS = ("fixed_upto", "per_noise_upto", "per_square_upto", "sampling", "sampling_square")
 
 
@@ -274,7 +274,7 @@ class MeasuredRounds(RoundsLaw):
     def with_constants(
         cls, constants: MeasuredConstants, profile: Profile, devices: int, interval: int
     ) -> Self:
-        """The law of any plan for so many devices; it needs no fleet."""
+        """The law for `devices` devices with the given constants. It needs no fleet."""
         replicas_drift = 1.0 if interval > 1 else 0.0
         sampling = constants.noise / devices
         per_noise_upto = sampling * (1 + replicas_drift * constants.drift_upto)
@@ -289,9 +289,9 @@ class MeasuredRounds(RoundsLaw):
         )
 
     def slowness(self, batch_sizes: IntN, private_layers: int) -> float:
-        """B: a round is worth 1/B of the R∞ rounds with infinitely large batches.
+        """The factor B = R/R∞: a round counts as 1/B rounds with infinitely large batches.
 
-        Where no layer is private, there is no drift, no skew and no price of a single sample.
+        If no layer is private, there is no drift, no skew and no price of a single sample.
         """
         if private_layers == 0:
             noise = float((1 / batch_sizes).sum())
@@ -299,11 +299,11 @@ class MeasuredRounds(RoundsLaw):
         return float(self._factor(self.noise.total(batch_sizes, private_layers), private_layers))
 
     def rounds_at(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
-        """R for S = Σ_i n(b_i), by (law); always finite."""
+        """The rounds R for S = Σ_i n(b_i), by (law); always finite."""
         return self.endless * self._factor(noise, deepest_cut)
 
     def _factor(self, noise: Floats, deepest_cut: IntN | int) -> Floats:
-        """B = 1 + skew_J + w_J S + q_J S², the factor by which R exceeds R∞."""
+        """The factor B = R/R∞ = 1 + skew_J + w_J S + q_J S²."""
         j = np.asarray(deepest_cut) - 1
         factor: Floats = (
             self.fixed_upto[j] + self.per_noise_upto[j] * noise + self.per_square_upto[j] * noise**2
@@ -319,7 +319,7 @@ class MeasuredRounds(RoundsLaw):
         return noise
 
     def slope(self, seconds: Floats, noise: Floats, deepest_cut: int) -> Floats:
-        """s = √(B/A), step 1 of the proof above."""
+        """The slope s = √(B/A) of a plan, step 1 of the proof above."""
         return np.sqrt(self._factor(noise, deepest_cut) / seconds)
 
     def slopes(
@@ -331,10 +331,10 @@ class MeasuredRounds(RoundsLaw):
         """
         root = np.sqrt(value / self.endless)
         low = self._factor(least_noise, deepest_cut) / root
-        return low, np.maximum(root / least_seconds, low)  # no empty range: at worst the one slope `low`
+        return low, np.maximum(root / least_seconds, low)  # the range holds at least `low`
 
     def lines(self, value: float, deepest_cut: int, low: Floats, high: Floats) -> Lines:
-        """(line) of the proof above, for the test 2 √(AB) ≥ 2 √(value/R∞).
+        """The tests of 2 √(AB) ≥ 2 √(value/R∞) by (line) of the proof above.
 
         With f and w of the secant (step 4 there), the test of a range is
 
@@ -355,7 +355,10 @@ class MeasuredRounds(RoundsLaw):
     def _ends_of_secant(
         self, low: Floats, high: Floats, root: Floats, deepest_cut: int
     ) -> tuple[Floats, Floats]:
-        """S₁ and S₂ of ranges of slopes, where `root` is √(value/R∞); twice S₀ where 1/B is not convex."""
+        """The ends S₁ and S₂ of the secants for ranges of slopes, where root = √(value/R∞).
+
+        Where 1/B is not convex, both are the S of a plan with the middle slope, so the secant is a tangent.
+        """
         first, last, middle = (
             self._noise_at(slope * root, deepest_cut) for slope in (low, high, np.sqrt(low * high))
         )
@@ -363,7 +366,7 @@ class MeasuredRounds(RoundsLaw):
         return np.where(convex, first, middle), np.where(convex, last, middle)
 
     def _is_convex_from(self, noise: Floats, deepest_cut: int) -> NDArray[np.bool_]:
-        """Whether 1/B is convex in S from this S on.
+        """Whether 1/B is convex in S for all S from `noise` on.
 
         The second derivative of 1/B has the sign of w² − q f + 3 q w S + 3 q² S².
         """
@@ -373,10 +376,11 @@ class MeasuredRounds(RoundsLaw):
         return convex
 
     def proved(self, value: float, lines: Lines, *, reached: Floats, least: Floats) -> Floats:
-        """R∞ (√(value/R∞) − missing/2)², where `missing` is what the left side lacks, and the slack.
+        """The proved lower bound on Θ: R∞ (√(value/R∞) − missing/2)².
 
-        By (line), 2 √(Θ/R∞) = 2 √(AB) is at least the left side plus per_factor f, less the slack. That sum
-        is 2 √(value/R∞) − missing. `least` is not needed.
+        `missing` is `needed` minus the left side, or 0 if the left side is larger, plus the slack. By (line),
+        2 √(Θ/R∞) = 2 √(AB) is at least the left side plus per_factor f, less the slack. That sum is 2
+        √(value/R∞) − missing. `least` is not needed.
         """
         missing = np.maximum(lines.needed - reached, 0.0) + lines.slack
         root = np.sqrt(value / self.endless) - missing / 2
@@ -386,8 +390,8 @@ class MeasuredRounds(RoundsLaw):
     def closes(self, deepest_cut: int) -> bool:
         """Whether 1/B is convex in S for every S, so that the line of one slope lies below all plans.
 
-        It is, if c (1 + skew_J) ≤ 1. With more curvature a line still proves what it says, but it may pass
-        above plans of other slopes, and a small gap may not be reached.
+        1/B is convex if c (1 + skew_J) ≤ 1. With more curvature a line still proves its statement, but the
+        line may pass above plans of other slopes, and a small gap may not be reached.
         """
         return bool(self._is_convex_from(np.zeros(1), deepest_cut)[0])
 
@@ -399,7 +403,7 @@ class MeasuredRounds(RoundsLaw):
         """Do nothing: R is finite for every plan."""
 
     def explain(self, plan: Plan) -> str:
-        """R as R∞, the share that noise adds and the share that private layers add."""
+        """A sentence on R: R∞, the share that small batches add and the share that private layers add."""
         noise = self.noise.total(plan.batch_sizes, plan.deepest_cut)
         sampling = self.sampling * float(noise) + self.sampling_square * float(noise) ** 2
         factor = float(self._factor(noise, plan.deepest_cut))

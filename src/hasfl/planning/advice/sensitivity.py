@@ -1,7 +1,7 @@
 """The cost of a wrong constant, for `hasfl plan --sensitivity`, and the range of a plan's training time.
 
 Each constant is multiplied by each factor in turn, and a plan is made with the wrong constant. The *regret*
-of this plan is the relative time that it takes longer than the best plan, both under the right constants.
+is the share by which this plan takes longer than the best plan, both with the right constants.
 With several guesses, a constant is wrong in all of them, and the regret is that of the mean ratio.
 """
 
@@ -19,8 +19,8 @@ from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate, rounds_needed
 from hasfl.units import format_share
 
-# Factors by which a constant is wrong: twice and ten times too small or too large. Chosen by hand, to cover a
-# constant that was measured (within a factor of two) and one that was guessed (within a factor of ten).
+# Factors by which a constant is wrong: two and ten times too small or too large. Chosen by hand: two for a
+# constant that was measured, ten for a constant that was guessed.
 BY_TWO, BY_TEN = (0.5, 2.0), (0.1, 10.0)
 FACTORS = (BY_TEN[0], *BY_TWO, BY_TEN[1])
 R_ENDLESS = MeasuredConstants.symbols["rounds"]
@@ -49,7 +49,7 @@ def mistakes(best: PlanReport, problem: Problem, *, gap: float, time_limit: floa
 
 
 def without_rounds(found: Sequence[Mistake]) -> list[Mistake]:
-    """The mistakes that can be made where R∞ is unknown: not in R∞, and without a forecast of seconds."""
+    """The mistakes to show where R∞ is unknown: none in R∞ itself, and no forecast of seconds."""
     return [replace(mistake, predicted_seconds=None) for mistake in found if mistake.constant != R_ENDLESS]
 
 
@@ -75,7 +75,7 @@ def _mistake(
     gap: float,
     time_limit: float,
 ) -> Mistake:
-    """Plan the wrong problem, then evaluate this plan under the right one."""
+    """Plan with the wrong constants, then evaluate the plan with the right constants."""
     try:
         misled = best_plan(wrong, gap=gap, time_limit=time_limit, start=best.plan)
     except Infeasible:
@@ -110,7 +110,7 @@ def _sentence(constant: str, mistakes: Sequence[Mistake]) -> str:
 
 
 def _worst(mistakes: Sequence[Mistake]) -> str:
-    """The worst outcome of some mistakes, as a clause."""
+    """The worst outcome of several mistakes, as a clause of a sentence."""
     troubles = {mistake.trouble for mistake in mistakes}
     if NEVER in troubles:
         return "the plan may never reach the target"
@@ -124,9 +124,9 @@ def _worst(mistakes: Sequence[Mistake]) -> str:
 def time_range(report: PlanReport, problem: Problem) -> tuple[float, float] | None:
     """The least and the most seconds of training; None if no constant has an error.
 
-    With guesses, these are the times of the plan by the single guesses. Otherwise each constant is taken too
-    large and too small by its error, with the same plan. The constants err independently, so their parts of
-    ln R are added in squares.
+    With guesses, each guess gives one time, and the least and the largest time are returned. Otherwise each
+    constant is taken too large and too small by its error, with the same plan. The constants err
+    independently, so their parts of ln R are added in squares.
     """
     if isinstance(problem.constants, Guesses):
         rounds = [

@@ -18,9 +18,11 @@ from hasfl.problem import Problem
 from hasfl.theory.latency import aggregation_latency, split_training_latency
 from hasfl.theory.objective import memory_needed
 
-MORE = 0.1  # an upgrade is 10 % more of a resource; chosen by hand
-GAP = 1e-5  # of the compared plans: a hundredth of the planner's gap, because savings are small differences
-TIME_LIMIT = 2.0  # seconds for one plan, because a fleet has many resources; chosen by hand
+MORE = 0.1  # share by which an upgrade raises a resource; chosen by hand
+# Gap of the compared plans: a hundredth of the planner's gap, because savings are small differences. Chosen
+# by hand.
+GAP = 1e-5
+TIME_LIMIT = 2.0  # seconds for one search; short, because a fleet has many resources; chosen by hand
 DEVICE_RESOURCES = {
     "flops": "compute of device {}",
     "up_rate": "uplink of device {}",
@@ -36,16 +38,16 @@ SERVER_RESOURCES = {
 }
 EDGE_SERVER = "the edge server"
 
-Ask = Callable[[Problem, Plan], PlanReport]  # finds the best plan of a problem, from a plan to start with
+Ask = Callable[[Problem, Plan], PlanReport]  # (problem, first plan) → the best plan
 
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
     """The upgrade of one resource, and the seconds of training that it saves."""
 
-    resource: str  # in words, such as "uplink of device 3"
+    resource: str  # the resource in words, such as "uplink of device 3"
     saved_seconds: float
-    error_seconds: float
+    error_seconds: float  # the true saving may differ from `saved_seconds` by this
 
     @property
     def tells(self) -> bool:
@@ -74,7 +76,7 @@ class Upgrades:
 def upgrades(plan: Plan, problem: Problem, ask: Ask, *, seconds: float) -> Upgrades:
     """Plan with 10 % more of each resource. No plan is started after `seconds`, but at least one is made.
 
-    The resources of the edge server come first, then those of the devices, the slowest devices first.
+    The resources of the edge server come first, then the devices, the slowest devices first.
     """
     deadline = time.monotonic() + seconds
     base = ask(problem, plan)
@@ -90,7 +92,7 @@ def upgrades(plan: Plan, problem: Problem, ask: Ask, *, seconds: float) -> Upgra
 
 
 def resources(problem: Problem) -> int:
-    """How many resources a fleet has that can be upgraded."""
+    """The number of resources of a fleet that can be upgraded."""
     return len(SERVER_RESOURCES) + len(DEVICE_RESOURCES) * len(problem.fleet)
 
 
@@ -105,7 +107,7 @@ def pace_setters(plan: Plan, problem: Problem) -> dict[str, str]:
 
 
 def _parts(plan: Plan, problem: Problem) -> dict[str, tuple[FloatN, float]]:
-    """For each of T₃ to T₆, the seconds of every device and those of the edge server."""
+    """The seconds of every device and of the edge server in each of T₃ to T₆."""
     split = split_training_latency(plan, problem.fleet, problem.profile)
     aggregation = aggregation_latency(plan, problem.fleet, problem.profile)
     return {
@@ -117,12 +119,12 @@ def _parts(plan: Plan, problem: Problem) -> dict[str, tuple[FloatN, float]]:
 
 
 def _distance_to_optimum(report: PlanReport) -> float:
-    """The most seconds by which the optimum may lie below a plan; 0 if a fixed plan was only evaluated."""
+    """The most seconds by which the optimum may lie below a plan; 0 for a fixed plan without a search."""
     return 0.0 if report.lower_bound is None else report.objective - report.lower_bound
 
 
 def _upgraded_fleets(plan: Plan, problem: Problem) -> Iterator[tuple[str, Fleet]]:
-    """Each resource in words, with the fleet that has 10 % more of it."""
+    """Pairs of a resource in words and the fleet with 10 % more of this resource."""
     fleet = problem.fleet
     for field in PER_SERVER:
         yield SERVER_RESOURCES[field], replace(fleet, **{field: getattr(fleet, field) * (1 + MORE)})
@@ -134,7 +136,10 @@ def _upgraded_fleets(plan: Plan, problem: Problem) -> Iterator[tuple[str, Fleet]
 
 
 def _slowest_first(plan: Plan, problem: Problem) -> IntN:
-    """All devices, sorted by the largest of their shares in T₃ to T₆ and in their memory, largest first."""
+    """The indices of all devices, sorted by how much each limits the plan, most limiting first.
+
+    Sorted by the largest of: share of used memory, and seconds over the slowest party's seconds in T₃ to T₆.
+    """
     shares = [memory_needed(plan, problem.profile) / problem.fleet.memory]
     for by_device, by_server in _parts(plan, problem).values():
         longest = max(float(by_device.max()), by_server)

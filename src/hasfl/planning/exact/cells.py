@@ -1,4 +1,4 @@
-"""Lower bounds for a whole grid of cells over T₃ and T₄: the reason why the search is fast on large fleets.
+"""Lower bounds for a grid of cells over T₃ and T₄. They make the search fast on large fleets.
 
 The search divides a box into a grid over T₃ and T₄. Each cell is a box of its own, with the same T₅, T₆ and
 price. So the lower bound of a cell is that of `relaxation.py`: T₃ and T₄ at the lower corner of the cell, and
@@ -37,10 +37,11 @@ from hasfl.planning.exact.relaxation import Relaxation, Tariff
 from hasfl.planning.tables import EXCHANGE_TIMES, ROUNDING, STEP_TIMES, T3, T4, Bools, Ints
 from hasfl.theory.rounds import Floats, Lines
 
-# Cells of a grid. Measured: the planner takes 1.08 times as long with half as many and 1.13 times as long
-# with twice as many (benchmarks/planner_search_2-core-x86_64_2026-11-16.md).
+# Number of cells of a grid. Measured with `python -m benchmarks.bench_planner --constants`: the planner takes
+# 1.08 times as long with half as many and 1.13 times as long with twice as many
+# (benchmarks/planner_search_2-core-x86_64_2026-11-16.md).
 CELLS = 576
-CELLS_A_SIDE = 96  # at most, in either direction; a divisor of CELLS, chosen by hand
+CELLS_A_SIDE = 96  # most rows, and most columns, of a grid; a divisor of CELLS, chosen by hand
 CHUNK = 1 << 17  # cells × devices in one array: 1 MiB of floats, which fits into a cache; chosen by hand
 
 
@@ -48,8 +49,8 @@ CHUNK = 1 << 17  # cells × devices in one array: 1 MiB of floats, which fits in
 class Cells:
     """The lower bounds of a grid of cells over T₃ (rows) and T₄ (columns)."""
 
-    up_edges: Floats  # (rows + 1,) of T₃
-    down_edges: Floats  # (columns + 1,) of T₄
+    up_edges: Floats  # (rows + 1,) seconds of T₃
+    down_edges: Floats  # (columns + 1,) seconds of T₄
     bounds: Floats  # (rows, columns) lower bounds on the left side of the line
 
     @property
@@ -84,7 +85,7 @@ def bounded_cells(
     counts = cell_counts(upper[STEP_TIMES] - lower[STEP_TIMES])
     up, down = (np.linspace(lower[k], upper[k], counts[k] + 1) for k in (T3, T4))
     tariff = Tariff.of(tables, (lower[None], upper[None]), lines)
-    # due(η) − η N δ_J, which is the same in all cells
+    # due(η) − η N δ_J is the same in all cells.
     due = float(tariff.due(np.array([price]))[0]) - price * float(relaxation.server_bits(np.zeros(1))[0])
     seconds = up[:-1, None] + down[:-1] + float(lower[EXCHANGE_TIMES].sum()) / tables.interval
     sums = CostsByLimit.of(relaxation, upper, lines, price, forbidden).summed(up[1:], down[1:])
@@ -124,9 +125,9 @@ class CostsByLimit:
         tight, loose = (self._corner(up[k], down[k]) for k in (0, -1))
         highest, lowest = tight.min(axis=1), loose.min(axis=1)
         sums = np.full((len(up), len(down)), lowest[highest == lowest].sum())
-        varying = np.flatnonzero(highest != lowest)  # all other devices cost the same in all cells
-        matters = loose <= highest[:, None]  # no other cut is ever the cheapest
-        varying = varying[np.lexsort(matters[varying].T)]  # devices whose cuts matter alike are neighbours
+        varying = np.flatnonzero(highest != lowest)  # devices whose cost differs between cells
+        matters = loose <= highest[:, None]  # the cuts that may be the cheapest in some cell
+        varying = varying[np.lexsort(matters[varying].T)]  # groups devices with the same cuts that matter
         size = max(1, CHUNK // sums.size)
         for first in range(0, len(varying), size):
             some = varying[first : first + size]

@@ -60,17 +60,19 @@ from hasfl.theory.latency import aggregation_latency
 from hasfl.theory.objective import law_of
 from hasfl.theory.rounds import Floats, RoundsLaw
 
-STRIPS = 8  # into which `BatchLine.narrowed` divides one side of a window; chosen by hand
-EDGES = 256  # of a grid, in each direction: 65,536 cells are 0.5 MiB of floats; chosen by hand
-STRIP_SIDES = (0, 1, 0, 1)  # T₃ (0), T₄ (1), and both again, because a narrower T₃ closes more strips of T₄
-PASSES = 12  # grids for one range of slopes before the search takes over; chosen by hand
+STRIPS = 8  # strips into which `BatchLine.narrowed` divides one side of a window; chosen by hand
+EDGES = 256  # most rows, and most columns, of a grid: 65,536 cells are 0.5 MiB of floats; chosen by hand
+# Sides in the order of narrowing: T₃ (0), T₄ (1), then both again, because a narrower T₃ closes more strips
+# of T₄. Chosen by hand.
+STRIP_SIDES = (0, 1, 0, 1)
+PASSES = 12  # most grids for one range of slopes; then the search takes over; chosen by hand
 # A range of slopes is split, without a grid, if its line gives away more than 1/CELLS of the width of its
 # window. Measured: the planner takes 1.02 times as long with 8 and 1.03 times as long with 32
 # (benchmarks/planner_search_2-core-x86_64_2026-11-16.md).
 CELLS = 16
-RANGES = 400  # ranges of slopes, counted with repetitions, before the search takes over; chosen by hand
-MOST_POINTS = 2e7  # of a grid: 160 MB for each array of floats. With more, the search takes over.
-STUCK = 2  # a grid that does not narrow its window at least by this factor is stuck; chosen by hand
+RANGES = 400  # most ranges of slopes, repetitions included; then the search takes over; chosen by hand
+MOST_POINTS = 2e7  # most points of a grid: 160 MB an array. With more, the search takes over; chosen by hand
+STUCK = 2  # a grid that narrows its window by less than this factor is stuck; chosen by hand
 CELL_ROUNDING = 1 - 1e-11  # moves points towards earlier cells, by more than the rounding error of `_cell`
 
 # The trials of `first_batches`, chosen by hand. The first (T₃, T₄) lets the slowest device take FIRST_SAMPLES
@@ -89,10 +91,10 @@ class FixedCuts:
     `planning/tables.py`: that of its own cut.
     """
 
-    up_seconds: FloatN  # per sample, R3
-    down_seconds: FloatN  # per sample, R4
-    server_seconds: FloatN  # C_j per sample
-    largest_batch: FloatN
+    up_seconds: FloatN  # seconds per sample up, R3
+    down_seconds: FloatN  # seconds per sample down, R4
+    server_seconds: FloatN  # C_j, seconds per sample on the edge server
+    largest_batch: FloatN  # the most samples by memory, max_batch and |D_i|
     aggregation_seconds: float  # (T₅ + T₆)/I = T_A/I
     deepest_cut: int
     smallest_batch: float  # the fewest samples that the private layers can train on
@@ -132,7 +134,7 @@ class FixedCuts:
         return bool((np.floor(self.largest_batch) == self.smallest_batch).all())
 
     def seconds(self, batch_sizes: FloatN) -> float:
-        """T_S + T_A/I, the mean seconds of a round: T₃ + T₄ + edge server + (T₅ + T₆)/I."""
+        """The mean seconds of a round, T_S + T_A/I = T₃ + T₄ + edge server + (T₅ + T₆)/I."""
         return float(
             (batch_sizes * self.up_seconds).max()
             + (batch_sizes * self.down_seconds).max()
@@ -141,7 +143,7 @@ class FixedCuts:
         )
 
     def value(self, batch_sizes: FloatN) -> float:
-        """Θ = R (T_S + T_A/I), Eq. (43)."""
+        """The training time Θ = R (T_S + T_A/I), Eq. (43)."""
         return float(self.law.rounds(batch_sizes, self.deepest_cut)) * self.seconds(batch_sizes)
 
     def slope(self, batch_sizes: FloatN) -> float:
@@ -150,7 +152,7 @@ class FixedCuts:
         return float(self.law.slope(seconds, noise, self.deepest_cut))
 
     def noise(self, batch_sizes: FloatN) -> Floats:
-        """S = Σ_i n(b_i)."""
+        """The noise S = Σ_i n(b_i) of all batches."""
         return self.law.noise.total(batch_sizes, self.deepest_cut)
 
     def most(self, corner: Floats) -> FloatN:
@@ -170,8 +172,8 @@ class FixedCuts:
 class Window:
     """A rectangle of the (T₃, T₄) plane that may still hold a better plan."""
 
-    low: Floats  # (2,) T₃, T₄
-    high: Floats  # (2,)
+    low: Floats  # (2,) lower ends of T₃ and T₄, seconds
+    high: Floats  # (2,) upper ends of T₃ and T₄, seconds
 
     @property
     def width(self) -> float:
@@ -187,7 +189,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchLine:
-    """(line) at the head of this file. The line proves Θ ≥ cutoff for plans with slopes in one range."""
+    """The test (line) at the head of this file. It proves Θ ≥ cutoff for plans with slopes in one range."""
 
     cuts: FixedCuts
     cutoff: float
@@ -195,7 +197,7 @@ class BatchLine:
     x: FloatN  # per_second · C_i, the cost of a sample
     y: float  # per_noise, the cost of noise
     needed: float
-    whole: float  # the unit of rounding errors, see `Lines`
+    whole: float  # the unit of rounding errors (`theory/rounds.py`, `Lines`)
     largest: FloatN  # the batch sizes beyond which more samples cost more than they save
 
     @classmethod
@@ -219,7 +221,7 @@ class BatchLine:
         return self.per_second * seconds + self.cost(b)
 
     def cost(self, b: FloatN) -> float:
-        """Σ_i (b_i x_i + y n(b_i))."""
+        """The cost Σ_i (b_i x_i + y n(b_i)) of batch sizes."""
         return float(b @ self.x) + self.y * float(self.cuts.noise(b))
 
     def closed(self, bounds: Floats) -> NDArray[np.bool_]:
@@ -229,8 +231,8 @@ class BatchLine:
     def reachable(self, window: Window) -> Window:
         """The window without plans that are too far from its lower corner.
 
-        With `missing` seconds to close the window, a plan with T₃ or T₄ more than `missing` seconds above the
-        lower corner reaches `needed`.
+        If `missing` seconds are missing to close the window, a plan whose T₃ or T₄ is more than `missing`
+        seconds above the lower corner reaches `needed`, so the plan is not better.
         """
         missing = max(self.needed - self.bound(window), 0.0) / self.per_second
         return Window(window.low, np.minimum(window.high, window.low + missing))
@@ -249,7 +251,7 @@ class BatchLine:
         return float((self.limit(window.high) - self.limit(window.low)).sum())
 
 
-# ── the grid ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── the grid over T₃ and T₄ ──────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,7 +264,7 @@ class BatchesFound:
 
 
 def first_batches(cuts: FixedCuts) -> FloatN:
-    """Batch sizes to begin with: the largest that fit, or better ones that a few trials of (T₃, T₄) find.
+    """The first batch sizes: the largest that fit, or better ones that a few trials of (T₃, T₄) find.
 
     In each trial every device takes as many samples as pay within T₃ and T₄.
     """
@@ -290,8 +292,8 @@ def best_batches_on_grid(
 ) -> BatchesFound:
     """The best batch sizes with a lower bound, if the grid closes before the deadline (monotonic clock).
 
-    `start` holds batch sizes to begin with, within their limits. A window is closed when its plans are proved
-    to have Θ ≥ cutoff, which lies `gap` below the best Θ so far.
+    `start` holds the first batch sizes, which must be within their limits. A window is closed when all its
+    plans are proved to have Θ ≥ cutoff. The cutoff is best Θ so far · (1 − gap).
     """
     best, value, passes = start, cuts.value(start), 0
     slowest = np.array([cuts.up_seconds.max(), cuts.down_seconds.max()])
@@ -354,14 +356,14 @@ class _Part:
         return replace(self, low=low, high=high) if (low <= high).all() else None
 
     def narrowed(self, line: BatchLine) -> "_Part":
-        """The part with a smaller window: without all that can be closed before there is a grid."""
+        """The part with a smaller window: strips that close without a grid are cut off."""
         window = self.window
         for side in STRIP_SIDES if self.passes == 0 else ():
             window = line.narrowed(line.reachable(window), side)
         return replace(self, window=line.reachable(window))
 
     def lost_by_slopes(self, line: BatchLine) -> float:
-        """Seconds that the line of the range gives away against the line of its middle slope; 0 if none."""
+        """Seconds by which the line of the range is weaker than the line of its middle slope; 0 if none."""
         middle = np.sqrt(self.low * self.high)
         exact = BatchLine.at(line.cuts, line.cutoff, middle, middle)
         lost = exact.bound(self.window) - exact.needed - (line.bound(self.window) - line.needed)
@@ -382,11 +384,11 @@ class _Grid:
     up_edges: Floats  # lower edges of the rows
     down_edges: Floats  # lower edges of the columns
     high: Floats  # (2,) upper corner of the window
-    bounds: Floats  # (rows, columns)
+    bounds: Floats  # (rows, columns) lower bounds on the left side of the line
 
     @classmethod
     def of(cls, line: BatchLine, window: Window) -> Self:
-        """The grid over a window, as at the head of this file."""
+        """The grid over a window, as the head of this file explains it."""
         cuts = line.cuts
         always, top = line.limit(window.low), line.limit(window.high)
         added = np.maximum(top - always, 0.0).astype(np.int64)
@@ -427,7 +429,7 @@ class _Grid:
 
 
 def _edges(points: Floats, window: Window, side: int) -> Floats:
-    """Lower edges of the cells: the points themselves if they are few, otherwise EDGES even ones."""
+    """The lower edges of the cells: the points themselves if they are few, otherwise EDGES even edges."""
     low, high = window.low[side], window.high[side]
     if len(points) < EDGES - 1:
         return np.unique(np.append(points[points > low], low))
@@ -451,7 +453,7 @@ def _cell(points: Floats, edges: Floats) -> NDArray[np.int64]:
 def _cumulated(
     rows: NDArray[np.int64], columns: NDArray[np.int64], drop: Floats, shape: tuple[int, int]
 ) -> Floats:
-    """For every cell, the sum of the drops of all points in rows and columns up to those of the cell."""
+    """The sum of the drops of all points in rows and columns up to a cell's own, for every cell."""
     histogram = np.bincount(rows * shape[1] + columns, weights=drop, minlength=shape[0] * shape[1])
     sums: Floats = histogram.astype(np.float64, copy=False).reshape(shape)
     np.cumsum(sums, axis=0, out=sums)

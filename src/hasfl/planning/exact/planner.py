@@ -16,22 +16,25 @@ from hasfl.planning.tables import CostTables
 from hasfl.problem import Problem
 from hasfl.theory.objective import evaluate
 
-# Default relative gap between Θ of the plan and the lower bound. The law of rounds itself fits trainings
-# within 8 % at best (docs/constants.md), so a smaller gap would not make a better plan; chosen by hand.
+# Default relative gap between Θ of the plan and the lower bound. The law of rounds itself misses the rounds
+# of trainings by several percent (docs/constants.md), so a smaller gap would not make a better plan; chosen
+# by hand.
 GAP = 1e-3
-# Default seconds for a search. Hard fleets of 20,000 devices take 5 to 45 s for a gap of 1 %
+# Default time limit of a search, seconds. Hard fleets of 20,000 devices take 5 to 45 s for a gap of 1 %
 # (benchmarks/planner_search_2-core-x86_64_2026-11-16.md).
 TIME_LIMIT = 60.0
-# One box of N devices takes about as long as N + 50 units of work, of which two cores do so many in a second.
+# A box of N devices counts as N + WORK_OF_A_BOX units of work, and a machine with two cores as
+# WORK_OF_A_SECOND units per second. Both are rough and set by hand: they must only be the same on every
+# machine.
 WORK_OF_A_SECOND, WORK_OF_A_BOX = 1.6e5, 50
-# Batch sizes of the plans that a search begins with: powers of two up to the default of max_batch.
+# Batch sizes of the first plans of a search: powers of two up to the default of max_batch.
 FIRST_BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def box_limit(seconds: float, *, devices: int) -> float:
-    """How many boxes a search may look at in about so many seconds.
+    """The number of boxes that a search bounds in about `seconds` seconds.
 
-    A search that ends after a number of boxes, and not of seconds, finds the same plan on every machine.
+    A search with a limit on boxes in place of seconds finds the same plan on every machine.
     """
     return seconds * WORK_OF_A_SECOND / (WORK_OF_A_BOX + devices)
 
@@ -48,7 +51,7 @@ def best_plan(
 
     If `time_limit` (seconds) or `box_limit` (boxes of the search) stops the search, the report has the status
     "limit", the best plan so far and the gap that was proved so far. A limit on boxes gives the same plan on
-    every machine. `start` is a plan to begin with, such as the last plan when rates have changed a little.
+    every machine. `start` is one of the first plans, such as the last plan when rates have changed a little.
     """
     return _search(problem, AllowedPlans.anything(problem), gap, time_limit, start, box_limit)
 
@@ -76,7 +79,7 @@ def best_batches(
 ) -> PlanReport:
     """The best batch sizes for fixed cuts; the other parameters are those of `best_plan`.
 
-    The grid of `fixed_cuts.py` solves the problem. Where the grid does not close, the search does.
+    The grid of `fixed_cuts.py` solves the problem. If the grid does not close, the search solves it.
     """
     began = time.monotonic()
     problem.require_fits(Plan(np.ones_like(cuts), cuts))
@@ -103,7 +106,7 @@ def _search(
     start: Plan | None,
     box_limit: float = math.inf,
 ) -> PlanReport:
-    """Search among the plans that are allowed. Raises Infeasible if there is no such plan."""
+    """The best allowed plan, by the search. Raises Infeasible if no plan is allowed."""
     began = time.monotonic()
     _check(problem, gap, start)
     tables = CostTables.of(problem)
@@ -116,7 +119,7 @@ def _search(
 
 
 def _check(problem: Problem, gap: float, start: Plan | None) -> None:
-    """Refuse a gap outside [0, 1] and a start that belongs to another problem."""
+    """Raise an error for a gap outside [0, 1] and for a first plan that does not fit the problem."""
     if not 0 <= gap <= 1:
         raise InputError(f"gap must lie between 0 and 1, got {gap!r}")
     if start is not None:

@@ -1,4 +1,4 @@
-"""A lower bound on the line of a box: every device chooses its cut and batch size on its own.
+"""A lower bound on the line of a box, in which every device chooses its own cut and batch size.
 
 A line (`theory/rounds.py`) proves Θ ≥ value for all plans in a box if, for each of these plans,
 
@@ -32,8 +32,8 @@ The sum of the cheapest costs is 12.67. With per_second = 1 the left side is at 
 **Step 3: a price on M.** One term still contains all devices: the edge server exchanges
 M = N δ_J − Σ_i δ_{j_i} bits, and T₅ ≥ M/r_{s,f}, T₆ ≥ M/r_{f,s} (R6, R8). In the example δ = (1, 5) Mbit and
 both rates are 1 Mbit/s. The choices above have M = 3 · 5 − (5 + 5 + 1) = 4 Mbit, which takes 4 s, while the
-box allows 3 s. A price η per bit of M keeps the devices apart: device i minimises b x_j + y n(b) − η δ_j.
-Beyond T₃ to T₆ at the lower corner, the left side is then at least
+box allows 3 s. With a price η per bit of M the devices choose on their own again: device i minimises
+b x_j + y n(b) − η δ_j. Beyond T₃ to T₆ at the lower corner, the left side is then at least
 
     Σ_i min_{j,b} (b x_j + y n(b) − η δ_j) + η N δ_J − due(η)      for every η ≥ 0                (price)
 
@@ -58,9 +58,9 @@ from hasfl.theory.rounds import BatchNoise, Floats, Lines
 # a box narrower than this counts as a single point. Floating-point numbers have 16 digits, and sums over up
 # to 1e5 devices lose a few of them.
 ROUNDOFF = 1e-12
-# The factor from one trial to the next above the last step of the tariff, while the bound still rises.
-# Measured: the planner takes 1.11 times as long with 1.05 and 1.25 times as long with 3
-# (benchmarks/planner_search_2-core-x86_64_2026-11-16.md).
+# The factor from one price to the next above the last step of the tariff, while the bound still rises.
+# Measured with `python -m benchmarks.bench_planner --constants`: the planner takes 1.11 times as long with
+# 1.05 and 1.25 times as long with 3 (benchmarks/planner_search_2-core-x86_64_2026-11-16.md).
 UPWARDS = 1.5
 
 
@@ -70,12 +70,12 @@ class Choice:
 
     cuts: Ints  # (N,)
     batch_sizes: Floats  # (N,)
-    price: float  # η
+    price: float  # η, the price of a bit of M
     unpriced: Floats  # (4,) the shares of T₃ to T₆ that count at the lower corner; see `Choices`
     unpaid: float  # seconds that these choices cost above the lower bound, because of M; 0 if they attain it
-    device_worth: float  # seconds: η times the bits by which one device can change M
-    slope: float = 1.0  # where to split the range of slopes
-    slope_loss: float = 0.0  # seconds that the line of the whole range gives away at this slope
+    device_worth: float  # seconds: η times the most bits by which one device can change M
+    slope: float = 1.0  # the slope at which to split the range of slopes
+    slope_loss: float = 0.0  # seconds that the line of the whole range gives away at `slope`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,12 +83,12 @@ class Choices:
     """The choices of all devices in each of K boxes, and the lower bounds."""
 
     least: Floats  # (K,) the sum (price) of the head of this file at the best price; infinite without a plan
-    price: Floats  # (K,) η
-    cuts: Ints  # (K, N), counts
+    price: Floats  # (K,) η, the best price that was found
+    cuts: Ints  # (K, N)
     batch_sizes: Floats  # (K, N)
     unpriced: Floats  # (K, 4) the shares of T₃ to T₆ that count at the lower corner: 1 minus the priced share
     unpaid: Floats  # (K,) the cost of these choices above `least`, because of M; infinite if M is too large
-    most_bits: float  # δ_J − δ_1, the bits by which one device can change M
+    most_bits: float  # δ_J − δ_1, the most bits by which one device can change M
 
     def of(self, k: int, per_second: float) -> Choice:
         """The choice in box k; costs are divided by `per_second`, which turns them into seconds."""
@@ -104,12 +104,12 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Relaxation:
-    """The lower bounds for one deepest cut J, as the head of this file explains them."""
+    """Computes the lower bounds for one deepest cut J, as the head of this file explains them."""
 
     tables: CostTables
     allowed: AllowedPlans
-    noise: BatchNoise
-    deepest_cut: int
+    noise: BatchNoise  # n(b)
+    deepest_cut: int  # J
 
     @property
     def least_batch(self) -> Floats:
@@ -126,7 +126,7 @@ class Relaxation:
         """The corners (4,) of a box with T₃ to T₆ of every plan with deepest cut J; None without a plan.
 
         Lower end of T₃: each device takes its cheapest cut with its smallest batch, and T₃ waits for the
-        slowest device. Upper end: the most seconds of any device at any cut. T₄ to T₆ likewise.
+        slowest device. Upper end: the most seconds of any device at any cut. The same holds for T₄ to T₆.
         """
         tables, J, smallest = self.tables, self.deepest_cut, self.least_batch[:, None]
         largest = self.allowed.room(tables, J)
@@ -141,7 +141,8 @@ class Relaxation:
         )
         lower = np.array([np.where(fits, cost * few, np.inf).min(axis=1).max() for cost, few, _ in parts])
         upper = np.array([np.where(fits, cost * many, 0.0).max() for cost, _, many in parts])
-        for k in (T5, T6):  # some device holds J layers: T₅ and T₆ are at least those of the fastest one
+        # Some device holds J layers. So T₅ and T₆ are at least the seconds of the fastest device that can.
+        for k in (T5, T6):
             lower[k] = max(lower[k], parts[k][0][fits[:, J - 1], J - 1].min())
         middle = len(smallest) * (tables.submodel_bits[J - 1] - tables.submodel_bits[0])  # the largest M
         upper[EXCHANGE_TIMES] = np.maximum(upper[EXCHANGE_TIMES], middle / tables.server_fed_rates)  # R6, R8
@@ -183,11 +184,11 @@ class Relaxation:
         return Choices(least, best, index + 1, batch_sizes, unpriced, unpaid, most_bits)
 
     def server_bits(self, bits: Floats) -> Floats:
-        """M = N δ_J − Σ_i δ_{j_i}, where the devices together hold `bits` = Σ_i δ_{j_i}."""
+        """The bits M = N δ_J − Σ_i δ_{j_i} of the middle parts, where `bits` = Σ_i δ_{j_i}."""
         return len(self.tables.fed_up_rate) * self.tables.submodel_bits[self.deepest_cut - 1] - bits
 
     def _at_price(self, cost: Floats, price: Floats, tariff: "Tariff") -> tuple[Floats, Ints, Floats]:
-        """(price) at the head of this file, the index of each device's cut, and Σ_i δ_{j_i}, for K boxes."""
+        """For K boxes at given prices: the sum (price), the index of each device's cut, and Σ_i δ_{j_i}."""
         bits = self.tables.submodel_bits[: self.deepest_cut]
         priced = cost - price[:, None, None] * bits if price.any() else cost
         index = priced.argmin(axis=2)
@@ -198,11 +199,11 @@ class Relaxation:
     def marginal_device(
         self, upper: Floats, lines: Lines, choice: Choice, forbidden: Bools | None
     ) -> tuple[int, int] | None:
-        """The device whose second cheapest cut costs least more than its choice, at the price of the choice.
+        """The device that a small change of the price moves first to another cut.
 
-        A small change of the price moves this device first. The second number is the smaller of the two cuts.
-        None if no device has a second possible cut. In the example at the head of this file the device is C,
-        and the cut is 1.
+        Of all devices, its second cheapest cut costs least above its choice, at the price of the choice.
+        Returns the device and the smaller of the two cuts; None if no device has a second possible cut. In
+        the example at the head of this file the device is C, and the cut is 1.
         """
         cost, _ = self._costs(upper[None], lines)
         priced = cost[0] - choice.price * self.tables.submodel_bits[: self.deepest_cut]
@@ -216,7 +217,7 @@ class Relaxation:
         return (i, min(int(choice.cuts[i]), int(priced[i].argmin()) + 1)) if np.isfinite(rise[i]) else None
 
     def _costs(self, upper: Floats, lines: Lines) -> tuple[Floats, Floats]:
-        """Step 2 at the head of this file: b x_j + y n(b) and b, (K, N, J); infinite for impossible cuts."""
+        """(K, N, J) The costs b x_j + y n(b) and the best b, step 2; impossible cuts cost infinitely much."""
         J, smallest = self.deepest_cut, self.least_batch[:, None]
         limit = self._limits(upper)
         x = lines.per_second[:, None] * self.tables.server_seconds[:J]
@@ -229,7 +230,7 @@ class Relaxation:
         return cost, batch
 
     def _limits(self, upper: Floats) -> Floats:
-        """Step 1 at the head of this file: the largest b, (K, N, J), by T₃ (R3), T₄ (R4) and memory (C4)."""
+        """(K, N, J) The largest b by T₃ (R3), T₄ (R4) and memory (C4), step 1."""
         tables, J = self.tables, self.deepest_cut
         limit = upper[:, T3, None, None] * tables.up_rate[:, :J]
         np.minimum(limit, upper[:, T4, None, None] * tables.down_rate[:, :J], out=limit)
@@ -245,7 +246,7 @@ class Relaxation:
         return self.noise.total(most, self.deepest_cut)
 
     def cut_excluded(self, upper: Floats) -> Bools:
-        """(K, N, J) True where a sub-model takes longer than T₅ or T₆ (R5, R7) or a cut is not asked for."""
+        """(K, N, J) True where a sub-model takes longer than T₅ or T₆ (R5, R7) or a cut is not allowed."""
         tables, J = self.tables, self.deepest_cut
         up, down = upper[:, T5, None] * tables.fed_up_rate, upper[:, T6, None] * tables.fed_down_rate
         most_bits = np.minimum(up, down) * ROUNDING
@@ -257,7 +258,7 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tariff:
-    """A price η on the M bits that the edge server exchanges, in K boxes.
+    """The price η of the M bits that the edge server exchanges, in K boxes.
 
     M = N δ_J − Σ_i δ_{j_i} contains the cuts of all devices (R6, R8). The lower bound of a box counts T₅ and
     T₆ at their lower ends l₅ and l₆. With rates r₅ = r_{s,f} and r₆ = r_{f,s}, M costs a plan more than that:
@@ -278,12 +279,12 @@ class Tariff:
 
     Example (that of the head of this file): I = 10, r₅ = r₆ = 1 Mbit/s, T₅ and T₆ from 2 to 3 s, per_second =
     1. The steps are (2 Mbit, width 0.1), (2 Mbit, width 0.1) and (3 Mbit, endless). So due(0.5) = 0.1 · 2 +
-    0.1 · 2 + 0.3 · 3 = 1.3. M = 4 Mbit is not allowed, and the tariff says so: η M − due(η) = η − 0.2 grows
+    0.1 · 2 + 0.3 · 3 = 1.3. M = 4 Mbit is not allowed, and the tariff shows it: η M − due(η) = η − 0.2 grows
     without end for η ≥ 0.2.
     """
 
-    bits: Floats  # (K, 3) rising
-    width: Floats  # (K, 3) of price; infinite for the step of the upper corner
+    bits: Floats  # (K, 3) bits of each step, rising
+    width: Floats  # (K, 3) width of each step in price; infinite for the step of the upper corner
     order: Ints  # (K, 3) what each step stands for: 0 is T₅, 1 is T₆, 2 is the upper corner
 
     @classmethod
@@ -299,16 +300,16 @@ class Tariff:
         return cls(np.take_along_axis(bits, order, axis=1), np.take_along_axis(width, order, axis=1), order)
 
     def _filled(self, price: Floats) -> Floats:
-        """(K, 3) The part of a price that falls into each step: 0.5 is 0.1, 0.1 and 0.3 in the example."""
+        """(K, 3) The part of a price that falls into each step: 0.1, 0.1 and 0.3 of 0.5 in the example."""
         start = np.column_stack([np.zeros(len(price)), self.width.cumsum(axis=1)[:, :2]])
         return np.clip(price[:, None] - np.minimum(start, price[:, None]), 0.0, self.width)
 
     def due(self, price: Floats) -> Floats:
-        """(K,) due(η): the sum over the steps of their bits times the part of the price in them."""
+        """(K,) The amount due(η): the sum over steps of bits times the part of the price in the step."""
         return (self._filled(price) * self.bits).sum(axis=1)
 
     def unpaid(self, price: Floats, server_bits: Floats) -> Floats:
-        """(K,) cost(M) − (η M − due(η)) for M = `server_bits`; infinite if the upper corner forbids M.
+        """(K,) The unpaid cost(M) − (η M − due(η)) of M = `server_bits`; infinite if M is not allowed.
 
         A step with bits m, width w and filled part f contributes w max(M − m, 0) to cost(M) and f (M − m) to
         η M − due(η). The difference is (w − f)(M − m) if M > m, and f (m − M) otherwise. In the example at
@@ -366,15 +367,15 @@ class Bracket:
     def next_price(self, tariff: Tariff) -> Floats:
         """(K,) The price at which the two tangents meet.
 
-        While one price is missing: the next end of a step, upwards or downwards. Above the last step, UPWARDS
-        times the last price.
+        While one of the two prices is missing, the next price is the next end of a step, upwards or
+        downwards. Above the last step it is UPWARDS times the last price.
         """
         (low, low_value, low_slope), (high, high_value, high_slope) = self.low.T, self.high.T
         ends = tariff.ends
         above = np.where(ends > low[:, None], ends, np.inf).min(axis=1)
         above = np.where(np.isinf(above), UPWARDS * low, above)
         below = np.where(ends < high[:, None], ends, 0.0).max(axis=1)
-        # low_value + low_slope (η − low) = high_value + high_slope (η − high), solved for η
+        # The solution of low_value + low_slope (η − low) = high_value + high_slope (η − high).
         with np.errstate(invalid="ignore", divide="ignore"):
             meet = (high_value - low_value + low_slope * low - high_slope * high) / (low_slope - high_slope)
         meet = np.where(np.isfinite(meet), np.clip(meet, low, high), (low + high) / 2)

@@ -1,4 +1,4 @@
-"""How cuts and batch sizes are chosen: branch and bound over T₃, T₄, T₅, T₆ and the slope.
+"""The search for the best cuts and batch sizes: branch and bound over T₃, T₄, T₅, T₆ and the slope.
 
 The search proves that no plan is better than the best plan so far by more than the gap.
 
@@ -30,8 +30,8 @@ ends become 1.3125. This box reaches 5.0625 and is closed.
 
 - in two halves, if the widest side is T₅, T₆ or the slope;
 - by a grid over T₃ and T₄ (`cells.py`). The rectangle around the cells that stay open is the next box;
-- by device, if the price on M is to blame: one device takes an early cut in one part and a late cut in the
-  other.
+- by device, if the price on M keeps the box open: one device takes an early cut in one part and a late cut in
+  the other.
 """
 
 import heapq
@@ -51,22 +51,24 @@ from hasfl.problem import Problem
 from hasfl.theory.objective import law_of
 from hasfl.theory.rounds import Floats, Lines, RoundsLaw
 
-# The two numbers behind a constant are measured: the seconds of the planner with half and with double of the
-# constant, over those with the constant itself (benchmarks/planner_search_2-core-x86_64_2026-11-16.md).
-# Constants without such numbers are chosen by hand.
+# Two numbers such as "1.31, 1.08" at the end of a comment are measured: the planner takes 1.31 times as long
+# with half the constant and 1.08 times as long with twice the constant (`python -m benchmarks.bench_planner
+# --constants`, benchmarks/planner_search_2-core-x86_64_2026-11-16.md). Other constants were chosen by hand.
 ELEMENTS = 1 << 15  # boxes × devices × layers that are bounded at once; 1.31, 1.08
 FIRST_STEPS = 16  # prices tried for a root
 DEVICE_STEPS = 8  # prices tried for a box that was split by device
-SLOPE_WEIGHT = 2.0  # of the seconds lost by slopes, against widths, of which only a part is lost; 1.07, 1.04
+# Weight of the seconds that slopes lose. A side loses only a part of its width, so slopes weigh more; 1.07,
+# 1.04.
+SLOPE_WEIGHT = 2.0
 GRID_SHARE = 0.25  # a grid is used if no other side gives away more than this share of T₃ and T₄; 1.23, 1.04
-ENOUGH = 0.5  # share of the area that a grid may leave open; if it leaves more, the box is halved too
-POLISH_EVERY = 50  # boxes, at least, between two searches for better batch sizes at the best cuts
-POLISH_GAP = 0.5  # gap of such a search, as a share of the gap asked for
-LAST_POLISH = 0.5  # seconds for the last such search when the time is up
+ENOUGH = 0.5  # largest share of its area that a grid may leave open; otherwise the box is halved too
+POLISH_EVERY = 50  # least number of boxes between two polishes: improvements of batch sizes at the best cuts
+POLISH_GAP = 0.5  # gap of a polish, as a share of the gap of the search
+LAST_POLISH = 0.5  # seconds for the last polish if the time is up
 STEPS = 4  # prices tried for a box; 1.01, 1.06
-DEVICE_SHARE = 0.5  # of the missing seconds: sides that give away less count as narrow; 0.96, 1.02
+DEVICE_SHARE = 0.5  # sides that give away less than this share of the missing seconds are narrow; 0.96, 1.02
 
-SLOPE = 4  # the place of the slope among the sides of a box, after T₃ to T₆
+SLOPE = 4  # index of the slope among the sides of a box, after T₃ to T₆
 
 
 # ── boxes, and the test that closes one ──────────────────────────────────────────────────────────────────
@@ -77,13 +79,13 @@ class Box:
     """Lower and upper corner, the first price to try, and the cuts that are excluded inside."""
 
     lower: Floats  # (5,) T₃, T₄, T₅, T₆, slope
-    upper: Floats  # (5,)
-    price: float = 0.0  # η, see `relaxation.py`
-    steps: int = STEPS  # further prices to try
+    upper: Floats  # (5,) T₃, T₄, T₅, T₆, slope
+    price: float = 0.0  # η, the first price to try (`relaxation.py`)
+    steps: int = STEPS  # number of further prices to try
     forbidden: Bools | None = None  # (N, J) cuts that are excluded; None if none is
 
     def with_step_times(self, lower: Floats, upper: Floats) -> "Box":
-        """The box with other ends (2,) of T₃ and T₄."""
+        """The box with new lower and upper ends (2,) of T₃ and T₄."""
         others = slice(STEP_TIMES.stop, None)
         return replace(
             self, lower=np.append(lower, self.lower[others]), upper=np.append(upper, self.upper[others])
@@ -113,8 +115,9 @@ class Box:
         """(5,) The upper corner without plans that are too far from the lower corner.
 
         A plan with T₃ more than `missing` seconds above the lower end reaches `needed`: it pays T₃ in full,
-        while the bound counts the lower end. T₄ to T₆ likewise, with their weights in a round. Of T₅ and T₆
-        only the unpriced share counts, because the bound has the priced share already (`relaxation.py`).
+        while the bound counts the lower end. The same holds for T₄ to T₆, with their weights in a round. Of
+        T₅ and T₆ only the unpriced share counts, because the bound has the priced share already
+        (`relaxation.py`).
         """
         with np.errstate(divide="ignore"):
             furthest = self.lower[TIMES] + missing / (weights * unpriced)
@@ -126,7 +129,7 @@ class ClosingTest:
     """The line of one box, which must reach `needed` to prove Θ ≥ value and close the box."""
 
     value: float
-    lines: Lines  # of this box alone
+    lines: Lines  # the line of this box alone
     relaxation: Relaxation
     law: RoundsLaw
 
@@ -142,7 +145,7 @@ class ClosingTest:
 
     @property
     def point(self) -> float:
-        """Seconds: a box whose sides give away no more than this is a single point."""
+        """The seconds below which sides give away so little that a box counts as a single point."""
         return ROUNDOFF * float(self.lines.whole[0]) / self.per_second
 
     def missing(self, reached: float) -> float:
@@ -183,13 +186,13 @@ def corners(boxes: list[Box]) -> tuple[Floats, Floats]:
 
 
 def price_is_to_blame(choice: Choice, given_away: float, missing: float, point: float) -> bool:
-    """True if a box stays open because of the price on M, and not because its sides are wide.
+    """Whether a box stays open because of the price on M, and not because its sides are wide.
 
     The choice costs `unpaid` seconds more than the lower bound, because of M. If that is less than what is
     missing, the chosen plan itself lies below `needed`, and only narrower sides can close the box. Otherwise
-    the price is to blame in two cases: the sides give away little, or a single device that moves to another
-    cut is worth more than what is missing (few devices, large layers). In a box that is a single point only
-    the price can be to blame.
+    the price is the reason in two cases: the sides give away little, or a single device that moves to another
+    cut changes the left side by more than is missing (few devices, large layers). In a box that is a single
+    point only the price can be the reason.
 
     In the example of `relaxation.py`, 1.3 are unpaid. With 22 needed, 22 − 21.77 = 0.23 are missing, and a
     device is worth 0.5 · 4 = 2. So the box is split by device.
@@ -216,7 +219,7 @@ class Found:
     plan: Plan
     lower_bound: float
     status: str  # "optimal", or "limit" if a limit stopped the search
-    boxes: int
+    boxes: int  # number of boxes that were bounded
 
 
 @dataclass(slots=True, eq=False)
@@ -227,24 +230,25 @@ class Search:
     tables: CostTables
     allowed: AllowedPlans
     gap: float
-    time_limit: float  # seconds
-    box_limit: float = np.inf  # boxes; unlike a time limit, the same on every machine
+    time_limit: float  # seconds of wall time
+    box_limit: float = np.inf  # most boxes; unlike a time limit, it gives the same plan on every machine
     best_value: float = np.inf  # Θ of the best plan so far
     best_plan: tuple[Floats, Ints] | None = None  # batch sizes and cuts
-    boxes: int = 0  # bounded so far
-    polished: Ints | None = None  # the cuts whose batch sizes are the best ones for these cuts
-    polished_at: int = 0  # `boxes` at the last polish
+    boxes: int = 0  # boxes bounded so far
+    polished: Ints | None = None  # the cuts for which the best batch sizes are known already
+    polished_at: int = 0  # the value of `boxes` at the last polish
     left_open: float = np.inf  # the least lower bound of boxes that cannot be divided any more
     law: RoundsLaw = field(init=False)
-    relaxations: dict[int, Relaxation] = field(default_factory=dict)  # by deepest cut
-    queues: dict[int, list[tuple[float, int, Box]]] = field(default_factory=dict)  # by deepest cut
+    relaxations: dict[int, Relaxation] = field(default_factory=dict)  # one for each deepest cut
+    # Heaps of (lower bound on Θ, ticket, box), by deepest cut.
+    queues: dict[int, list[tuple[float, int, Box]]] = field(default_factory=dict)
     ticket: "itertools.count[int]" = field(default_factory=itertools.count)  # orders boxes of equal bounds
 
     def __post_init__(self) -> None:
         self.law = law_of(self.problem)
 
     def run(self) -> Found:
-        """Search until all boxes are closed or a limit is met. `consider` must have been given a plan before.
+        """Search until all boxes are closed or a limit is reached. Call `consider` with a plan first.
 
         The roots are bounded even if the time is up, so there always is a lower bound.
         """
@@ -268,12 +272,12 @@ class Search:
             self.best_value, self.best_plan = float(values[k]), (batch_sizes[k].copy(), cuts[k].copy())
 
     def values(self, batch_sizes: Floats, cuts: Ints) -> Floats:
-        """(K,) Θ of K plans, Eq. (43); infinite where the target is out of reach."""
+        """(K,) The training times Θ of K plans, Eq. (43); infinite where the target is out of reach."""
         return self.law.rounds(batch_sizes, cuts.max(axis=1)) * self.tables.round_seconds(batch_sizes, cuts)
 
     @property
     def cutoff(self) -> float:
-        """A box is closed when Θ is proved to be at least this value inside."""
+        """The Θ that must be proved for all plans of a box to close it: best Θ so far · (1 − gap)."""
         return self.best_value * (1 - self.gap)
 
     def _result(self) -> Found:
@@ -300,7 +304,7 @@ class Search:
         self.consider(on_grid.batch_sizes[None], cuts[None])
 
     def _plant(self, deepest_cut: int) -> None:
-        """Put the root of one deepest cut into its queue, if there is any plan with this deepest cut."""
+        """Put the root box of one deepest cut into its queue, if any plan has this deepest cut."""
         relaxation = Relaxation(self.tables, self.allowed, self.law.noise, deepest_cut)
         root = relaxation.root()
         if root is not None:
@@ -341,7 +345,7 @@ class Search:
         lower, upper = corners(boxes)
         lines = self.law.lines(cutoff, deepest_cut, lower[:, SLOPE], upper[:, SLOPE])
         choices = self._choose(boxes, deepest_cut, lines)
-        # The lower bound on the left side of the line: T₃ to T₆ at the lower corner, plus the devices' costs.
+        # A lower bound on the left side of the line: T₃ to T₆ at the lower corner, plus the devices' costs.
         reached = lines.per_second * (lower[:, TIMES] @ self.tables.weights) + choices.least
         if (possible := np.isfinite(reached)).any():
             self.consider(choices.batch_sizes[possible], choices.cuts[possible])
@@ -413,7 +417,7 @@ class Search:
         return np.array([0.0, 0.0, *weighted, SLOPE_WEIGHT * choice.slope_loss])
 
     def _halve(self, test: ClosingTest, box: Box, side: int, choice: Choice, proved: float) -> None:
-        """Split one side in the middle; the slopes at the slope of the choice, where both lines are exact."""
+        """Halve one side. The slopes are split at the slope of the choice, where both lines are exact."""
         middle = choice.slope if side == SLOPE else (box.lower[side] + box.upper[side]) / 2
         self._push(test.relaxation.deepest_cut, proved, *box.halves(side, middle))
 
@@ -454,7 +458,7 @@ class Search:
             self._halve(test, smaller, side, choice, proved)
 
     def _choose_in_cell(self, test: ClosingTest, box: Box, lower: Floats, upper: Floats) -> Choice | None:
-        """The choice in one cell of a box, which `consider` gets too; None if the cell holds no plan."""
+        """The choice in one cell of a box, also given to `consider`; None if the cell holds no plan."""
         cell = box.with_step_times(lower, upper)
         choices = self._choose([cell], test.relaxation.deepest_cut, test.lines)
         if not np.isfinite(choices.least[0]):

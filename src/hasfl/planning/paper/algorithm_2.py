@@ -1,4 +1,4 @@
-"""Algorithm 2, the paper's planner: improve batch sizes and cuts in turn, until Θ′ settles.
+"""Algorithm 2, the paper's planner: improve batch sizes and cuts in turn, until Θ′ falls no more.
 
 Algorithm 2 is a heuristic without a lower bound. The rounding of Proposition 1 may raise Θ′; the planner then
 keeps the older plan. So the result is never worse than a start that satisfies the constraints.
@@ -56,16 +56,16 @@ from hasfl.theory.bound import Corollary1
 from hasfl.theory.objective import evaluate
 from hasfl.theory.rounds import MeasuredRounds, RoundsLaw
 
-TOLERANCE = 1e-6  # the ε of Algorithm 2, relative to Θ′; the paper gives no number, chosen by hand
-MAX_ITERATIONS = 30  # iterations of Algorithm 2; chosen by hand, the tests settle in fewer
+TOLERANCE = 1e-6  # the ε of Algorithm 2, as a share of Θ′; the paper gives no number, chosen by hand
+MAX_ITERATIONS = 30  # most iterations of Algorithm 2; chosen by hand, the tests settle in fewer
 # Batch sizes of the first plan, in the order of trial. The paper does not say where Algorithm 2 starts: 16 is
 # an ordinary batch size, larger ones have less noise, smaller ones need less memory. Chosen by hand.
 FIRST_BATCH_SIZES = (16, 32, 64, 8, 4, 2, 1)
-MOST_REFERENCES = 50  # reference plans, one after the other; chosen by hand, the tests settle with fewer
+MOST_REFERENCES = 50  # most reference plans, one after the other; chosen by hand, the tests settle with fewer
 
 
 def algorithm_2(problem: Problem, *, start: Plan | None = None, time_limit: float = math.inf) -> PlanReport:
-    """Algorithm 2 with the constants of a problem, either the paper's or measured ones.
+    """Run Algorithm 2 with the constants of a problem, either the paper's or measured constants.
 
     Algorithm 2 starts at `start`, or at `first_plan` if `start` violates a constraint.
     """
@@ -124,7 +124,7 @@ def _satisfies_constraints(plan: Plan, tables: CostTables, law: RoundsLaw) -> bo
 
 
 def first_plan(problem: Problem, tables: CostTables, law: RoundsLaw) -> Plan:
-    """A plan that reaches the target: one cut for all devices, and one batch size as far as memory allows.
+    """A plan that reaches the target, with one cut and, where memory allows it, one batch size for all.
 
     A plan that cuts after the first layer has the least drift and the most memory for samples. So if that
     plan does not reach the target with the largest batch sizes, no plan does.
@@ -157,7 +157,7 @@ def _next_cuts(tables: CostTables, law: Corollary1, plan: Plan, deadline: float)
 
 
 def _value(tables: CostTables, law: RoundsLaw, plan: Plan) -> float:
-    """Θ′, Eq. (45), with the smallest T₁ to T₆ that R1 to R8 allow; Θ′ then equals Θ."""
+    """The training time Θ′, Eq. (45), with the smallest T₁ to T₆ that R1 to R8 allow; Θ′ then equals Θ."""
     b = plan.batch_sizes.astype(float)
     return float(law.rounds(b, plan.deepest_cut) * tables.round_seconds(b, plan.cuts))
 
@@ -167,7 +167,7 @@ def _better(tables: CostTables, law: Corollary1, old: Plan, new: Plan) -> Plan:
     return new if _value(tables, law, new) <= _value(tables, law, old) else old
 
 
-# ── constants measured in training ───────────────────────────────────────────────────────────────────────
+# ── Algorithm 2 with measured constants ──────────────────────────────────────────────────────────────────
 
 
 def _alternate_by_touching(problem: Problem, start: Plan | None, time_limit: float) -> PlanReport:

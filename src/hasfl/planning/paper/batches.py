@@ -13,12 +13,12 @@ from hasfl.planning.tables import ROUNDING, CostTables
 from hasfl.theory.bound import Corollary1
 from hasfl.theory.rounds import BatchNoise
 
-# Newton-Jacobi ends at this residual, or after this many iterations. Chosen by hand: the tests demand a
-# residual of 1e-9, and Newton's method converges quadratically.
+# Newton-Jacobi ends at a residual of TOLERANCE, or after MAX_ITERATIONS. Both chosen by hand: the tests
+# demand a residual of 1e-9, and Newton's method converges quadratically.
 TOLERANCE = 1e-10
 MAX_ITERATIONS = 200
-TINY = 1e-300  # added to a denominator by a maximum, so that 0/0 gives 0; near the smallest float
-LARGEST_STEP = 0.5  # of b, in one Newton step, so that b stays above 0; chosen by hand
+TINY = 1e-300  # least denominator, so that 0/0 gives 0; near the smallest float
+LARGEST_STEP = 0.5  # largest Newton step as a share of b, so that b stays above 0; chosen by hand
 # A device whose largest batch costs the edge server less than this share of the fixed seconds costs nothing:
 # the cost would be lost in the rounding error of the sum (16 digits).
 NEGLIGIBLE = 1e-15
@@ -28,13 +28,13 @@ NEGLIGIBLE = 1e-15
 class BatchProblem:
     """P1 with the constants A, B, C, D of Proposition 1: Θ′(b) = (2ϑ/γ) (Σ b C + D) / (A − Σ B/b)."""
 
-    margin_without_sampling: float  # A = ε − drift
+    margin_without_sampling: float  # A = ε − drift term
     sampling_per_noise: float  # B = βγ Σ_j σ²_j / N²
     server_seconds_per_sample: FloatN  # C_i
     fixed_seconds: float  # D = T₃ + T₄ + (T₅ + T₆)/I
-    largest_batch: FloatN  # κ_i
+    largest_batch: FloatN  # κ_i, not rounded down
     smallest_batch: float  # 1 in the paper; 2 where a private layer cannot train on a single sample
-    noise: BatchNoise  # 1/b in the paper
+    noise: BatchNoise  # n(b); 1/b in the paper
     deepest_cut: int
 
     @classmethod
@@ -56,15 +56,18 @@ class BatchProblem:
         )
 
     def seconds(self, b: FloatN) -> float:
-        """Σ b C + D, the seconds of a round."""
+        """The seconds of a round, Σ b C + D."""
         return float(b @ self.server_seconds_per_sample) + self.fixed_seconds
 
     def margin(self, b: FloatN) -> float:
-        """A − Σ B/b, for real b; at 0 or below, the target is out of reach."""
+        """The margin A − Σ B/b, for real b. If it is not above 0, the target is out of reach."""
         return self.margin_without_sampling - self.sampling_per_noise * float((1 / b).sum())
 
     def value(self, b: FloatN) -> float:
-        """Θ′(b) without the factor 2ϑ/γ, for whole b; single samples have the price of the law of rounds."""
+        """The training time Θ′(b) without the factor 2ϑ/γ, for whole b.
+
+        Single samples have the price of the law of rounds.
+        """
         noise = float(self.noise.total(b, self.deepest_cut))
         margin = self.margin_without_sampling - self.sampling_per_noise * noise
         return self.seconds(b) / margin if margin > 0 else np.inf
@@ -72,7 +75,7 @@ class BatchProblem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StationaryPoint:
-    """b̂, the real batch sizes at which every derivative ∂Θ′/∂b_i is 0."""
+    """The real batch sizes b̂ at which every derivative ∂Θ′/∂b_i is 0."""
 
     batch_sizes: FloatN
     iterations: int
@@ -100,7 +103,7 @@ def stationary_batches(problem: BatchProblem, start: FloatN) -> StationaryPoint:
         seconds, margin = problem.seconds(b), problem.margin(b)
         gain, cost = seconds * B / b**2, C * margin  # Ξ_i = cost − gain
         residual = float((np.abs(cost - gain) / np.maximum(cost + gain, TINY))[~endless].max(initial=0.0))
-        # Ξ_i / (∂Ξ_i/∂b_i) with ∂Ξ_i/∂b_i = 2 gain / b_i
+        # Newton's step Ξ_i / (∂Ξ_i/∂b_i), with ∂Ξ_i/∂b_i = 2 gain / b_i.
         step = np.where(endless, 0.0, (cost - gain) * b / np.maximum(2 * gain, TINY))
         step = np.clip(step, -LARGEST_STEP * b, LARGEST_STEP * b)
         while problem.margin(b - step) <= 0:
@@ -128,7 +131,7 @@ def proposition_1(problem: BatchProblem, stationary: FloatN) -> FloatN:
 
 
 def exhaustive_batches(problem: BatchProblem, stationary: FloatN) -> FloatN:
-    """The best of all combinations in which each device takes 1, ⌊b̂⌋, ⌈b̂⌉ or ⌊κ⌋: the Remark. For small N.
+    """The best combination of 1, ⌊b̂⌋, ⌈b̂⌉ or ⌊κ⌋ for each device: the paper's Remark, for small N.
 
     2 is an option too, because single samples may have a price.
     """

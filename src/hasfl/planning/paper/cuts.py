@@ -25,18 +25,20 @@ from hasfl.planning.tables import CostTables
 from hasfl.theory.bound import Corollary1
 from hasfl.theory.rounds import Floats
 
-# ── Dinkelbach (1967): a ratio, by minimising a few differences ──────────────────────────────────────────
+# ── Dinkelbach's method (1967): the minimum of a ratio ───────────────────────────────────────────────────
 
 
 X = TypeVar("X")
 
-RTOL = 1e-9  # of the ratio; far above rounding errors, far below any gap of a planner; chosen by hand
-MAX_ITERATIONS = 50  # chosen by hand: Newton's method converges quadratically near the least ratio
+# Default relative error of the ratio: far above rounding errors, far below the gap of a planner; chosen by
+# hand.
+RTOL = 1e-9
+MAX_ITERATIONS = 50  # most values of q; chosen by hand: Newton's method converges quadratically
 
 
 @dataclass(frozen=True, slots=True)
 class RatioMinimum(Generic[X]):
-    """The x that minimises a ratio num(x) / den(x), and the residual that proves it."""
+    """The x that minimises a ratio num(x) / den(x), and the residual that proves that x is the best."""
 
     argmin: X
     ratio: float
@@ -73,7 +75,7 @@ def minimise_ratio(
 # ── HiGHS without messages on standard output ────────────────────────────────────────────────────────────
 
 
-STANDARD_OUTPUT = 1  # its file descriptor
+STANDARD_OUTPUT = 1  # file descriptor of standard output
 
 
 @contextmanager
@@ -94,15 +96,15 @@ def quiet_solver() -> Iterator[None]:
         os.close(saved)
 
 
-# ── the sub-problem ──────────────────────────────────────────────────────────────────────────────────────
+# ── the cut sub-problem P2 ───────────────────────────────────────────────────────────────────────────────
 
 
 AUXILIARIES = 6  # T₁ to T₆
-T1, T2, T3, T4, T5, T6 = range(AUXILIARIES)  # their places behind μ in the vector of unknowns
-TIME_IS_UP = 1  # the status of SciPy's milp when a limit was reached
-LONGEST = 1e6  # seconds: the time limit of HiGHS where there is no deadline, because HiGHS needs a number
+T1, T2, T3, T4, T5, T6 = range(AUXILIARIES)  # indices of T₁ to T₆ behind μ in the vector of unknowns
+TIME_IS_UP = 1  # status that SciPy's milp returns when a limit was reached
+LONGEST = 1e6  # time limit of HiGHS if there is no deadline, seconds: HiGHS needs a number; chosen by hand
 MIP_GAP = 1e-6  # relative gap that HiGHS must reach: its own tolerances are 1e-6 to 1e-7
-RATIO_RTOL = 1e-7  # of Dinkelbach's ratio; a smaller one would be below what HiGHS resolves
+RATIO_RTOL = 1e-7  # relative error of Dinkelbach's ratio: HiGHS does not resolve a smaller one
 # A deepest cut is excluded if it leaves less than this share of the largest margin (C1). HiGHS cannot tell a
 # smaller share from 0: its tolerances are 1e-6 to 1e-7. Chosen by hand.
 LEAST_MARGIN = 1e-9
@@ -120,7 +122,7 @@ class CutProgram:
     tables: CostTables
     law: Corollary1
     batch_sizes: FloatN
-    deadline: float = math.inf  # on the monotonic clock
+    deadline: float = math.inf  # `time.monotonic()` at which the solver must stop
 
     def solve(self, start: float) -> RatioMinimum[IntN]:
         """The best cuts; `start` is the ratio of any plan, where Dinkelbach's method begins.
@@ -168,11 +170,11 @@ class CutProgram:
         return (self._most_margin() - self._margin_upto()) / self._most_margin()
 
     def _most_margin(self) -> float:
-        """m = ε − drift − sampling if every device cuts after the first layer."""
+        """The largest margin m = ε − drift − sampling, that of plans with cut 1 on every device."""
         return float(self._margin_upto()[0])
 
     def _margin_upto(self) -> Floats:
-        """(L,) ε − drift − sampling for each deepest cut."""
+        """(L,) The margin ε − drift − sampling for each deepest cut."""
         deepest_cut = np.arange(1, len(self.law.margin_upto) + 1)
         plans = np.broadcast_to(self.batch_sizes, (len(deepest_cut), len(self.batch_sizes)))
         return self.law.margin_upto - self.law.bound.per_noise * self.law.noise.total(plans, deepest_cut)
@@ -191,7 +193,7 @@ class CutProgram:
         return Bounds(np.zeros_like(upper), upper)
 
     def _constraints(self) -> list[LinearConstraint]:
-        """C3, then R1 to R8 of Eq. (44) with all terms on the left side: row · (μ, T) ≤ 0."""
+        """The constraints C3, and R1 to R8 of Eq. (44) with all terms on the left side: row · (μ, T) ≤ 0."""
         tables, b = self.tables, self.batch_sizes[:, None]
         devices, layers = tables.up_seconds.shape
         model_bits = max(float(tables.submodel_bits[-1]), 1.0)  # a model without weights counts as one bit
@@ -215,7 +217,7 @@ class CutProgram:
         ]
 
     def _per_device(self, weight: Floats, auxiliary: int) -> csr_array:
-        """For each device i the row Σ_j weight_ij μ_ij − T ≤ 0, where T is the given auxiliary unknown."""
+        """One row Σ_j weight_ij μ_ij − T ≤ 0 for each device i, where T is the given auxiliary unknown."""
         devices, layers = weight.shape
         row = np.repeat(np.arange(devices), layers)
         left = csr_array(

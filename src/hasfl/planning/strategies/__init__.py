@@ -1,1 +1,1 @@
-"""Strategies: who gets which batch size and which cut."""
+"""Strategies: which device gets which batch size and which cut, and when plans change."""

@@ -32,12 +32,12 @@ from hasfl.planning.strategies.rules import (
 from hasfl.planning.strategies.strategy import OwnStrategy, Pair, Strategy
 from hasfl.theory.paradigms import CENTRALISED, FEDERATED, SEQUENTIAL
 
-SECONDS_OF_A_PLAN = 5.0  # about so long may a search take in a training; chosen by hand
-MOST_DIGITS = 9  # of a number in a strategy's name
+SECONDS_OF_A_PLAN = 5.0  # about how long one search may take during training, seconds; chosen by hand
+MOST_DIGITS = 9  # digits that a number in a strategy's name may have; chosen by hand
 
 
 def _hasfl(situation: Situation) -> Plan:
-    """The best plan: the first one to the gap of `hasfl plan`, later ones to the looser gap of the rules."""
+    """The best plan. The first search has the gap of `hasfl plan`, later ones the gap of the rules."""
     return best_plan(
         situation.problem,
         gap=FIRST_GAP if situation.start is None else GAP,
@@ -81,13 +81,13 @@ OPTIONS = {"fl": ("b",), "sl": ("b", "cut"), "sfl": ("b", "cut"), "cl": ("b",), 
 
 
 def strategy(chosen: str | Strategy | Callable[[Situation], Plan], folder: Path | None = None) -> Strategy:
-    """The strategy of this name, or one of a user's own.
+    """The strategy with the given name, or a user's own strategy.
 
-    A name is one of the table, a pair of rules, or a name with options. A pair is "<batch>+<cut>": batch
+    A name is a key of `STRATEGIES`, a pair of rules, or a name with options. A pair is "<batch>+<cut>": batch
     is habs, rbs or b=16, and cut is hams, rms, rms-alike, rhams or cut=4. Options are as in "fl:b=16",
     "cl:b=16", "sfl:cut=4" and "sl:b=16,cut=4"; "fixed:b=16,cut=4" is the pair "b=16+cut=4". Any other name
-    with a colon, "package.module:callable", is a function or class of the user's own
-    (`strategy.OwnStrategy`), which is searched in `folder` first.
+    with a colon, "package.module:callable", is a user's own function or class
+    (`strategy.OwnStrategy`). Its module is searched in `folder` first.
     """
     if isinstance(chosen, Pair | OwnStrategy):
         return chosen
@@ -108,13 +108,13 @@ def strategy(chosen: str | Strategy | Callable[[Situation], Plan], folder: Path 
 
 
 def is_of_the_paper(name: str) -> bool:
-    """Whether a strategy of this name has the paper's constants unless measured ones are given."""
+    """Whether a strategy plans with the paper's constants unless measured constants are given."""
     row = STRATEGIES.get(name.strip().lower())
     return row is not None and row.of_the_paper
 
 
 def _own(own: object, name: str, folder: Path | None = None) -> Strategy:
-    """A user's function, object or class; a class is called without arguments."""
+    """The strategy of a user's function, object or class. A class is called without arguments."""
     return OwnStrategy(call(own, name, "strategy", folder) if isinstance(own, type) else own, name)
 
 
@@ -150,7 +150,7 @@ def _with_options(head: str, numbers: Mapping[str, int]) -> Pair:
 
 
 def _numbers(head: str, options: str) -> dict[str, int]:
-    """The options of a name; each must be known to it, and be given once."""
+    """The numbers in a strategy's options. Raises an error if one is unknown, missing or given twice."""
     numbers: dict[str, int] = {}
     for part in options.split(","):
         option, _, given = part.strip().partition("=")

@@ -1,7 +1,7 @@
-"""A strategy at work in a training: when it is asked for a plan, when the plan in use is kept, and why.
+"""When a strategy is asked for a plan during training, when the plan in use is kept, and why.
 
-A new plan is worth a change if it saves more time than the errors of the constants allow for. Where the
-training loss has stalled, a guard doubles small batches.
+A new plan replaces the plan in use if it saves more time than errors of the constants and the move of layers
+can cost. If the training loss stalls, a guard doubles small batches.
 """
 
 import math
@@ -27,30 +27,32 @@ from hasfl.theory.latency import Arrangement, aggregation_bits, aggregation_late
 from hasfl.theory.objective import evaluate, margins
 from hasfl.units import format_share
 
-# ── whether a new plan is worth a change ─────────────────────────────────────────────────────────────────
+# ── the saving of a new plan ─────────────────────────────────────────────────────────────────────────────
 
 
-LEAST_SAVING = 1e-3  # share of a round: a plan is not changed for less
-# How many standard errors of a saving are taken off. The new plan is the best bet, so a part of the error is
-# enough.
+# A plan is not changed for a smaller saving than this share of its time; chosen by hand.
+LEAST_SAVING = 1e-3
+# Number of standard errors that are subtracted from a saving. Half an error is enough, because by the
+# constants the new plan is better (docs/decisions/0012); chosen by hand.
 CAUTION = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What a change from an old plan to a new one saves, and whether the change pays."""
+    """The share of time that a change of plans saves, its error, and whether the change pays."""
 
-    share: float  # of the old plan's time; infinite if the old plan cannot be used any more
+    share: float  # saved share of the old plan's time; infinite if the old plan cannot be used any more
     error: float  # standard error of `share`
     pays: bool
 
 
 def saving(old: Plan, new: Plan, problem: Problem, *, rounds: int) -> Saving:
-    """What the new plan saves. It pays if `rounds` rounds end sooner, the time to move layers included.
+    """The share of time that a new plan saves, and whether the change pays.
 
-    The saving of a round must exceed half its standard error. A constant contributes the part of the saving
-    that is lost if the constant is off by its own error to the worse side. The constants err independently,
-    so their parts are added in squares.
+    The change pays if the next `rounds` rounds end sooner, the time to move layers included. Before that,
+    LEAST_SAVING and half the standard error are subtracted from the share. Each constant contributes to the
+    standard error the part of the saving that is lost if the constant is off by its own error to the worse
+    side. The constants err independently, so their parts are added in squares.
     """
     share = _saved_share(old, new, problem)
     if math.isinf(share):
@@ -75,7 +77,7 @@ def _saved_share(old: Plan, new: Plan, problem: Problem) -> float:
 
 
 def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
-    """How much longer the one aggregation takes in which layers move between devices and servers."""
+    """The extra seconds of the aggregation in which layers move between devices and servers."""
     fleet, profile = problem.fleet, problem.profile
     bits = aggregation_bits(Arrangement.of(old, fleet), Arrangement.of(new, fleet), profile)
     moved = exchange_latency(bits, fleet, fleet).total
@@ -83,15 +85,15 @@ def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
 
 
 def _a_standard_error_off(problem: Problem) -> Iterator[tuple[Problem, Problem]]:
-    """For each constant with an error, the problem with that constant too large and too small by it."""
+    """Pairs of problems, one pair per constant: the constant is too large, or too small, by its error."""
     for more, less in problem.constants.an_error_off():
         yield replace(problem, constants=more), replace(problem, constants=less)
 
 
-# ── why, in words ────────────────────────────────────────────────────────────────────────────────────────
+# ── notes on plans ───────────────────────────────────────────────────────────────────────────────────────
 
 
-# How notes on plans begin.
+# The first words of notes on plans.
 FIRST_PLAN, NEW_PLAN, PLAN_KEPT = "first plan", "new plan", "plan kept"
 NO_PLAN, NO_GOOD_PLAN = "no plan found, the old one is kept", "no good plan"
 OTHER_DEVICES, OTHER_LIMITS = "other devices take part", "other limits hold"
@@ -131,7 +133,7 @@ def first_plan(plan: Plan, problem: Problem) -> tuple[str, ...]:
 
 
 def renewed(before: Problem, now: Problem) -> str:
-    """The note on a plan that cannot be compared with the one before, because it is for another problem."""
+    """The note on a new plan for which there is no comparable old plan."""
     return f"{NEW_PLAN}: {what_changed(before, now) or OTHER_LIMITS}"
 
 
@@ -156,7 +158,7 @@ def plan_kept(changed: str, found: Saving, *, is_best: bool) -> str:
 
 
 def estimated_anew(before: Problem, now: Problem) -> bool:
-    """Whether the paper's constants were estimated between two planning problems."""
+    """Whether the paper's constants were estimated anew between two planning problems."""
     old, new = before.constants, now.constants
     if not (isinstance(old, BoundConstants) and isinstance(new, BoundConstants)):
         return False
@@ -164,12 +166,12 @@ def estimated_anew(before: Problem, now: Problem) -> bool:
 
 
 def in_samples(number: float) -> str:
-    """A noise in words: "3 samples"."""
+    """A noise in words, such as "3 samples"."""
     written = f"{number:.2g}" if number < 10 else f"{number:,.0f}"  # two digits, or a whole number
     return f"{written} sample" if written == "1" else f"{written} samples"
 
 
-# ── a strategy at work ───────────────────────────────────────────────────────────────────────────────────
+# ── the decider ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -178,19 +180,19 @@ class StrategyDecider:
 
     strategy: Strategy
     seeds: Seeds
-    stays_after: int | None = None  # the last round that may begin with a new plan, where plans stay
+    stays_after: int | None = None  # a steady strategy gets no new plan after this round; None: no limit
     asked: Problem | None = None  # the problem that the strategy was last asked about
-    weighed: Problem | None = None  # the same problem, with its guesses weighed
-    answer: Plan | None = None  # the strategy's plan for that problem, whether or not it was taken
+    weighed: Problem | None = None  # `asked` with its guesses weighed (`guess_ratios.weighed`)
+    answer: Plan | None = None  # the strategy's plan for `asked`, whether or not it is in use
 
     def watch(self, loss: SupportsFloat) -> None:
-        """Ignore the loss: plans follow from the constants."""
+        """Ignore the loss of a round: plans follow from the constants."""
 
     def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Decision:
-        """The plan of the interval that begins with `round`; `previous` is for the same devices.
+        """The plan of the interval that begins with `round`. `previous` is the plan in use for these devices.
 
-        Where the strategy finds no plan, the previous one is kept. Where there is none, every device takes
-        the first cut and as many samples as fit, which has the least noise and drift of all plans.
+        If the strategy finds no plan, the previous plan is kept. Without a previous plan, every device takes
+        cut 1 and the largest batch that fits: no other plan has less noise or drift.
         """
         situation = self._situation(problem, devices, round, previous)
         before = self._ask_about(problem)
@@ -206,7 +208,7 @@ class StrategyDecider:
             return Decision(plan, (f"{NO_GOOD_PLAN}: {error}",))
 
     def rebatch(self, problem: Problem, devices: IntN, round: int, plan: Plan) -> Decision:
-        """The plan of a round within an interval: the same cuts; other batch sizes if the problem changed.
+        """The plan of a round within an interval: the same cuts, and new batch sizes if the problem changed.
 
         Random batch sizes are drawn anew in every round.
         """
@@ -231,19 +233,19 @@ class StrategyDecider:
         return {"answer": None if plan is None else [plan.batch_sizes.tolist(), plan.cuts.tolist()]}
 
     def restore(self, values: Mapping[str, Any], problem: Problem) -> None:
-        """Take back what `saved` returned. After a resume, do not plan `problem` again."""
+        """Restore what `saved` returned. The saved answer is for `problem`, which is not planned again."""
         self.asked = problem
         self.answer = None if values["answer"] is None else Plan(*values["answer"])
 
     def _ask_about(self, problem: Problem) -> Problem | None:
-        """Remember the problem that the strategy is asked about; returns the one before."""
+        """Remember the problem that the strategy is asked about. Returns the problem asked about before."""
         before = self.asked
         if problem is not before:
             self.asked, self.weighed, self.answer = problem, None, None
         return before
 
     def _decide(self, situation: Situation, before: Problem | None) -> Decision:
-        """The strategy's plan, or the previous one where it is hardly worse or must stay."""
+        """The strategy's plan, or the plan in use if that is hardly worse or must stay."""
         previous, problem = situation.start, situation.problem
         if previous is not None and self._too_late(previous, situation):
             return Decision(previous)
@@ -262,9 +264,9 @@ class StrategyDecider:
         return Decision(self.answer, (*reason, *self._on_limits(self.answer, problem, before)))
 
     def _new_or_kept(self, old: Plan, new: Plan, situation: Situation, before: Problem | None) -> Decision:
-        """The new plan if a change pays, else the old one; the note says why.
+        """The new plan if a change pays, else the old plan. The note says why.
 
-        Nobody knows how many rounds are to come, so as many are assumed as there have been.
+        The number of rounds to come is unknown. It is assumed to be the number of rounds so far.
         """
         problem = situation.problem
         found = saving(old, new, problem, rounds=max(situation.round - 1, problem.interval))
@@ -275,12 +277,12 @@ class StrategyDecider:
         return Decision(old, (plan_kept(changed, found, is_best=new == old),) if told else ())
 
     def _on_limits(self, plan: Plan, problem: Problem, before: Problem | None) -> tuple[str, ...]:
-        """What the strategy has to say of its plan, once for each problem."""
+        """The strategy's note on its plan, given once for each problem."""
         note = None if self.asked is before else self.strategy.note(plan, problem)
         return () if note is None else (note,)
 
     def _too_late(self, plan: Plan, situation: Situation) -> bool:
-        """Whether plans stay by now, and this one still fits."""
+        """Whether it is too late in the training for a new plan, and the given plan still fits."""
         late = self.stays_after is not None and situation.round > self.stays_after
         return late and self.strategy.is_steady and margins(plan, situation.problem).kept
 
@@ -288,26 +290,26 @@ class StrategyDecider:
         return Situation(problem=problem, devices=devices, round=round, seeds=self.seeds, previous=previous)
 
     def _with_weights(self, situation: Situation) -> Situation:
-        """The situation with its guesses weighed, which is done once for each problem."""
+        """The situation with its guesses weighed. Guesses are weighed once for each problem."""
         if self.weighed is None:
             self.weighed = weighed(situation.problem)
         return replace(situation, problem=self.weighed)
 
 
-# ── a guard against plans that ruin a training ───────────────────────────────────────────────────────────
+# ── the guard against batches that are too small ─────────────────────────────────────────────────────────
 #
-# A plan is only as good as its constants. Where the constants take noise for too cheap, batches are too
-# small, and training can stand still however long it goes on. The guard needs no constants. It looks at the
-# training loss since it last changed the batches. The loss has *stalled* if the mean of its last third is
-# less than 7 % below the mean of its middle third. Then the guard doubles all batches, as far as memory and
-# samples allow, and it doubles later plans too. `python -m benchmarks.hindsight.guard` replays the guard on
-# stored trainings.
+# A plan is only as good as its constants. If the constants underestimate the noise, batches are too small, so
+# that the training loss may stop falling. The guard needs no constants. It watches the training loss since it
+# last changed the batches. The loss has *stalled* if the mean of its last third is less than 7 % below the
+# mean of its middle third. The guard then doubles all batches, as far as memory and samples allow, and
+# doubles later plans too. `python -m benchmarks.hindsight.guard` replays the guard on stored trainings.
 
 
-# All chosen by hand, with the trainings of VGG-16 on CIFAR-100 with two shards.
-LEAST_FALL = 0.07  # from the middle third to the last third; a smaller fall is a stall
-LEAST_ROUNDS = 1500  # a shorter history says nothing
-SMALL_BATCH = 16  # batches whose harmonic mean is as large as this are not small
+# All three were chosen by hand on trainings of VGG-16 on CIFAR-100 with two shards (docs/constants.md, "The
+# guard").
+LEAST_FALL = 0.07  # a smaller relative fall from the middle third to the last third is a stall
+LEAST_ROUNDS = 1500  # the guard judges no shorter history
+SMALL_BATCH = 16  # the guard acts only if the harmonic mean of the batch sizes is smaller
 
 
 def fall_of(losses: list[float]) -> float:
@@ -318,20 +320,21 @@ def fall_of(losses: list[float]) -> float:
 
 
 def stalls(losses: list[float], interval: int) -> bool:
-    """Whether the mean losses of intervals of so many rounds have stalled."""
+    """Whether the training loss has stalled. `losses` has the mean of each interval of `interval` rounds."""
     return len(losses) >= 3 and len(losses) * interval >= LEAST_ROUNDS and fall_of(losses) < LEAST_FALL
 
 
 @dataclass(slots=True)
 class GuardedDecider:
-    """A decider whose plans have larger batches where the training loss has stalled."""
+    """A decider that enlarges all batches each time the training loss has stalled."""
 
     decider: StrategyDecider
-    interval: int  # I
-    factor: int = 1  # by which batches are enlarged
+    interval: int  # I, rounds
+    factor: int = 1  # every batch size of the decider is multiplied by this
     chosen: Plan | None = None  # the decider's last plan, without the factor
-    losses: list[float] = field(default_factory=list)  # mean training loss of the intervals since a doubling
-    newest: list[SupportsFloat] = field(default_factory=list)  # of the present interval; a GPU may lag behind
+    losses: list[float] = field(default_factory=list)  # mean loss of each interval since the last doubling
+    # Loss of each round of the present interval. GPU tensors are read only when the interval has ended.
+    newest: list[SupportsFloat] = field(default_factory=list)
 
     def watch(self, loss: SupportsFloat) -> None:
         """Note the training loss of a round."""
@@ -353,7 +356,7 @@ class GuardedDecider:
         return Decision(plan, notes)
 
     def rebatch(self, problem: Problem, devices: IntN, round: int, plan: Plan) -> Decision:
-        """The decider's plan of a round within an interval, enlarged as the plan of the interval is."""
+        """The decider's plan of a round within an interval, with batches enlarged by the same factor."""
         asked = self._without_factor(plan)
         chosen, notes = self.decider.rebatch(problem, devices, round, asked)
         if chosen is asked:
@@ -362,7 +365,7 @@ class GuardedDecider:
         return Decision(self._enlarged(chosen, problem), notes)
 
     def saved(self) -> Mapping[str, Any]:
-        """The decider's answer and what the guard has seen, as plain values."""
+        """The decider's answer and the state of the guard, as plain values."""
         chosen = self.chosen
         seen = {
             "factor": self.factor,
@@ -373,25 +376,28 @@ class GuardedDecider:
         return {**self.decider.saved(), "guard": seen}
 
     def restore(self, values: Mapping[str, Any], problem: Problem) -> None:
-        """Take back what `saved` returned."""
+        """Restore what `saved` returned."""
         self.decider.restore(values, problem)
         seen = values["guard"]
         self.factor, self.losses, self.newest = seen["factor"], list(seen["losses"]), list(seen["newest"])
         self.chosen = None if seen["chosen"] is None else Plan(*seen["chosen"])
 
     def _end_interval(self) -> None:
-        """Keep the mean loss of the interval that has ended; there is none before the first round."""
+        """Keep the mean loss of the interval that has ended. Before the first round there is none."""
         if self.newest:
             self.losses.append(fmean(map(float, self.newest)))
             self.newest.clear()
 
     def _without_factor(self, plan: Plan) -> Plan:
-        """The plan that the decider knows; the plan itself if devices have left since it was chosen."""
+        """The decider's plan behind an enlarged plan; the given plan itself if devices have left since."""
         known = self.chosen
         return plan if known is None or not np.array_equal(known.cuts, plan.cuts) else known
 
     def _enlarged(self, plan: Plan, problem: Problem) -> Plan:
-        """Multiply every batch size by the factor, limited by memory, samples and max_batch; none shrinks."""
+        """Multiply every batch size by `factor`, up to the limits of a device. No batch size gets smaller.
+
+        The limits are memory, the device's samples and max_batch.
+        """
         if self.factor == 1:
             return plan
         limit = np.minimum(largest_batch_in_memory(problem, plan.cut_index), problem.largest_batch)

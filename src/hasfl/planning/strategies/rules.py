@@ -1,4 +1,4 @@
-"""What a strategy knows, and the rules for batch sizes and for cuts by name."""
+"""The situation that a strategy plans for, and the rules that choose batch sizes or cuts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ from hasfl.theory.objective import law_of, memory_needed
 from hasfl.theory.rounds import Floats
 from hasfl.units import format_size
 
-# ── what a strategy knows ────────────────────────────────────────────────────────────────────────────────
+# ── the situation of a strategy ──────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Situation:
-    """The problem in a round, the devices that it is about, and the plan before it.
+    """The planning problem of a round, the devices that take part, and the plan in use.
 
-    A random rule draws with a stream of its own for each round and device, so a device's draw does not depend
-    on which other devices take part.
+    A random rule draws from a separate stream of random numbers for each round and device, so a device's draw
+    does not depend on which other devices take part.
     """
 
     problem: Problem
-    devices: IntN  # indices in the whole fleet of the devices that problem.fleet holds
+    devices: IntN  # index in the whole fleet of each device of problem.fleet
     round: int
     seeds: Seeds
     previous: Plan | None = None  # the plan in use, if there is one
@@ -42,7 +42,7 @@ class Situation:
 
     @property
     def start(self) -> Plan | None:
-        """The previous plan, if it is for as many devices and for this model."""
+        """The previous plan, if its number of devices and its cuts suit the problem; else None."""
         if self.previous is None or len(self.previous) != len(self.devices):
             return None
         return self.previous if self.previous.deepest_cut <= len(self.problem.profile) else None
@@ -55,8 +55,10 @@ Rule: TypeAlias = Callable[[Situation, IntN], IntN]
 # ── batch sizes ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-DEFAULT_BATCH = 16  # of strategies whose name gives no batch size
-GAP = 1e-2  # of the search: rules are asked often, and rates are hardly known better than to 1 %
+DEFAULT_BATCH = 16  # batch size of a strategy whose name gives none; chosen by hand
+# Gap at which the search of a rule stops. 1 %, because rules are asked often, and rates are rarely known to 1
+# %; chosen by hand.
+GAP = 1e-2
 
 
 def habs(situation: Situation, cuts: IntN, *, gap: float = GAP) -> IntN:
@@ -66,7 +68,7 @@ def habs(situation: Situation, cuts: IntN, *, gap: float = GAP) -> IntN:
 
 
 def random_batches(situation: Situation, cuts: IntN) -> IntN:
-    """Random batch sizes (RBS): uniform from 1 to max_batch, then clipped to what each device can take."""
+    """Random batch sizes (RBS): uniform from 1 to max_batch, then clipped to each device's limits."""
     streams = (situation.seeds.stream("batch_size", situation.round, int(i)) for i in situation.devices)
     drawn = [stream.integers(1, situation.problem.max_batch, endpoint=True) for stream in streams]
     return _clipped(situation, cuts, drawn)
@@ -83,7 +85,7 @@ class FixedBatch:
     """
 
     asked: int | None = None
-    on_devices: bool = True  # False: the edge server does the work alone, so devices' memory is no bound
+    on_devices: bool = True  # False: the edge server trains alone, so the memory of devices does not count
 
     def __call__(self, situation: Situation, cuts: IntN) -> IntN:
         """The batch sizes of all devices."""
@@ -144,7 +146,7 @@ def _why_stuck(problem: Problem, cuts: IntN, i: int, smallest: int) -> str:
 
 
 def _clipped(situation: Situation, cuts: IntN, wanted: ArrayLike) -> IntN:
-    """Wanted batch sizes, clipped to what each device and the private layers can take."""
+    """Wanted batch sizes, clipped to the limits of each device and of the private layers."""
     smallest = situation.problem.smallest_batch_upto[cuts.max() - 1]
     return np.clip(np.asarray(wanted, dtype=np.int64), smallest, largest_batches(situation, cuts))
 
@@ -168,22 +170,22 @@ def random_cuts(situation: Situation, batch_sizes: IntN) -> IntN:
 
 
 def random_common_cut(situation: Situation, batch_sizes: IntN) -> IntN:
-    """One random cut for all devices: the other way to read RMS. It is uniform over the cuts that fit all."""
+    """One random cut for all devices (RMS read in the other way), uniform over the cuts that fit all."""
     (fits,) = np.nonzero(_cuts_that_fit(situation).all(axis=0))
     return np.full(len(situation.devices), situation.seeds.stream("cut", situation.round).choice(fits) + 1)
 
 
 def _cuts_that_fit(situation: Situation) -> NDArray[np.bool_]:
-    """For each device and cut, whether the client part fits the device's memory with one sample."""
+    """(N, L) Whether the client part of each cut fits each device's memory with one sample."""
     largest_batches(situation, np.ones(len(situation.devices), dtype=np.int64))  # the first cut must fit
     fits: NDArray[np.bool_] = largest_batch_in_memory(situation.problem, slice(None)) >= 1
     return fits
 
 
 def resource_aware_cuts(situation: Situation, batch_sizes: IntN) -> IntN:
-    """Resource-aware cuts (RHAMS, after CoopFL): each device's own quickest cut, whatever convergence needs.
+    """Resource-aware cuts (RHAMS, after CoopFL): each device's own quickest cut, without regard to rounds.
 
-    The cut that fits the memory and minimises
+    Of the cuts that fit its memory, each device takes the cut that minimises
 
         b (ρ_j/f_i + ψ_j/r_i^U + C_j + χ_j/r_i^D + ϖ_j/f_i) + (δ_j/r_{i,f}^U + δ_j/r_{i,f}^D) / I
 
@@ -205,7 +207,7 @@ def resource_aware_cuts(situation: Situation, batch_sizes: IntN) -> IntN:
 
 @cache
 def fixed_cut(cut: int) -> Rule:
-    """The rule that cuts after this layer for every device."""
+    """The rule that gives every device the same cut."""
 
     def fixed(situation: Situation, batch_sizes: IntN) -> IntN:
         layers = len(situation.problem.profile)
@@ -219,27 +221,27 @@ def fixed_cut(cut: int) -> Rule:
 
 
 def quarter_cut(situation: Situation, batch_sizes: IntN) -> IntN:
-    """A quarter of the layers on every device, at least one."""
+    """The rule that gives every device a quarter of the layers, but at least one layer."""
     return np.full(len(situation.devices), max(1, len(situation.problem.profile) // 4))
 
 
 def whole_model(situation: Situation, batch_sizes: IntN) -> IntN:
-    """Every layer on every device."""
+    """The rule that gives every device all layers."""
     return np.full(len(situation.devices), len(situation.problem.profile))
 
 
-# ── both at once ─────────────────────────────────────────────────────────────────────────────────────────
+# ── cuts and batch sizes at once ─────────────────────────────────────────────────────────────────────────
 
 
-SCALES_PER_DOUBLING = 8  # batch sizes of the quickest device that are tried; chosen by hand
+SCALES_PER_DOUBLING = 8  # scales tried between a scale and twice that scale; chosen by hand
 
 
 def proportional(situation: Situation) -> Plan:
     """One cut for all devices, and batch sizes in proportion to their speed.
 
-    It is what an engineer would try first. For every cut the best scale is chosen, then the best cut, with
-    the same law of rounds and the same constants as `hasfl` has. So what `hasfl` gains over it is the worth
-    of exact planning.
+    An engineer would try this first. For every cut the best scale is chosen, then the best cut, with the law
+    of rounds and the constants of `hasfl`. So the time that `hasfl` saves over `proportional` is the gain of
+    exact planning.
     """
     tables, law = CostTables.of(situation.problem), law_of(situation.problem)
     best, least = None, np.inf
@@ -264,9 +266,10 @@ def proportional(situation: Situation) -> Plan:
 
 
 def proportional_batches(situation: Situation, cuts: IntN) -> IntN:
-    """Batch sizes in proportion to the samples that a device takes through its cut in a second.
+    """Batch sizes in proportion to the samples per second that each device trains at its cut.
 
-    Sizes are rounded, and clipped to what the device and the private layers can take.
+    Batch sizes are rounded, and clipped to the limits of the device and of the private layers. Several scales
+    are tried, and the one with the least Θ is taken.
     """
     problem, devices = situation.problem, np.arange(len(cuts))
     tables, most = CostTables.of(problem), largest_batches(situation, cuts)

@@ -1,4 +1,4 @@
-"""What a strategy is: a pair of rules, or a function or class of a user's own."""
+"""The two kinds of strategies: a pair of rules, and a user's own function or class."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,29 +29,30 @@ from hasfl.theory.paradigms import SPLIT, Paradigm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A strategy of two rules, one for batch sizes and one for cuts; `together` finds both at once.
+    """A strategy of two rules, one for batch sizes and one for cuts.
 
-    Random choices can leave the target out of reach. Then each device takes its quickest cut instead of the
-    best one, or the largest batch that fits instead of the best one.
+    `together`, if given, finds batch sizes and cuts at once. Random choices can leave the target out of
+    reach. Each device then takes its quickest cut in place of the best cut, or the largest batch that fits in
+    place of the best batch size.
     """
 
-    name: str  # as people write it
-    batch_rule: Rule  # batch sizes for given cuts
-    cut_rule: Rule  # cuts for given batch sizes
+    name: str  # the name in scenarios and legends, such as "rbs+hams"
+    batch_rule: Rule  # chooses batch sizes for given cuts
+    cut_rule: Rule  # chooses cuts for given batch sizes
     together: Callable[[Situation], Plan] | None = None
-    paradigm: Paradigm = SPLIT  # the way of training that the plans are for
+    paradigm: Paradigm = SPLIT  # how devices and servers share the work under the plans
     of_the_paper: bool = False  # plans with the constants of the paper's bound unless measured ones are given
 
     @property
     def uses_constants(self) -> bool:
-        """Whether one of the rules finds the best, which depends on the constants."""
+        """Whether a rule minimises training time, so that its choice depends on the constants."""
         return self.together is not None or self.batch_rule is habs or self.cut_rule is hams
 
     @property
     def is_steady(self) -> bool:
-        """Whether the plan is the best that can be found, and nothing in it is drawn.
+        """Whether plans minimise training time and nothing in them is random.
 
-        Such a plan is kept where a new one is hardly better.
+        The plan of a steady strategy is kept if a new plan is hardly better.
         """
         return self.uses_constants and not (self.draws_batches or self.draws_cuts)
 
@@ -67,19 +68,19 @@ class Pair:
 
     @property
     def changes_batches(self) -> bool:
-        """Whether batch sizes are drawn, or found for a problem that may change."""
+        """Whether batch sizes may change during training: all do but fixed ones."""
         return not isinstance(self.batch_rule, FixedBatch)
 
     @property
     def changes_cuts(self) -> bool:
-        """Whether cuts are drawn, or found for a problem that may change."""
+        """Whether cuts may change during training: random cuts, and cuts computed from the problem."""
         return self.draws_cuts or self.cut_rule in (hams, resource_aware_cuts)
 
     def plan(self, situation: Situation) -> Plan:
         """A plan for the rounds up to the next aggregation.
 
-        The rule that does not depend on the other one goes first. In habs+rhams both depend on each other;
-        there each device's quickest cut is the one for the default batch size.
+        Cuts are chosen first, for the batch sizes of the batch rule at cut 1 (for HABS, which needs cuts:
+        the default batch size). Batch sizes are then chosen for these cuts.
         """
         if self.together is not None:
             return self.together(situation)
@@ -89,11 +90,11 @@ class Pair:
         return Plan(self._batches(situation, cuts), cuts)
 
     def rebatch(self, situation: Situation, plan: Plan) -> Plan:
-        """The plan of a round between two aggregations: the same cuts, the batch rule asked again."""
+        """The plan of a round between two aggregations: the same cuts, and batch sizes by the batch rule."""
         return Plan(self._batches(replace(situation, previous=plan), plan.cuts), plan.cuts)
 
     def note(self, plan: Plan, problem: Problem) -> str | None:
-        """The devices that get another batch size than the strategy's name says."""
+        """A sentence on devices that do not get the batch size in the strategy's name; None if all do."""
         return self.batch_rule.note(plan, problem) if isinstance(self.batch_rule, FixedBatch) else None
 
     def _cuts(self, situation: Situation, batch_sizes: IntN) -> IntN:
@@ -114,24 +115,26 @@ class Pair:
 
 
 class OwnStrategy:
-    """A user's function `situation → Plan`, or an object with `plan` and, if it likes, `rebatch`.
+    """A strategy made from a user's function `situation → Plan`, or from an object with a method `plan`.
 
-    The function is asked at the beginning of every interval, `rebatch(situation, plan)` in every other round.
-    A plan must follow from the situation alone, so that a resumed run goes on as the run would have. To check
-    this, the function is asked twice for the plan of the first round.
-    Set `uses_constants = False` on it where it does not look at `situation.problem.constants`: then training
-    spends no time on guesses, and no samples on estimates. Set `paradigm` where its plans are not for split
-    training.
+    The function or `plan` is called at the beginning of every interval. An object may also have a method
+    `rebatch(situation, plan)`, which is called in every other round. A plan must follow from the situation
+    alone, so that a resumed run continues as the run would have. To check this, the first round's plan is
+    asked for twice.
+
+    The user's object may set `uses_constants = False` if it does not look at `situation.problem.constants`:
+    training then spends no time on guesses and no samples on estimates. The object may set `paradigm` if its
+    plans are not for split training.
     """
 
     is_steady = draws_cuts = of_the_paper = False
-    changes_batches = changes_cuts = True  # for all that is known
+    changes_batches = changes_cuts = True  # unknown, so assumed
 
     def __init__(self, own: object, name: str) -> None:
         self.name = name
         self._plan: Any = getattr(own, "plan", own)
         self._rebatch: Any = getattr(own, "rebatch", None)
-        self.draws_batches = self._rebatch is not None  # so that it is asked in every round
+        self.draws_batches = self._rebatch is not None  # makes the decider call `rebatch` in every round
         if not callable(self._plan):
             raise InputError(
                 f"strategy {name} must be a function of a situation, or an object with a method plan, got "
@@ -145,7 +148,7 @@ class OwnStrategy:
             )
 
     def plan(self, situation: Situation) -> Plan:
-        """The user's plan, checked. In the first round it is asked for twice, and must be the same."""
+        """The user's plan, checked. In round 1 the user's code is called twice and must give equal plans."""
         plan = self._asked(situation)
         if situation.round == 1 and self._asked(situation) != plan:
             raise InputError(
@@ -159,7 +162,7 @@ class OwnStrategy:
         return self._checked(call(lambda: self._plan(situation), self.name, "strategy"), situation)
 
     def rebatch(self, situation: Situation, plan: Plan) -> Plan:
-        """The user's plan for a round between two aggregations, checked; the same plan without a method."""
+        """The user's plan for a round between two aggregations, checked; `plan` if there is no `rebatch`."""
         if self._rebatch is None:
             return self._checked(plan, situation)
         made = call(lambda: self._rebatch(situation, plan), self.name, "strategy")
@@ -172,11 +175,11 @@ class OwnStrategy:
         return rebatched
 
     def note(self, plan: Plan, problem: Problem) -> str | None:
-        """None: what does not fit is refused."""
+        """None: a plan that does not fit is refused, so there is nothing to tell."""
         return None
 
     def _checked(self, plan: object, situation: Situation) -> Plan:
-        """Refuse what is not a plan for these devices, or does not fit them."""
+        """The user's plan. Raises an error if it is no `Plan`, or does not fit the devices."""
         if not isinstance(plan, Plan):
             raise InputError(f"strategy {self.name} must return a Plan, got {type(plan).__name__}")
         problem = situation.problem
@@ -200,4 +203,4 @@ class OwnStrategy:
         return plan
 
 
-Strategy: TypeAlias = Pair | OwnStrategy  # chooses batch sizes and cuts
+Strategy: TypeAlias = Pair | OwnStrategy  # anything that chooses plans during training
