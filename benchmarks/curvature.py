@@ -14,7 +14,7 @@ from dataclasses import replace
 from benchmarks.planner_problems import wide_problem
 from hasfl import MeasuredConstants, PlanReport, Problem, best_plan
 from hasfl.guesses import guesses
-from hasfl.planning.guess_ratios import mean_ratio, ratios, weighed
+from hasfl.planning.exact.guess_ratios import mean_ratio, ratios, weighed
 from hasfl.runs.questions import read_problem
 from hasfl.theory.objective import law_of
 from hasfl.theory.rounds import MeasuredRounds

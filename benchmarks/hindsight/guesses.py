@@ -25,8 +25,8 @@ from hasfl.constants import Guesses
 from hasfl.data.partition import label_counts, partition, unlikeness
 from hasfl.guesses import guesses
 from hasfl.plan import Plan
+from hasfl.planning.exact.guess_ratios import weighed
 from hasfl.planning.exact.planner import best_plan
-from hasfl.planning.guess_ratios import weighed
 from hasfl.problem import Problem
 
 SERVED = "mean"

@@ -219,7 +219,7 @@ class Guess:
     weight: float  # π
     constants: MeasuredConstants
     best_seconds: float = (
-        1.0  # Θ*, of the best plan if the guess is right; 1 until `planning/guess_ratios.py` finds it
+        1.0  # Θ*, of the best plan if the guess is right; 1 until `planning/exact/guess_ratios.py` finds it
     )
     least_seconds: float = 0.0  # a lower bound on Θ*
 

@@ -8,8 +8,8 @@ import pytest
 
 from hasfl.constants import Conditions, Guess, Guesses, MeasuredConstants
 from hasfl.plan import Decision, Plan
+from hasfl.planning.exact.guess_ratios import ratios, weighed
 from hasfl.planning.exact.planner import best_plan
-from hasfl.planning.guess_ratios import ratios, weighed
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.planning.strategies.decider import (
     ESTIMATED_ANEW,

@@ -14,7 +14,7 @@ from hasfl.errors import InputError
 from hasfl.fleet import PER_DEVICE
 from hasfl.plan import Plan, PlanReport
 from hasfl.planning.advice.sensitivity import time_range
-from hasfl.planning.guess_ratios import mean_ratio, ratios
+from hasfl.planning.exact.guess_ratios import mean_ratio, ratios
 from hasfl.problem import Problem
 from hasfl.report.page.plan_page import ShownPlan
 from hasfl.runs.questions import Question, read_question, solve

@@ -9,7 +9,7 @@ import pytest
 
 from hasfl.constants import BoundConstants, Guesses, MeasuredConstants
 from hasfl.errors import InputError
-from hasfl.planning.guess_ratios import weighed
+from hasfl.planning.exact.guess_ratios import weighed
 from hasfl.planning.paper.algorithm_2 import algorithm_2
 from hasfl.runs.build import SampleCounts, training_of
 from hasfl.seeds import Seeds

@@ -13,7 +13,7 @@ import torch
 from hasfl.constants import BoundConstants, Conditions, Constants, Guesses, MeasuredConstants
 from hasfl.errors import MissingExtra
 from hasfl.plan import Plan
-from hasfl.planning.guess_ratios import ratios, weighed
+from hasfl.planning.exact.guess_ratios import ratios, weighed
 from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord

@@ -203,7 +203,7 @@ def _as_json(
 def _guesses(report: "PlanReport", asked: "Question") -> dict[str, object]:
     """The guesses, and what the plan costs by each of them; nothing without guesses."""
     from hasfl.constants import Guesses
-    from hasfl.planning.guess_ratios import mean_ratio, ratios
+    from hasfl.planning.exact.guess_ratios import mean_ratio, ratios
 
     constants = asked.problem.constants
     if not isinstance(constants, Guesses):

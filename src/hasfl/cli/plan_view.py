@@ -14,7 +14,7 @@ from hasfl.constants import Guesses
 from hasfl.plan import PlanReport
 from hasfl.planning.advice.sensitivity import Mistake, in_words
 from hasfl.planning.advice.why import EDGE_SERVER, Upgrades, pace_setters
-from hasfl.planning.guess_ratios import Ratio, mean_ratio, ratios
+from hasfl.planning.exact.guess_ratios import Ratio, mean_ratio, ratios
 from hasfl.planning.intervals import FEWEST_INTERVALS, LONGEST_MEASURED, Intervals, Tried
 from hasfl.problem import Problem
 from hasfl.report.page.plan_page import Advice, GuessTable

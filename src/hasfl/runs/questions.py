@@ -9,8 +9,8 @@ from hasfl.arrays import IntN
 from hasfl.constants import Conditions, Constants, Guesses
 from hasfl.errors import InputError, naming
 from hasfl.plan import Plan, PlanReport
+from hasfl.planning.exact.guess_ratios import weighed
 from hasfl.planning.exact.planner import GAP, TIME_LIMIT, best_batches, best_cuts, best_plan
-from hasfl.planning.guess_ratios import weighed
 from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.runs.document import STANDARD_INPUT, read_json, read_text

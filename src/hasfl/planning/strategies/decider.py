@@ -17,7 +17,7 @@ from hasfl.constants import BoundConstants, MeasuredConstants
 from hasfl.errors import Infeasible, TargetUnreachable
 from hasfl.fleet import PER_DEVICE, PER_SERVER
 from hasfl.plan import Decision, Plan
-from hasfl.planning.guess_ratios import mean_ratio, ratios, weighed
+from hasfl.planning.exact.guess_ratios import mean_ratio, ratios, weighed
 from hasfl.planning.strategies.rules import Situation, largest_batches
 from hasfl.planning.strategies.strategy import Strategy
 from hasfl.planning.tables import largest_batch_in_memory
