@@ -346,7 +346,7 @@ def inputs_and_labels(split: str, dataset: "torch.utils.data.Dataset[Any]") -> t
 
 
 def _pair(split: str, dataset: "torch.utils.data.Dataset[Any]", number: int) -> tuple[Any, Any]:
-    """One sample and its label."""
+    """Read one sample and its label."""
     try:
         sample = dataset[number]
     except HasflError:

@@ -60,7 +60,7 @@ def _columns(folder: Path, known: Sequence[str], asked: Sequence[str] | None) ->
 
 
 def _array(split: Any, name: str, column: str) -> NDArray[Any]:
-    """One column as an array."""
+    """Read one column of a split as an array."""
     try:
         array: NDArray[Any] = split.select_columns([column]).with_format("numpy")[:][column]
     except Exception as error:  # such as images that cannot be decoded, or a missing package

@@ -128,7 +128,7 @@ def read_bytes(folder: Path, file: str) -> tuple[Path, bytes]:
 
 
 def broken_file(path: Path, fault: str) -> InputError:
-    """The error to raise for a file whose contents are not those that were published."""
+    """The error for a file whose contents differ from those that were published."""
     return InputError(f"{path} {fault}: delete it and fetch it again")
 
 

@@ -22,7 +22,7 @@ def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def right_answers(outputs: Tensor, labels: Tensor) -> Tensor:
-    """For each sample, 1 if its largest output is that of its class, else 0; the share of right tokens."""
+    """For each sample, 1 if its class has the largest output, else 0; for tokens, the share of right ones."""
     right = _classes_second(outputs, labels).argmax(dim=1) == labels
     return _per_sample(right.to(outputs.dtype), labels)
 

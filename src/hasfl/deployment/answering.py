@@ -29,7 +29,7 @@ from hasfl.errors import HasflError, InputError, StorageError
 log = logging.getLogger(__name__)
 
 
-# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── answering questions ──────────────────────────────────────────────────────────────────────────────────
 
 
 # Pause in seconds before a broken stream is opened anew, doubled after every failure; chosen by hand.
@@ -70,7 +70,7 @@ class Stop:
         self._call: Any = None
 
     def set(self) -> None:
-        """End the session."""
+        """Tell the session to end."""
         with self._lock:
             self._event.set()
             if self._call is not None:
@@ -214,7 +214,7 @@ def _reason(error: grpc.RpcError, server: ServerAddress) -> str:
     return f"{details} ({code.name})"
 
 
-# ── offers ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── taking offers ────────────────────────────────────────────────────────────────────────────────────────
 
 
 SOCKET_FILE = "worker.sock"

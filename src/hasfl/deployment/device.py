@@ -130,7 +130,7 @@ class Device:
     data: TrainingData
     profile: Profile
     pace: Pace = unhurried
-    resources: Callable[[], Mapping[str, float]] = dict  # the device's free memory, in bits
+    resources: Callable[[], Mapping[str, float]] = dict  # returns {"memory": free bits}
     interval: int = -1  # number of the interval under way; -1 before the first one
     client: list[LayerState] = field(default_factory=list)  # the client part in training
     served: list[LayerState] = field(default_factory=list)  # the client part of the served model
@@ -184,7 +184,7 @@ class Device:
         """The number of layers that the device holds."""
         return len(self.client)
 
-    # ── the fed server's questions ───────────────────────────────────────────────────────────────────────
+    # ── answers to the fed server ────────────────────────────────────────────────────────────────────────
 
     def _begin(self, question: messages.BeginDevice) -> messages.DeviceReady:
         """Take the client part, with slots, for a new interval."""
@@ -211,7 +211,7 @@ class Device:
         if asked != self.interval:
             raise Refused(f"the question is about interval {asked}, but this is interval {self.interval}")
 
-    # ── the edge server's questions ──────────────────────────────────────────────────────────────────────
+    # ── answers to the edge server: rounds ───────────────────────────────────────────────────────────────
 
     def _count(self) -> messages.Counted:
         """Count the training samples of each class; no counts if samples do not have one class each."""
@@ -299,7 +299,7 @@ class Device:
         for state, gradient in zip(batch.replica, gradients, strict=True):
             updates.step(state, gradient, rate)
 
-    # ── the served model ─────────────────────────────────────────────────────────────────────────────────
+    # ── answers to the edge server: the served model ─────────────────────────────────────────────────────
 
     def _norms(
         self, question: messages.MeasureNorms

@@ -30,8 +30,8 @@ A = TypeVar("A", bound=TypedMessage)
 # ── checks of what devices send ──────────────────────────────────────────────────────────────────────────
 
 
-# A device leaves if its loss is more than so many times the median loss of all devices. Otherwise one device
-# could spoil the common layers with huge activations. Chosen by hand.
+# Factor of the median loss of all devices above which a device is dropped. Otherwise one device could spoil
+# the common layers with huge activations. Chosen by hand.
 FAR_OFF = 1000.0
 EXAMPLES = 2  # samples in `example`
 

@@ -247,7 +247,7 @@ class Edge:
             raise Refused("no interval has begun")
         return self.interval
 
-    # ── intervals ────────────────────────────────────────────────────────────────────────────────────────
+    # ── the questions on intervals ───────────────────────────────────────────────────────────────────────
 
     def _begin(self, question: messages.BeginEdge) -> messages.Done:
         """Begin an interval: move layers between private and common, and make the middle parts.
@@ -341,7 +341,7 @@ class Edge:
         self.store.save(self.finished, CommonAtEnd(self.common, self.running))
         return messages.Done()
 
-    # ── the served model ─────────────────────────────────────────────────────────────────────────────────
+    # ── the questions on the served model ────────────────────────────────────────────────────────────────
 
     def _answer_about_served(
         self, question: messages.Evaluate | messages.KeepBest | messages.HandOut
@@ -402,7 +402,7 @@ def _require_cuts(cuts: Mapping[int, int], depth: int) -> None:
         raise Refused(f"cuts must be from 1 to {depth}")
 
 
-# ── in a session ─────────────────────────────────────────────────────────────────────────────────────────
+# ── the edge server in a session ─────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True, eq=False)

@@ -51,7 +51,7 @@ class NetworkedEngine:
         self.finished = 0  # number of finished intervals
         self.depth = 0  # number of private layers in this interval
         self.begun = False  # whether parties have their layers of this interval
-        self._mean: list[LayerState] | None = None  # mean of the private layers in this round, once asked for
+        self._mean: list[LayerState] | None = None  # mean of the private layers, if computed in this round
 
     @property
     def links(self) -> Links:

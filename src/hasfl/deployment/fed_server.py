@@ -149,7 +149,7 @@ class FedServer:
             raise IntervalLost(f"the edge server was dropped: {refused}") from None
 
     def _lose_all(self, reasons: Mapping[int, str]) -> None:
-        """Drop the devices that the edge server dropped: a device that hangs could not connect anew."""
+        """Drop the devices that the edge server dropped; they may connect again, unless they hang."""
         for device, reason in reasons.items():
             self.lose(device, reason)
             self.links.drop(device, reason)
@@ -176,7 +176,7 @@ class FedServer:
         question = messages.CompareLabels(sizes={device: int(sizes[device]) for device in there})
         return self.ask_edge(question).message.unlikeness
 
-    # ── step b3 ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── step b3: all parties get their layers ────────────────────────────────────────────────────────────
 
     def begin(
         self, order: Order, shared: list[LayerState], running: RunningMean, *, finished: int, depth: int
@@ -260,7 +260,7 @@ class FedServer:
             return {}
         return {"edge": self.edge, "edge_token": self.tokens[device]}
 
-    # ── steps a1 to a5 ───────────────────────────────────────────────────────────────────────────────────
+    # ── steps a1 to a5: a round ──────────────────────────────────────────────────────────────────────────
 
     def round(self, order: Order) -> float:
         """Have the edge server lead a round; return the mean loss."""
@@ -283,7 +283,7 @@ class FedServer:
             self.time.note(step, of)
         return trained.loss
 
-    # ── step b1 ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── step b1: the sub-models come back ────────────────────────────────────────────────────────────────
 
     def gather(self, *, interval: int, depth: int) -> dict[int, list[LayerState]]:
         """The private layers of every device: its client part, and its middle part of the edge server."""

@@ -195,7 +195,7 @@ class Meeting:
         self._meet(self._new(self.connected()))
         if EDGE not in self.present():
             reason = self.server.reasons().get(EDGE, "it did not answer")
-            kind = IntervalLost if EDGE in self.meters else InputError  # it took part before
+            kind = IntervalLost if EDGE in self.meters else InputError  # the edge server took part before
             raise kind(f"the edge server cannot take part in this training: {reason}")
         world = LiveWorld(
             self._fleet(),

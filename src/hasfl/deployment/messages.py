@@ -105,7 +105,10 @@ class Met(TypedMessage):
 
 @fields_checked
 class Meet(FedToDevice[Met], FedToEdge[Met]):
-    """What is trained: the scenario, and the number of samples of each device."""
+    """What is trained: the scenario, and the number of samples of each device.
+
+    The party builds the model and measures its FLOP/s on it.
+    """
 
     kind = "meet"
     agreement: dict[str, object]  # `Agreement.as_fields`
@@ -121,7 +124,10 @@ class Probed(TypedMessage):
 
 @fields_checked
 class Probe(FedToDevice[Probed], FedToEdge[Probed]):
-    """How fast the link is."""
+    """How fast the link is.
+
+    The party sends back as many bytes as the question asks for; both transfers are timed.
+    """
 
     kind = "probe"
     count: Annotated[int, Between(0, MOST_PROBED)]  # bytes to send back
@@ -136,10 +142,13 @@ FedAsksAnybody = Meet | Probe
 
 @fields_checked
 class FindEdge(FedToDevice[Done]):
-    """Where the edge server is."""
+    """Where the edge server is.
+
+    The device connects to the edge server with this token.
+    """
 
     kind = "find"
-    edge: str | None = None  # host:port
+    edge: str | None = None  # host:port of the edge server
     edge_token: str | None = None
 
 
@@ -153,12 +162,15 @@ class DeviceReady(TypedMessage):
 
 @fields_checked
 class BeginDevice(FedToDevice[DeviceReady]):
-    """An interval begins; where the edge server is."""
+    """An interval begins; where the edge server is.
+
+    The device gets its client part (step b3) and connects to the edge server.
+    """
 
     kind = "begin"
     interval: Whole
     cut: Count
-    layers: AveragedLayers  # with the optimiser's slots
+    layers: AveragedLayers  # the client part, with the optimiser's slots
     edge: str | None = None
     edge_token: str | None = None
 
@@ -174,7 +186,10 @@ class ClientPart(TypedMessage):
 
 @fields_checked
 class GiveClientPart(FedToDevice[ClientPart]):
-    """An interval ends: step b1."""
+    """An interval ends: step b1.
+
+    The device sends its client part to the fed server.
+    """
 
     kind = "give"
     interval: Whole
@@ -182,11 +197,14 @@ class GiveClientPart(FedToDevice[ClientPart]):
 
 @fields_checked
 class TakeServedModel(FedToDevice[Done]):
-    """A model to judge."""
+    """A model to judge.
+
+    The device gets its client part of the served model, and keeps the client part in training.
+    """
 
     kind = "take"
     cut: Count
-    layers: AveragedLayers  # without slots
+    layers: AveragedLayers  # the client part of the served model, without slots
     edge: str | None = None
     edge_token: str | None = None
 
@@ -218,7 +236,10 @@ Failed = HasDiverged | NobodyLeft
 
 @fields_checked
 class Admit(FedToEdge[Done]):
-    """Which devices may connect."""
+    """Which devices may connect.
+
+    The edge server accepts exactly the devices with these tokens.
+    """
 
     kind = "admit"
     tokens: dict[Device, str]
@@ -242,7 +263,10 @@ class CompareLabels(FedToEdge[Compared]):
 
 @fields_checked
 class BeginEdge(FedToEdge[Done]):
-    """An interval begins: who takes part, and with which cut."""
+    """An interval begins: who takes part, and with which cut.
+
+    The edge server makes the middle parts, and takes the layers that it lacks (step b3).
+    """
 
     kind = "begin"
     finished: Whole  # number of finished intervals
@@ -267,7 +291,10 @@ class Trained(TypedMessage):
 
 @fields_checked
 class Train(FedToEdge[Trained | Failed]):
-    """One round: batch sizes; the answer has the loss and seconds."""
+    """One round: batch sizes; the answer has the loss and seconds.
+
+    The edge server leads the devices through steps a1 to a5.
+    """
 
     kind = "train"
     round: Count
@@ -287,7 +314,10 @@ class MiddleParts(TypedMessage):
 
 @fields_checked
 class GiveMiddleParts(FedToEdge[MiddleParts]):
-    """An interval ends: step b1."""
+    """An interval ends: step b1.
+
+    The edge server sends the middle parts of all devices to the fed server.
+    """
 
     kind = "give"
     interval: Whole
@@ -402,7 +432,10 @@ class Activations(TypedMessage):
 
 @fields_checked
 class Forward(EdgeToDevice[Activations]):
-    """Steps a1 and a2."""
+    """Steps a1 and a2.
+
+    The device draws a batch, passes it through its client part, and sends the activations and labels.
+    """
 
     kind = "forward"
     interval: Whole
@@ -423,7 +456,10 @@ class BackwardDone(TypedMessage):
 
 @fields_checked
 class Backward(EdgeToDevice[BackwardDone]):
-    """Steps a4 and a5."""
+    """Steps a4 and a5.
+
+    The device gets the gradient of its activations and passes it back. Without clipping, it steps at once.
+    """
 
     kind = "backward"
     interval: Whole
@@ -433,7 +469,10 @@ class Backward(EdgeToDevice[BackwardDone]):
 
 @fields_checked
 class Step(EdgeToDevice[Done]):
-    """The factor by which gradients are clipped."""
+    """The factor by which gradients are clipped.
+
+    The device scales its gradients by this factor, and steps (docs/decisions/0008).
+    """
 
     kind = "step"
     interval: Whole
@@ -469,7 +508,11 @@ class AfterClientPart(TypedMessage):
 
 @fields_checked
 class MeasureNorms(EdgeToDevice[NormSeen | AfterClientPart | NoSamples]):
-    """Measure batch norms of the model."""
+    """Measure batch norms of the model.
+
+    The device passes samples through its client part of the served model, up to the first batch norm that is
+    not in `known` (docs/decisions/0010).
+    """
 
     kind = "norms"
     known: MeasuredNorms
@@ -486,11 +529,14 @@ class ToScore(TypedMessage):
 
 @fields_checked
 class Score(EdgeToDevice[ToScore]):
-    """Held-out samples judge the model."""
+    """Held-out samples judge the model.
+
+    The device passes held-out samples through its client part of the served model.
+    """
 
     kind = "score"
-    start: Whole
-    count: SomeSamples
+    start: Whole  # index of the first held-out sample
+    count: SomeSamples  # number of held-out samples
     known: MeasuredNorms
 
 

@@ -59,8 +59,8 @@ class RunOrder:
 
     request: RunRequest
     resume: bool = False
-    devices: int = 1  # training begins when so many devices and the edge server are connected
-    patience: float = 600.0  # seconds to wait for them before the run fails
+    devices: int = 1  # number of devices that must be connected, with the edge server, before training begins
+    patience: float = 600.0  # seconds to wait for these parties before the run fails; chosen by hand
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "RunOrder":

@@ -274,7 +274,7 @@ def devices_of_run(state: Path, run: Path) -> int | None:
         except HasflError:  # an order of another version of hasfl
             continue
         if order.request.path == run.resolve() and (began is None or not order.resume):
-            began = order.devices  # the last order that does not resume counts: the run may have begun anew
+            began = order.devices  # the last order without --resume counts, as the run may have begun again
     return began
 
 

@@ -20,7 +20,7 @@ from hasfl.errors import HasflError, StorageError
 FIRST_PAUSE = 0.5  # seconds before a program is started again; doubled each time
 # Longest pause in seconds. Flower refuses a node that was killed for 40 s, and it should be back soon after.
 LONGEST_PAUSE = 4.0
-SETTLED = 30.0  # after so many seconds of running, a program's next pause is FIRST_PAUSE again
+SETTLED = 30.0  # seconds of running after which a program's next pause is FIRST_PAUSE again
 POLL = 0.1  # seconds between two checks of a program
 
 

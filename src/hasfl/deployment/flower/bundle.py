@@ -53,7 +53,7 @@ def build_bundle(state: Path) -> bytes:
 
     folder = _write_files(state)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Flower's own code
+        warnings.simplefilter("ignore", DeprecationWarning)  # warnings of Flower's own code
         return build_fab_from_disk(folder)
 
 
