@@ -71,7 +71,7 @@ class Trip:
     def seconds_under_way(
         self, arrived_there: float, sent_there: float, offset: float
     ) -> tuple[float, float]:
-        """The seconds that the question was under way, and those of the answer; at most the whole trip."""
+        """The seconds that the question and the answer were under way, limited to the whole trip."""
         whole = self.received - self.sent
         down = min(max(arrived_there - offset - self.sent, 0.0), whole)
         up = min(max(self.received - (sent_there - offset), 0.0), whole - down)

@@ -211,7 +211,7 @@ class Device:
         if asked != self.interval:
             raise Refused(f"the question is about interval {asked}, but this is interval {self.interval}")
 
-    # ── answers to the edge server: rounds ───────────────────────────────────────────────────────────────
+    # ── answers to the edge server: label counts and rounds ──────────────────────────────────────────────
 
     def _count(self) -> messages.Counted:
         """Count the training samples of each class; no counts if samples do not have one class each."""

@@ -217,7 +217,7 @@ class Judge:
         return {device: each for device, each in sums.items() if device in self.cuts}
 
     def _scores(self, cut: int, answer: messages.ToScore, count: int) -> tuple[float, float, float]:
-        """The number of samples in a device's answer, and the sums of their metric and loss."""
+        """Score the samples of a device's answer: their number, and the sums of their metric and loss."""
         x = fitting_activations(answer.activations, count, self.forms[cut - 1])
         y = fitting_labels(answer.labels, count)
         with at_rest(self.computation.model):

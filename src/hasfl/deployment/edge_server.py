@@ -109,8 +109,8 @@ class EdgeStore:
     """
 
     computation: Computation
-    folder: Path | None = None
-    memory: dict[tuple[str, int], CommonAtEnd] = field(default_factory=dict)
+    folder: Path | None = None  # None: keep everything in memory
+    memory: dict[tuple[str, int], CommonAtEnd] = field(default_factory=dict)  # by LAST or BEST and `finished`
 
     def save(self, finished: int, kept: CommonAtEnd) -> None:
         """Keep the layers after `finished` intervals, and remove all but the last two intervals."""

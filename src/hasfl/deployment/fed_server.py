@@ -141,7 +141,7 @@ class FedServer:
 
     @contextmanager
     def reading_edge(self) -> Iterator[None]:
-        """Drop the edge server, and with it the interval, if its answer is refused in this context."""
+        """A context that drops the edge server and raises IntervalLost if its answer is refused."""
         try:
             yield
         except Refused as refused:

@@ -60,7 +60,7 @@ USABLE = 0.9  # share of the free memory that training may take; the rest is for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """The compute, the link rates and the memory of one device; `hasfl.fleet.Device` explains them."""
+    """The compute, link rates and memory of a device or the edge server, as in `hasfl.fleet.Device`."""
 
     flops: float  # FLOP/s
     up_rate: float  # bit/s, as the other rates
