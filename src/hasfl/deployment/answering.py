@@ -219,7 +219,7 @@ def _reason(error: grpc.RpcError, server: ServerAddress) -> str:
 
 SOCKET_FILE = "worker.sock"
 LONGEST_SOCKET = 107  # bytes in the path of a unix socket; the limit of Linux
-# Chosen by hand:
+# The numbers below were chosen by hand.
 MOST_OFFER_BYTES = 64 * 1024
 LONGEST_TEXT = 1024  # characters of an address, a token or the name of a run
 LINE_SECONDS = 10.0  # time limit to send the line of an offer

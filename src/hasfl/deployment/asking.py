@@ -94,7 +94,7 @@ FAILED = "failed"
 
 CONNECTION_ENDED = "its connection ended"  # cut, closed by the party, or given up by gRPC
 
-# Chosen by hand:
+# The numbers below were chosen by hand.
 FIRST_PINGS = 5  # pings after the greeting
 LATER_PINGS = 3  # pings every SECONDS_BETWEEN_PINGS
 SECONDS_BETWEEN_PINGS = 10.0
@@ -258,7 +258,7 @@ def _times(frame: Frame) -> tuple[float, float]:
 # ── all connected parties ────────────────────────────────────────────────────────────────────────────────
 
 
-# Chosen by hand:
+# The numbers below were chosen by hand.
 GREETING_SECONDS = 10.0  # time limit of the greeting, the first frame of a stream
 MOST_GREETING_BYTES = 64 * 1024
 MOST_GREETINGS = 4  # streams of one party that may wait for their greeting at the same time

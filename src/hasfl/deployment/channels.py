@@ -2,8 +2,8 @@
 
 Both ends of a connection are authenticated. The server accepts only certificates of the deployment's own
 authority. The client accepts only the certificate of the role that it wants to reach, at any address: an edge
-server cannot pass for the fed server, and a device cannot pass for either. Connections without TLS do not
-exist.
+server cannot pass for the fed server, and a device cannot pass for either. There is no option to connect
+without TLS.
 """
 
 import os
@@ -28,7 +28,7 @@ KEY_FILE = "tls.key"
 
 MOST_FRAME_BYTES = 256 << 20  # default size limit of a frame; chosen by hand
 MOST_MESSAGE_BYTES = 2**31 - 1  # largest message of gRPC, which counts bytes in 32 bits
-# Chosen by hand:
+# The numbers below were chosen by hand.
 MOST_STREAMS = 8  # streams of one connection; a worker needs one, and a second while it connects anew
 KEEPALIVE_SECONDS = 10  # gRPC sends a ping on a silent connection this often
 KEEPALIVE_ANSWER_SECONDS = 5  # gRPC closes a connection whose ping is not answered for so long

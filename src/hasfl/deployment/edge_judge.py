@@ -34,7 +34,7 @@ from hasfl.learning.state import LayerState, forward
 
 A = TypeVar("A", bound=TypedMessage)
 
-# Chosen by hand:
+# The numbers below were chosen by hand.
 AT_ONCE = 100  # held-out samples of a device in one message, so that messages stay small
 PATIENCE = 120.0  # time limit in seconds for an answer; no plan predicts the time of an evaluation
 

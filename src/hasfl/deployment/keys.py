@@ -54,7 +54,7 @@ DEVICES_FOLDER = "devices"
 NODES_FOLDER = "nodes"  # folder of the fed server with a file NAME.pub for each node's common name
 DEVICES_FILE = "devices.txt"  # device names, one per line, in the order of the fleet
 
-# Chosen by hand:
+# The numbers below were chosen by hand.
 AUTHORITY_DAYS = 7300  # days for which the authority's certificate is valid
 MOST_DAYS = 3650  # longest validity of a party's certificate
 MOST_DEVICES = 10_000

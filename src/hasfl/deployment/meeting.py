@@ -29,7 +29,7 @@ from hasfl.seeds import Seeds
 from hasfl.settings import Settings
 from hasfl.world import LiveWorld
 
-# Chosen by hand:
+# The numbers below were chosen by hand.
 SECONDS = 120.0  # time limit for a party to build the model and measure its speed
 FAILED_SECONDS = 10.0  # pause before a party that could not meet may try again
 LOOK_SECONDS = 0.1  # pause between two checks for parties that were restarted

@@ -38,7 +38,7 @@ from hasfl.world import LiveWorld
 # ── one machine ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-# All numbers below were chosen by hand.
+# The numbers below were chosen by hand.
 BATCH, CUTS, REPEATS = 8, 4, 3  # batch size, cuts, and passes per cut, in a measurement of compute
 LONGEST = 10.0  # seconds after which a measurement of compute begins no further cut
 INTERVALS = 5  # number of last intervals whose values are kept
@@ -336,7 +336,7 @@ def _room(folder: Path, limit: str, usage: str, cached: str) -> int | None:
 # ── links, before the first round ────────────────────────────────────────────────────────────────────────
 
 
-# Chosen by hand:
+# The numbers below were chosen by hand.
 PROBE_SIZES = tuple(2**power for power in (12, 15, 18, 21))  # bytes of the probes, in the order of sending
 # Seconds that a probe should take at most in one direction. A probe that would take longer is not sent.
 LONGEST_PROBE = 0.2

@@ -31,7 +31,7 @@ from hasfl.report.analysis import Outcome, outcome
 from hasfl.runs.interruption import Interruption
 from hasfl.runs.store import RunFolder
 
-# Chosen by hand:
+# The numbers below were chosen by hand.
 LOOK_SECONDS = 0.2  # pause between two checks of the run's folder and log
 ASK_SECONDS = 2.0  # pause between two questions to Flower
 AWAY_SECONDS = 120.0  # time for which the SuperLink may be away, for example while its host restarts

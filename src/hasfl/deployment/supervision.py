@@ -16,7 +16,7 @@ from hasfl.deployment import lifetime
 from hasfl.deployment.addresses import listened_at
 from hasfl.errors import HasflError, StorageError
 
-# Chosen by hand:
+# The numbers below were chosen by hand.
 FIRST_PAUSE = 0.5  # seconds before a program is started again; doubled each time
 # Longest pause in seconds. Flower refuses a node that was killed for 40 s, and it should be back soon after.
 LONGEST_PAUSE = 4.0

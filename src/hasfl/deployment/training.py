@@ -31,7 +31,7 @@ from hasfl.runs.task import settings_of
 from hasfl.training.clock import ModelledClock
 from hasfl.training.loop import Training
 
-# Chosen by hand:
+# The numbers below were chosen by hand.
 LOOK_SECONDS = 0.2  # pause between two checks of which parties are connected
 RETURN_SECONDS = 6.0  # time for all devices to come back, once the edge server and one device are connected
 MOST_LOSSES = 10  # times that one interval may be lost before the run fails

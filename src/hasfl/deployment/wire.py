@@ -25,7 +25,7 @@ from hasfl.deployment.fields import NOTHING, Message
 from hasfl.errors import HasflError
 
 VERSION = 2  # version of the frame format, the same at both ends
-# Limits without another reason were chosen by hand.
+# The limits below were chosen by hand, unless a reason is given.
 MOST_HEADER_BYTES = 1 << 20
 MOST_TENSORS = 4096
 MOST_NAME_LENGTH = 256  # characters in the name of a kind, a tensor or a time

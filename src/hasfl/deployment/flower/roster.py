@@ -18,7 +18,7 @@ from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.flower.client_app import ANSWER, OFFER, SESSION
 from hasfl.record import EDGE
 
-# Chosen by hand:
+# The numbers below were chosen by hand.
 LOOK_SECONDS = 0.5  # pause between two looks
 UNANSWERED_SECONDS = 60.0  # time limit for the answer to an offer; then the offer is repeated
 # Seconds to wait for a party that lost its stream: its worker reconnects by itself, unless it was restarted.

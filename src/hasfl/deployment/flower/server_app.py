@@ -25,7 +25,7 @@ from hasfl.deployment.orders import FedHost, OrderFolder, RunOrder, log_of_run
 from hasfl.errors import HasflError, InputError, Interrupted
 from hasfl.record import EDGE
 
-# Chosen by hand:
+# The numbers below were chosen by hand.
 LOOK_SECONDS = 0.1  # pause between two checks of which parties are connected
 PORT_SECONDS = 30.0  # time limit for an earlier run to close the port
 
