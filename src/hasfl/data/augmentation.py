@@ -14,7 +14,7 @@ from hasfl.arrays import IntN
 from hasfl.errors import InputError
 from hasfl.seeds import Seeds
 
-# Pixels added on each side before an image is cropped; usual for CIFAR (He et al. 2016).
+# Number of pixels added on each side before an image is cropped; usual for CIFAR (He et al. 2016).
 PADDING = 4
 IMAGE_AXES = 4  # batch, channels, height, width
 

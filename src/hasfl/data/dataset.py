@@ -1,6 +1,6 @@
 """Data sets: samples and labels for training and for testing, as checked tensors.
 
-They are made from arrays, from images of bytes, and from torch's map-style datasets.
+Data sets are made from arrays, from images of bytes, and from torch's map-style datasets.
 """
 
 import math
@@ -20,8 +20,10 @@ from hasfl.errors import HasflError, InputError
 
 Given = Tensor | NDArray[Any] | Sequence[Any]  # samples or labels from a caller
 
-SAMPLE_TYPES = (torch.float32, torch.int64)
-PIXEL_BITS, TOKEN_BITS = 8.0, 16.0  # of one number of a raw sample, before it became a float or an integer
+SAMPLE_TYPES = (torch.float32, torch.int64)  # dtypes of samples: int64 for tokens
+# Bits of one number of a raw sample: a pixel before it became a float, a token before it became an int64.
+# Chosen by hand: a pixel is a byte, and a token two bytes.
+PIXEL_BITS, TOKEN_BITS = 8.0, 16.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,11 +37,11 @@ class Dataset:
 
     name: str
     x_train: Tensor  # samples of shape (n, *sample_shape); float32, or int64 for tokens
-    y_train: Tensor  # labels
+    y_train: Tensor  # labels of the training samples
     x_test: Tensor
     y_test: Tensor
-    class_names: tuple[str, ...] = ()  # by default "0", "1", …; none where labels are numbers
-    shares: Mapping[str, IntN] | None = None  # by device, its training samples; None: to be dealt out
+    class_names: tuple[str, ...] = ()  # by default "0", "1", …; always empty if labels are numbers
+    shares: Mapping[str, IntN] | None = None  # indices of each device's samples, by name; None: not dealt out
 
     def __post_init__(self) -> None:
         for split, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -50,7 +52,7 @@ class Dataset:
         object.__setattr__(self, "class_names", self._named_classes())
 
     def _named_classes(self) -> tuple[str, ...]:
-        """The names of all classes; refuses names that do not suit the labels."""
+        """The names of all classes; refuses names that do not fit the labels."""
         given = tuple(map(str, self.class_names))
         if are_numbers(self.y_train):
             if given:
@@ -115,7 +117,7 @@ class Dataset:
 
     @property
     def classes(self) -> int:
-        """The number of classes; 0 where labels are numbers."""
+        """The number of classes; 0 if labels are numbers."""
         return len(self.class_names)
 
     @property
@@ -125,7 +127,7 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model must give at least: one for each class, or as many as a label has."""
+        """The least number of outputs of a model: one for each class, or one for each number of a label."""
         return self.classes or math.prod(self.y_train.shape[1:])
 
     @property
@@ -135,7 +137,7 @@ class Dataset:
 
 
 def raw_bits(shape: Sequence[int], dtype: torch.dtype) -> float:
-    """The bits of one raw sample of this shape, as a device that collects data would send it."""
+    """The bits of one raw sample of this shape, as a device would send it in centralised training."""
     return (PIXEL_BITS if dtype.is_floating_point else TOKEN_BITS) * math.prod(shape)
 
 
@@ -158,7 +160,7 @@ def _check_alike(letter: str, noun: str, train: Tensor, test: Tensor) -> None:
 
 
 def _as_tensor(field: str, numbers: Given) -> Tensor:
-    """The numbers as a tensor of uint8, float32 or int64, which shares memory with `numbers` if possible."""
+    """Convert numbers to a tensor of uint8, float32 or int64, which shares memory with them if possible."""
     if isinstance(numbers, Tensor):
         x = numbers.detach().cpu()
         if x.dtype == torch.bool or x.is_complex():
@@ -189,7 +191,7 @@ def _as_array(field: str, numbers: NDArray[Any] | Sequence[Any]) -> NDArray[Any]
 
 
 def _as_labels(field: str, numbers: Given) -> Tensor:
-    """Classes as int64, or numbers as float32; classes may come as bytes, as truth values or in a column."""
+    """Convert labels to classes (int64; given as whole numbers, truth values or a column) or numbers."""
     values = numbers if isinstance(numbers, Tensor) else _as_array(field, numbers)
     if values.dtype in (torch.bool, np.bool_):
         values = values * 1  # 0 and 1, as int64
@@ -207,11 +209,11 @@ IGNORED = -100  # the label of a token that counts neither in the loss nor in th
 # Labels from here on are refused. Chosen by hand: every label up to the highest gets a class name, so a wrong
 # label must not create millions of names.
 MOST_CLASSES = 1_000_000
-ROWS = 2  # the axes of labels of which each sample has a row
+ROWS = 2  # number of axes of labels that have a row for each sample
 
 
 def are_numbers(labels: Tensor) -> bool:
-    """Whether labels are numbers to come close to, and not classes."""
+    """Whether labels are numbers to come close to, instead of classes."""
     return labels.is_floating_point()
 
 
@@ -228,7 +230,7 @@ def are_one_hot(labels: Tensor) -> bool:
 
 
 def _check_labels(split: str, labels: Tensor, samples: int) -> None:
-    """Refuse labels that no loss could work with; `split` is train or test and has so many samples."""
+    """Refuse labels that no loss could use; `split` is train or test, and `samples` its number of samples."""
     field = f"y_{split}"
     if labels.dtype not in (torch.int64, torch.float32) or labels.ndim == 0:
         raise InputError(
@@ -267,7 +269,7 @@ def _check_classes(field: str, labels: Tensor) -> None:
 # ── images ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# Images that are summed in double precision at a time. Chosen by hand: 1000 CIFAR images then take 25 MB.
+# Number of images that are summed in double precision at a time; chosen by hand. 1000 CIFAR images: 25 MB.
 BLOCK = 1000
 MOST_CHANNELS = 4  # red, green, blue and transparency
 AXES_WITHOUT_CHANNELS, AXES_WITH_CHANNELS = 3, 4  # NHW, NHWC
@@ -275,7 +277,7 @@ PIXELS = (0, 2, 3)  # the axes of NCHW over which the mean of a channel is taken
 
 
 def as_images(field: str, x: Tensor) -> Tensor:
-    """View images in the order NHW or NHWC as NCHW. Images that seem to be in the order NCHW are refused."""
+    """View images in the order NHW or NHWC as NCHW; refuse images that seem to be in the order NCHW."""
     if x.ndim == AXES_WITHOUT_CHANNELS:
         return x[:, None]  # NHW to NCHW, with one channel
     if x.ndim == AXES_WITH_CHANNELS and not x.shape[1] <= MOST_CHANNELS < x.shape[3]:
@@ -298,7 +300,7 @@ def normalised_alike(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
     """The mean and the standard deviation of every channel.
 
-    The sums are whole numbers, which float64 adds without rounding up to 2^53. So the order does not matter.
+    The sums are whole numbers, which float64 adds exactly up to 2^53. So the order of images does not matter.
     """
     total = torch.zeros(images.shape[1], dtype=torch.float64, device=images.device)
     squares = total.clone()
@@ -321,11 +323,11 @@ def _normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 Values = Tensor | NDArray[Any]
-PAIR = 2  # an input and a label
+PAIR = 2  # number of parts of a sample: an input and a label
 
 
 def inputs_and_labels(split: str, dataset: "torch.utils.data.Dataset[Any]") -> tuple[Values, Values]:
-    """All inputs and all labels of a dataset; `split` names it in messages."""
+    """All inputs and all labels of one of torch's datasets; `split` names the dataset in messages."""
     if isinstance(dataset, TensorDataset):
         if len(dataset.tensors) != PAIR:
             raise InputError(
@@ -344,7 +346,7 @@ def inputs_and_labels(split: str, dataset: "torch.utils.data.Dataset[Any]") -> t
 
 
 def _pair(split: str, dataset: "torch.utils.data.Dataset[Any]", number: int) -> tuple[Any, Any]:
-    """One sample and its label."""
+    """Read one sample and its label."""
     try:
         sample = dataset[number]
     except HasflError:
@@ -363,14 +365,14 @@ def _pair(split: str, dataset: "torch.utils.data.Dataset[Any]", number: int) -> 
 
 
 def _stacked(split: str, what: str, values: list[Any]) -> Values:
-    """The values of all samples in one array with one more axis."""
+    """Stack the values of all samples in one array with one more axis."""
     arrays = values
     if not all(isinstance(value, Tensor) for value in values):
         arrays = []
         for number, value in enumerate(values):
             try:
                 arrays.append(np.asarray(value))
-            except Exception as error:  # rows of unequal lengths, tensors on a GPU among other values
+            except Exception as error:  # such as rows of unequal lengths, or tensors on a GPU
                 raise InputError(
                     f"the {what} of {split} cannot be made an array, in sample {number}: {error}"
                 ) from error

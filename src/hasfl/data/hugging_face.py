@@ -25,7 +25,7 @@ def is_saved_dataset(folder: Path) -> bool:
 
 
 def read_saved_dataset(name: str, folder: Path, columns: Sequence[str] | None) -> Dataset:
-    """Read the splits train and test. `columns` names the inputs and the labels; None: the usual names."""
+    """Read the splits train and test; `columns` names the inputs and the labels (None: the usual names)."""
     package = optional_module(
         "datasets", package="the package datasets", install="datasets", need=f"reading {folder}"
     )
@@ -48,7 +48,7 @@ def read_saved_dataset(name: str, folder: Path, columns: Sequence[str] | None) -
 
 
 def _columns(folder: Path, known: Sequence[str], asked: Sequence[str] | None) -> tuple[str, str]:
-    """The column of the inputs and that of the labels."""
+    """The names of the column of inputs and of the column of labels."""
     chosen = [next((column for column in usual if column in known), "") for usual in (INPUTS, LABELS)]
     chosen = chosen if asked is None else list(asked)
     if len(chosen) != PAIR or not set(chosen) <= set(known) or chosen[0] == chosen[1]:
@@ -60,10 +60,10 @@ def _columns(folder: Path, known: Sequence[str], asked: Sequence[str] | None) ->
 
 
 def _array(split: Any, name: str, column: str) -> NDArray[Any]:
-    """One column as an array."""
+    """Read one column of a split as an array."""
     try:
         array: NDArray[Any] = split.select_columns([column]).with_format("numpy")[:][column]
-    except Exception as error:  # images that cannot be decoded, a missing package
+    except Exception as error:  # such as images that cannot be decoded, or a missing package
         raise InputError(f"cannot read the column {column!r} of {name}: {error}") from None
     if array.dtype.kind not in "bfiu":
         raise InputError(
@@ -71,11 +71,11 @@ def _array(split: Any, name: str, column: str) -> NDArray[Any]:
             "convert, pad or resize them first"
         )
     kind = getattr(_innermost(split.features[column]), "dtype", None)
-    return array.astype(np.uint8) if kind == "uint8" else array  # datasets has widened bytes to int64
+    return array.astype(np.uint8) if kind == "uint8" else array  # `datasets` widens bytes to int64
 
 
 def _innermost(feature: Any) -> Any:
-    """What a column of lists, or of lists of lists, holds in the end."""
+    """The feature of the single values in a column of lists, or of lists of lists."""
     while hasattr(feature, "feature"):
         feature = feature.feature
     return feature

@@ -5,7 +5,7 @@ Data in such a folder belong to devices from the start:
     pi-1.npz, pi-2.npz, …   x: the samples of a device, y: their labels
     test.npz                x and y of the test set, and class_names if wanted
 
-The same folder serves a simulation and real devices, each of which needs its own file alone.
+The same files serve a simulation and real devices. A real device needs only its own file.
 """
 
 import re
@@ -26,12 +26,12 @@ from hasfl.errors import InputError, naming
 # ── one file ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-ARRAYS = ("x_train", "y_train", "x_test", "y_test")  # the arrays of a whole data set in one file
-CLASS_NAMES = "class_names"  # an optional array of strings
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")  # names of the arrays of a data set in one file
+CLASS_NAMES = "class_names"  # name of an optional array of strings
 
 
 def read_npz(name: str, path: Path) -> Dataset:
-    """A whole data set in one file."""
+    """Read a whole data set in one .npz file."""
     arrays = read_arrays(path, ARRAYS)
     x_train, y_train, x_test, y_test = (arrays[key] for key in ARRAYS)
     with naming(str(path)):
@@ -39,13 +39,13 @@ def read_npz(name: str, path: Path) -> Dataset:
 
 
 def read_arrays(path: Path, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The arrays `needed`, and class names if there are any. Pickled objects can run code and are refused."""
+    """Read the arrays `needed`, and class names if any; pickled objects are refused, as they can run code."""
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files if key in (*needed, CLASS_NAMES)}
     except Exception as error:  # a broken archive may fail in any way
         fits = isinstance(error, OSError) or zipfile.is_zipfile(path)
-        reason = error if fits else "it is no .npz file"  # of which numpy would say something about pickles
+        reason = error if fits else "it is no .npz file"  # clearer than NumPy's message about pickles
         raise InputError(f"cannot read {path} as arrays saved by numpy.savez: {reason}") from None
     if absent := [key for key in needed if key not in arrays]:
         raise InputError(f"{path} must hold {', '.join(needed)}, but lacks {', '.join(absent)}")
@@ -62,14 +62,14 @@ def class_names_of(arrays: dict[str, NDArray[Any]]) -> list[str]:
 
 
 Arrays = Mapping[str, NDArray[Any]]
-INPUTS, LABELS = "x", "y"  # the arrays in each file
-TEST = "test"  # the name of the file with the test set, without its ending
+INPUTS, LABELS = "x", "y"  # names of the arrays in each file
+TEST = "test"  # name of the file with the test set, without its ending
 ENDING = ".npz"
 FILE_NAME = re.compile(r"[^\W_][\w .+-]*")  # begins with a letter or a digit; no slash, no control character
 
 
 def holds_device_files(folder: Path) -> bool:
-    """Whether a folder has .npz files in it."""
+    """Whether a folder contains .npz files."""
     return bool(_paths(folder))
 
 
@@ -108,7 +108,7 @@ def write_device_files(data: Dataset, shares: Sequence[IntN], names: Sequence[st
         raise InputError(f"{folder} exists already: remove it, or choose another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".device-files-") as staging:
-        whole = Path(staging) / folder.name  # appears under its own name when all files are written
+        whole = Path(staging) / folder.name  # moved to `folder` when all files are written
         whole.mkdir()
         for device, share in zip(names, shares, strict=True):
             x, y = (tensor.cpu().numpy()[share] for tensor in (data.x_train, data.y_train))
@@ -123,7 +123,7 @@ def write_device_files(data: Dataset, shares: Sequence[IntN], names: Sequence[st
 
 
 def shares_of(data: Dataset, names: Sequence[str]) -> tuple[IntN, ...]:
-    """The samples of each device of a fleet, from data that belong to devices already.
+    """The indices of the samples of each device of a fleet, from data that belong to devices already.
 
     Devices are matched by name. If any name differs, they are matched in order: the first device of the fleet
     gets the first file, where numbers in files' names are ordered by value.
@@ -151,7 +151,7 @@ def _by_numbers(name: str) -> list[tuple[int, str]]:
 
 
 def _check_alike(path: Path, arrays: Arrays, first_path: Path, first: Arrays) -> None:
-    """Refuse files whose arrays cannot be put together without changing them."""
+    """Refuse a device's file whose arrays cannot be joined with those of the first device's file."""
     x, y = arrays[INPUTS], arrays[LABELS]
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or not len(x):
         raise InputError(

@@ -1,6 +1,6 @@
 """Spread the samples of a data set over devices, with equal or unequal label distributions.
 
-This file imports NumPy only, no torch.
+This file does not import torch.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from hasfl.seeds import Seeds
 
 Kind = Literal["iid", "shards", "dirichlet"]
 KINDS: tuple[str, ...] = get_args(Kind)
-SHARDS_PER_DEVICE = 2  # the paper's non-IID setting
-ALPHA = 0.5  # of the Dirichlet distribution; chosen by hand, a usual value in the literature
+SHARDS_PER_DEVICE = 2  # number of shards of each device in the paper's non-IID setting
+ALPHA = 0.5  # α of the Dirichlet distribution; chosen by hand, a usual value in the literature
 
 
 def partition(
@@ -71,12 +71,12 @@ def label_counts(parts: Sequence[IntN], labels: IntN, classes: int) -> IntN:
 
 
 def unlikeness(counts: IntN) -> float:
-    """How unlike the devices' labels are, from `label_counts`: from 0 (alike) to nearly 1 (none in common).
+    """The unlikeness of the devices' labels, from `label_counts`: 0 (alike) to nearly 1 (none in common).
 
-    It is the total variation between a device's shares of classes and everybody's, ½ Σ_c |p_ic − p_c|,
-    averaged over samples. A few samples drawn at random are a little unlike by chance.
+    The unlikeness of a device is the total variation between its shares of classes and those of all devices,
+    ½ Σ_c |p_ic − p_c|. The result is the mean over samples. Small random sets are a little unlike by chance.
     """
-    counts = counts[:, counts.any(axis=0)]  # other classes would change the rounding of sums
+    counts = counts[:, counts.any(axis=0)]  # drop empty classes, which would change the rounding of sums
     sizes = counts.sum(axis=1, keepdims=True)
     apart = np.abs(counts / np.maximum(sizes, 1) - counts.sum(axis=0) / sizes.sum()).sum(axis=1) / 2
     return float(apart @ sizes[:, 0] / sizes.sum())
@@ -88,7 +88,7 @@ def sample_counts(parts: Sequence[IntN]) -> IntN:
 
 
 def _labels(labels: IntN) -> IntN:
-    """One or more numbers for each sample."""
+    """Check that labels have an entry for each sample."""
     values = np.asarray(labels)
     if values.ndim == 0 or values.size == 0 or values.dtype.kind not in "fiu":
         raise InputError(
@@ -98,7 +98,7 @@ def _labels(labels: IntN) -> IntN:
 
 
 def _classes(labels: IntN) -> IntN:
-    """One class for each sample."""
+    """Check that labels are one class for each sample, and return them as int64."""
     values = _labels(labels)
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise InputError(
@@ -111,7 +111,7 @@ def _classes(labels: IntN) -> IntN:
 
 
 def _overlapping(total: int, devices: int, samples: int, seeds: Seeds) -> tuple[IntN, ...]:
-    """A random subset of all samples for each device; subsets of two devices may overlap."""
+    """Draw a random subset of all samples for each device; subsets of two devices may overlap."""
     if samples > total:
         raise InputError(
             f"samples must be at most {total}, the size of the data set, got {samples}: lower it"
@@ -133,7 +133,7 @@ def _sharded(labels: IntN, devices: int, shards_per_device: int, seeds: Seeds) -
 
 
 def _spread(labels: IntN, devices: int, alpha: float, seeds: Seeds) -> list[IntN]:
-    """Divide each class in its own proportions; each class has its own random stream."""
+    """Divide each class over devices in random proportions; each class has its own random stream."""
     pieces: list[list[IntN]] = [[] for _ in range(devices)]
     for label in np.unique(labels):
         stream = seeds.stream("partition.dirichlet", int(label))
@@ -145,7 +145,7 @@ def _spread(labels: IntN, devices: int, alpha: float, seeds: Seeds) -> list[IntN
 
 
 def _none_empty(parts: list[IntN]) -> list[IntN]:
-    """Give every device without samples one sample of the device that holds the most at that time."""
+    """Give each device without samples one sample of the device that holds the most at that time."""
     sizes = np.array([len(part) for part in parts])
     for i in np.flatnonzero(sizes == 0):
         donor = int(sizes.argmax())
@@ -155,7 +155,7 @@ def _none_empty(parts: list[IntN]) -> list[IntN]:
 
 
 def _thinned(parts: list[IntN], samples: int | None, seeds: Seeds) -> list[IntN]:
-    """`samples` random samples of each part; with fewer `samples`, the result is a subset."""
+    """Draw `samples` random samples of each part; a smaller number gives a subset of a larger one."""
     if samples is None:
         return parts
     smallest = min(range(len(parts)), key=lambda i: len(parts[i]))

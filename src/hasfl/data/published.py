@@ -65,7 +65,7 @@ class Published:
         return [file for file in self.files if located(folder, file) is None]
 
     def how_to_get(self, folder: Path) -> str:
-        """The second half of a message: how a user can add missing files."""
+        """Words for a message: how a user can add the missing files."""
         names = ", ".join(Path(file).name for file in self.files)
         home = self.downloads[0].url if len(self.downloads) == 1 else self.downloads[0].page
         return f"put {names} from {home} into {(folder / self.files[0]).parent}"
@@ -128,7 +128,7 @@ def read_bytes(folder: Path, file: str) -> tuple[Path, bytes]:
 
 
 def broken_file(path: Path, fault: str) -> InputError:
-    """The error to raise for a file whose contents are not those that were published."""
+    """The error for a file whose contents differ from those that were published."""
     return InputError(f"{path} {fault}: delete it and fetch it again")
 
 
@@ -149,10 +149,10 @@ def optional_module(name: str, *, package: str, install: str, need: str) -> Any:
 
 
 IDX_UINT8 = 8  # the IDX code of unsigned bytes
-HEADER_BYTES = 4  # before the sizes
-SIZE_BYTES = 4  # of each size, big-endian
+HEADER_BYTES = 4  # bytes before the sizes
+SIZE_BYTES = 4  # bytes of each size, big-endian
 RAW = "FashionMNIST/raw"  # the folder that torchvision uses
-IMAGE_AXES, LABEL_AXES = 3, 1
+IMAGE_AXES, LABEL_AXES = 3, 1  # number of axes in a file of images and in a file of labels
 MIRROR = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 MD5 = {
     "train-images-idx3-ubyte": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
@@ -167,7 +167,7 @@ CLASS_NAMES = (
 
 def read_fashion_mnist(folder: Path) -> Dataset:
     """Read Fashion-MNIST: 60,000 training and 10,000 test images, 1 x 28 x 28, of 10 classes."""
-    ranks = (IMAGE_AXES, LABEL_AXES, IMAGE_AXES, LABEL_AXES)  # in the order of `MD5`
+    ranks = (IMAGE_AXES, LABEL_AXES, IMAGE_AXES, LABEL_AXES)  # axes of the files, in the order of `MD5`
     x_train, y_train, x_test, y_test = (
         read_idx(folder, f"{RAW}/{file}", rank) for file, rank in zip(MD5, ranks, strict=True)
     )
@@ -199,8 +199,8 @@ FASHION_MNIST = Published(
 
 AUTHORS = "https://www.cs.toronto.edu/~kriz"
 SHAPE = (3, 32, 32)  # channels, height and width of an image
-VALUES = math.prod(SHAPE)
-TRAINING_FILES = 5  # of CIFAR-10
+VALUES = math.prod(SHAPE)  # number of bytes of an image
+TRAINING_FILES = 5  # number of training files of CIFAR-10
 TRAIN10 = tuple(f"cifar-10-batches-py/data_batch_{k}" for k in range(1, TRAINING_FILES + 1))
 TEST10, META10 = "cifar-10-batches-py/test_batch", "cifar-10-batches-py/batches.meta"
 TRAIN100, TEST100, META100 = (f"cifar-100-python/{file}" for file in ("train", "test", "meta"))
@@ -224,7 +224,7 @@ def read_cifar100(folder: Path) -> Dataset:
 
 
 def _read_batch(folder: Path, file: str, label_field: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The images of a file, in the order NHWC, and their labels."""
+    """Read the images of a file, in the order NHWC, and their labels."""
     path, content = _read_pickle(folder, file)
     pixels, labels = content.get("data"), content.get(label_field)
     if not isinstance(pixels, _PickledArray) or not isinstance(labels, list):
@@ -294,7 +294,7 @@ class _PlainDataUnpickler(pickle.Unpickler):
     }
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        """The replacement of a global name; InputError for a name that is not in `ALLOWED`."""
+        """The replacement of a global name of a pickle; InputError for a name that is not in `ALLOWED`."""
         try:
             return self.ALLOWED[module_name, global_name]
         except KeyError:

@@ -16,7 +16,7 @@ from hasfl.paths import expanded, is_there
 
 PUBLISHED: dict[str, Published] = {source.name: source for source in (FASHION_MNIST, CIFAR10, CIFAR100)}
 DATASETS: tuple[str, ...] = ("digits", *PUBLISHED)
-TEST_EVERY = 5  # of digits, every fifth image is a test image; chosen by hand
+TEST_EVERY = 5  # in digits, every fifth image is a test image; chosen by hand
 DIGITS_LARGEST = 16  # the largest grey value of scikit-learn's digits
 
 
@@ -30,9 +30,9 @@ def load_dataset(
     """Load the data set called `name`: a known name, or the path of a file or folder.
 
     A file is an .npz file with the arrays x_train, y_train, x_test and y_test. A folder holds one .npz file
-    for each device (`npz_files.py`), or is what Hugging Face's package `datasets` saved; then
-    `columns` names its inputs and its labels. A path is relative to `beside`, if given, or else to the data
-    folder.
+    for each device (`npz_files.py`), or was saved by Hugging Face's package `datasets`. `columns` names the
+    inputs and the labels of such a saved folder. A path is relative to `beside`, if given, or else to the
+    data folder.
 
     The data folder is `folder`, by default `default_folder()`. Missing files of a published data set are
     downloaded into the default folder, but never into a `folder` that the caller chose.
@@ -66,7 +66,7 @@ def default_folder() -> Path:
 
 
 def _found(name: str, *places: Path) -> Path:
-    """The first of the places that has a file or folder of this name."""
+    """The path of the file or folder `name` in the first of the places that has it."""
     paths = list(dict.fromkeys(place / expanded(name) for place in places))
     if name and (present := [path for path in paths if is_there(path)]):
         return present[0]
@@ -81,7 +81,7 @@ def _found(name: str, *places: Path) -> Path:
 
 
 def _read(name: str, path: Path, columns: Sequence[str] | None) -> Dataset:
-    """The data set in a file or folder."""
+    """Read the data set in a file or folder."""
     if path.is_dir() and is_saved_dataset(path):
         return read_saved_dataset(name, path, columns)
     if columns is not None:
@@ -103,7 +103,7 @@ def _columns_without_use(name: str) -> InputError:
 
 
 def _digits() -> Dataset:
-    """scikit-learn's digits: 1,797 images of 8 x 8 grey values, scaled to 0 to 1."""
+    """Load scikit-learn's digits: 1,797 images of 8 x 8 grey values, scaled to 0 to 1."""
     datasets = optional_module(
         "sklearn.datasets", package="scikit-learn", install="hasfl[train]", need="the data set digits"
     )

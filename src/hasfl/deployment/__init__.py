@@ -1,1 +1,1 @@
-"""The network between the parties of a deployment: frames, gRPC streams with mutual TLS, workers."""
+"""Training on real machines: the parties, their messages, gRPC streams with mutual TLS, and workers."""

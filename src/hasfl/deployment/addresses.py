@@ -1,4 +1,4 @@
-"""Where the programs of a host listen, and where they write: addresses, and the state folder."""
+"""The addresses where the programs of a host listen, and the state folder where they write."""
 
 import ipaddress
 import socket
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from hasfl.errors import InputError, StorageError
 
-STATE_VARIABLE = "HASFL_STATE"  # the state folder, in the environment of every program of a host
-SOCKET_FILE = "worker.sock"  # where the worker takes sessions
+STATE_VARIABLE = "HASFL_STATE"  # environment variable with the state folder, for Flower's apps
+SOCKET_FILE = "worker.sock"  # unix socket where the worker takes offers of sessions
 LOGS_FOLDER = "logs"
 
-# Where programs listen unless told otherwise.
+# Default addresses.
 SUPERLINK_ADDRESS, FED_ADDRESS, EDGE_ADDRESS = "127.0.0.1:8000", "127.0.0.1:9201", "127.0.0.1:9200"
-# Who listens there, and the option of `hasfl serve` that changes it.
+# Which program listens at each default address, and the option of `hasfl serve` that changes the address.
 DEFAULT_ADDRESSES = {
     "Flower's SuperLink": ("--superlink", SUPERLINK_ADDRESS),
     "the fed server": ("--listen", FED_ADDRESS),
@@ -21,7 +21,7 @@ DEFAULT_ADDRESSES = {
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """The host and the port of host:port; an IPv6 address stands in brackets."""
+    """Split host:port into the host and the port; an IPv6 address must be in brackets."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InputError(f"an address must be host:port, like 127.0.0.1:8000, got {address!r}")
@@ -29,9 +29,9 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def require_private(address: str) -> str:
-    """An address that only this machine or a private network reaches; refuses every other.
+    """Return the address if it is a loopback or private one; refuse any other.
 
-    Whoever reaches Flower's control API can start runs on all nodes, since it asks for no password.
+    Flower's control API asks for no password, so whoever reaches it can start runs on all nodes.
     """
     host, _ = split_address(address)
     try:
@@ -47,14 +47,14 @@ def require_private(address: str) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody listens at now."""
+    """A free port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def listened_at(address: str) -> bool:
-    """Whether somebody takes connections at an address."""
+    """Whether a program accepts connections at an address."""
     try:
         socket.create_connection(split_address(address), timeout=1.0).close()
     except OSError:
@@ -63,13 +63,13 @@ def listened_at(address: str) -> bool:
 
 
 def require_free(address: str, what: str) -> None:
-    """Refuse an address that cannot be listened at, before programs fail at it again and again."""
+    """Refuse an address at which no program can listen now, before programs fail there again and again."""
     host, port = split_address(address)
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
     except OSError as error:
-        reason, _, _ = str(error.strerror or error).partition(" (while attempting")  # says the address again
+        reason, _, _ = str(error.strerror or error).partition(" (while attempting")  # repeats the address
         raise InputError(
             f"{what} cannot listen at {address} ({reason}): give an address of this machine "
             "and a port that is free"
@@ -77,7 +77,7 @@ def require_free(address: str, what: str) -> None:
 
 
 def make_state_folder(state: Path) -> None:
-    """Make the folder in which the programs of a host may write, for its owner alone."""
+    """Make the state folder, with access for its owner only."""
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -85,5 +85,5 @@ def make_state_folder(state: Path) -> None:
 
 
 def log_file(state: Path, name: str) -> Path:
-    """The file in a state folder that the output of a program goes to."""
+    """The log file of a program, in a state folder."""
     return state.resolve() / LOGS_FOLDER / f"{name}.log"

@@ -1,7 +1,8 @@
-"""What all parties of a training agree on: the scenario, and the form of the samples.
+"""The agreement between all parties of a training: the scenario, and the shape and dtype of the samples.
 
-Every party builds the model by itself from the scenario, so no code crosses. A scenario may name callables of
-its own (`package.module:callable`). A party uses one only if its owner has allowed the module.
+Every party builds the model from the scenario by itself, so no code is sent. A scenario may name callables of
+a user's modules (`package.module:callable`). A party uses such a callable only if its owner has allowed the
+module.
 """
 
 import math
@@ -36,26 +37,27 @@ from hasfl.seeds import Seeds
 from hasfl.settings import Settings
 
 TYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
-LONGEST_SCENARIO = 1_000_000  # characters
-MOST_NUMBERS = 2**26  # in a sample, or in a model's answer to it
-MOST_SAMPLES = 10**8  # of a device
-SENT_AS = {"float32": None, "float16": torch.float16}  # activations on the wire; None: as they are
+# Limits against agreements that would make a party build something huge; chosen by hand.
+LONGEST_SCENARIO = 1_000_000  # characters of a scenario
+MOST_NUMBERS = 2**26  # numbers in a sample, or in a model's output for a sample
+MOST_SAMPLES = 10**8  # samples of a device
+SENT_AS = {"float32": None, "float16": torch.float16}  # dtype of activations on the wire; None: unchanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """A scenario with the choices of its run, and the samples of the fleet."""
+    """A scenario with the strategy and seed of its run, and the number and form of the fleet's samples."""
 
-    scenario: str  # the text of the scenario file
+    scenario: str  # text of the scenario file
     strategy: str
     seed: int
-    samples: tuple[int, ...]  # of each device of the fleet
-    shape: tuple[int, ...]  # of a sample
-    type: str  # of a sample's numbers
-    outputs: int  # numbers that the model gives for a sample
+    samples: tuple[int, ...]  # number of samples of each device
+    shape: tuple[int, ...]  # shape of a sample
+    type: str  # dtype of a sample, a key of `TYPES`
+    outputs: int  # number of the model's outputs for a sample
     numbers: bool  # whether labels are numbers to come close to, instead of classes
-    run: str  # the name of the run
-    parsed: Scenario = field(init=False, compare=False)  # with the choices of the run
+    run: str  # name of the run
+    parsed: Scenario = field(init=False, compare=False)  # the scenario with the strategy and seed of the run
 
     def __post_init__(self) -> None:
         if not self._can_be_kept():
@@ -79,7 +81,7 @@ class Agreement:
         return [each.name for each in fields(cls) if each.init]
 
     def _can_be_kept(self) -> bool:
-        """Whether all values are of their kind, and none makes a party build something huge."""
+        """Whether all values have the right type, and none would make a party build something huge."""
         texts = (self.scenario, self.strategy, self.run, self.type)
         wholes = (self.seed, self.outputs, *self.samples, *self.shape)
         if not all(isinstance(text, str) for text in texts) or not all(type(each) is int for each in wholes):
@@ -101,23 +103,23 @@ class Agreement:
 
     @property
     def held_out(self) -> IntN:
-        """How many samples each device holds out."""
+        """The number of held-out samples of each device."""
         return held_out_counts(np.array(self.samples), self.parsed.settings().held_out_share)
 
     @property
     def sizes(self) -> IntN:
-        """|D_i|: how many samples each device trains on."""
+        """|D_i|, the number of training samples of each device."""
         return np.array(self.samples) - self.held_out
 
     @property
     def sample_bits(self) -> float:
-        """The bits of a raw sample."""
+        """The bits of one raw sample."""
         return raw_bits(self.shape, TYPES[self.type])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """What a party builds from an agreement."""
+    """The model and settings that a party builds from an agreement."""
 
     settings: Settings
     computation: Computation
@@ -126,7 +128,7 @@ class Built:
 
 
 def build(agreement: Agreement, *, trusted: Collection[str] | None, folder: Path) -> Built:
-    """The model, and how it is trained. `trusted` names modules whose callables may be used; None: all."""
+    """Build the model and its training from an agreement; only callables of `trusted` modules (None: all)."""
     scenario = agreement.parsed
     _require_trusted(scenario, trusted)
     example = torch.zeros((1, *agreement.shape), dtype=TYPES[agreement.type])
@@ -159,7 +161,7 @@ def build(agreement: Agreement, *, trusted: Collection[str] | None, folder: Path
 
 
 def _scores(scenario: Scenario, agreement: Agreement, folder: Path) -> tuple[Score, Score]:
-    """The loss and the metric: the scenario's, or the usual ones for the kind of labels."""
+    """The loss and the metric of the scenario, or the usual ones for classes or numbers."""
     loss = objective(scenario.training.loss, "loss", folder)
     metric = objective(scenario.training.metric, "metric", folder)
     if agreement.numbers and metric is None:
@@ -171,7 +173,7 @@ def _scores(scenario: Scenario, agreement: Agreement, folder: Path) -> tuple[Sco
 
 
 def _require_trusted(scenario: Scenario, trusted: Collection[str] | None) -> None:
-    """Refuse callables of modules that the owner of this machine has not named."""
+    """Refuse a scenario with callables of modules that the owner of this machine has not allowed."""
     named = {
         "model.name": scenario.model_name,
         "training.optimizer": scenario.training.optimizer,

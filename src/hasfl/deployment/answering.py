@@ -1,7 +1,7 @@
-"""The asked side of sessions: a worker takes an offer, connects to a server, and answers its questions.
+"""The answering side of sessions: a worker takes an offer, connects to a server, and answers its questions.
 
-An offer is a line of JSON on a unix socket that is its owner's alone. Questions are answered one after the
-other; a broken stream is opened anew.
+An offer is a line of JSON on a unix socket that only its owner can use. The worker answers questions one
+after the other, and opens a broken stream anew.
 """
 
 import json
@@ -29,25 +29,26 @@ from hasfl.errors import HasflError, InputError, StorageError
 log = logging.getLogger(__name__)
 
 
-# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── answering questions ──────────────────────────────────────────────────────────────────────────────────
 
 
-FIRST_PAUSE = 0.2  # seconds before a broken stream is opened anew; they grow with every failure
-LAST_PAUSE = 5.0
+# Pause in seconds before a broken stream is opened anew, doubled after every failure; chosen by hand.
+FIRST_PAUSE = 0.2
+LAST_PAUSE = 5.0  # longest pause
 
 
 class TokenRefused(HasflError):
-    """The server does not know this token, or not with this certificate: this session is not ours."""
+    """The server refuses the token or the certificate, so this party is not part of the session."""
 
 
 class Pace(Protocol):
-    """Makes a link as slow as another one; both methods sleep for as long as the bytes would need there."""
+    """Makes a link as slow as another link, by sleeping for as long as the bytes would need on that link."""
 
     def before_sending(self, size: int) -> None:
-        """Wait for as long as these bytes would be under way to the server."""
+        """Wait for as long as `size` bytes would be under way to the server."""
 
     def after_receiving(self, size: int) -> None:
-        """Wait for as long as these bytes would be under way from the server."""
+        """Wait for as long as `size` bytes would be under way from the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class ServerAddress:
 
 
 class Stop:
-    """Tells a session to end, at once if it waits for a question."""
+    """Tells a session to end; a session that waits for a question ends at once."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -69,23 +70,23 @@ class Stop:
         self._call: Any = None
 
     def set(self) -> None:
-        """End the session."""
+        """Tell the session to end."""
         with self._lock:
             self._event.set()
             if self._call is not None:
                 self._call.cancel()
 
     def is_set(self) -> bool:
-        """Whether the session is to end."""
+        """Whether the session has been told to end."""
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait, and say whether the session is to end."""
+        """Wait at most `seconds`; return whether the session has been told to end."""
         return self._event.wait(seconds)
 
     @contextmanager
     def cancelling(self, call: Any) -> Iterator[None]:
-        """Cancel this call if the session is told to end."""
+        """Cancel a gRPC call as soon as the session is told to end."""
         with self._lock:
             self._call = call
             if self._event.is_set():
@@ -106,11 +107,11 @@ def answer_questions(
     pace: Pace | None = None,
     connected: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answer the questions of a server until it says that the session is over, or until we are told to stop.
+    """Answer the questions of a server until the server ends the session, or until `stop` is set.
 
-    `hello` has the token, the party and what the party says of itself. A broken stream is opened anew, for
-    as long as it takes; `connected` is called whenever the server has accepted one.
-    Raise TokenRefused if the server refuses the token or the certificate.
+    `hello` is the greeting: the token, the party, and facts such as the number of samples. A broken stream is
+    opened anew without limit; `connected` is called whenever the server has accepted a stream. Raise
+    TokenRefused if the server refuses the token or the certificate.
     """
     pause, reported = FIRST_PAUSE, ""
     while not stop.is_set():
@@ -128,12 +129,12 @@ def answer_questions(
             return
         if conversation.accepted:
             pause, reported = FIRST_PAUSE, ""
-        if reason != reported:  # once, however often it is tried
+        if reason != reported:  # log each reason once, not at every attempt
             log.warning(
                 "no stream to the %s server at %s, connecting anew: %s", server.role, server.address, reason
             )
             reported = reason
-        stop.wait(random.uniform(pause / 2, pause))  # so that a fleet does not come back all at once
+        stop.wait(random.uniform(pause / 2, pause))  # random, so that devices do not all connect at once
         pause = min(2 * pause, LAST_PAUSE)
 
 
@@ -150,7 +151,7 @@ class _Conversation:
         self.accepted = False
 
     def hold(self, hello: Mapping[str, Any], stop: Stop) -> None:
-        """Greet and answer until the server ends the stream; a broken stream is an error of gRPC."""
+        """Greet and answer until the server ends the stream; raise grpc.RpcError if the stream breaks."""
         place = self.server
         outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         outbox.put(pack(Message(HELLO, hello), id=0))
@@ -165,7 +166,7 @@ class _Conversation:
                 outbox.put(None)
 
     def _answer(self, data: bytes, arrived: float) -> bytes:
-        """The frame that answers a frame."""
+        """The answering frame of a question or a ping."""
         if not self.accepted:
             self.accepted = True
             log.info("connected to the %s server at %s", self.server.role, self.server.address)
@@ -190,7 +191,7 @@ class _Conversation:
             return Message(FAILED, {"reason": one_sentence(error)})
         except Exception as error:
             log.exception("an error while answering %s", question.kind)
-            # Only its type: the text of an unexpected error may show what belongs to this party alone.
+            # Send only the type: the text of an unexpected error may reveal private data of this party.
             return Message(FAILED, {"reason": f"a {type(error).__name__}, which its own log explains"})
 
     def _packed(self, message: Message, id: int, arrived: float) -> bytes:  # noqa: A002
@@ -203,7 +204,7 @@ class _Conversation:
 
 
 def _reason(error: grpc.RpcError, server: ServerAddress) -> str:
-    """Why a stream ended; raise TokenRefused if another attempt would be useless."""
+    """The reason why a stream broke; raise TokenRefused if another attempt would be useless."""
     code, details = error.code(), one_sentence(error.details())
     if code is grpc.StatusCode.UNAUTHENTICATED:
         raise TokenRefused(
@@ -213,16 +214,17 @@ def _reason(error: grpc.RpcError, server: ServerAddress) -> str:
     return f"{details} ({code.name})"
 
 
-# ── offers ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── taking offers ────────────────────────────────────────────────────────────────────────────────────────
 
 
 SOCKET_FILE = "worker.sock"
-LONGEST_SOCKET = 107  # bytes of a path; Linux allows no more
+LONGEST_SOCKET = 107  # bytes in the path of a unix socket; the limit of Linux
+# The numbers below were chosen by hand.
 MOST_OFFER_BYTES = 64 * 1024
-LONGEST_TEXT = 1024  # of an address, a token or the name of a run
-LINE_SECONDS = 10.0  # for the line of an offer
-LOOK_SECONDS = 0.1  # between two looks whether the socket is to close
-LAST_ANSWER_SECONDS = 30.0  # that a session has to answer its last question, when another one begins
+LONGEST_TEXT = 1024  # characters of an address, a token or the name of a run
+LINE_SECONDS = 10.0  # time limit to send the line of an offer
+LOOK_SECONDS = 0.1  # pause between two checks whether the socket shall close
+LAST_ANSWER_SECONDS = 30.0  # time for a session to answer its last question when a new session begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +232,12 @@ class Offer:
     """A session that a worker may join."""
 
     fed: str  # host:port of the fed server
-    token: str
-    run: str
+    token: str  # the token that the party shows to the fed server
+    run: str  # number of the run at Flower
 
     @classmethod
     def parse(cls, line: bytes) -> "Offer":
-        """Read one line of JSON."""
+        """Read an offer from a line of JSON."""
         try:
             value = json.loads(line.decode())
         except (ValueError, RecursionError):
@@ -246,14 +248,14 @@ class Offer:
         return cls(*(value[name] for name in names))
 
 
-Hold = Callable[[Offer, Stop], None]  # take part in a session until it ends or is to stop
+Hold = Callable[[Offer, Stop], None]  # takes part in a session until it ends or the stop is set
 
 
 class SessionHolder:
     """Takes offers and holds one session at a time; a new offer ends the session before it.
 
-    It answers an offer as soon as its session has begun. The same offer once more changes nothing while its
-    session lasts, since a session looks after its streams by itself.
+    The answer to an offer is sent as soon as its session has begun. The same offer again changes nothing
+    while its session lasts, because a session reconnects by itself.
     """
 
     def __init__(self, state: Path, hold: Hold) -> None:
@@ -269,7 +271,7 @@ class SessionHolder:
         self._listening.start()
 
     def take(self, offer: Offer) -> Mapping[str, Any]:
-        """Begin a session, and say whether it has begun."""
+        """Begin the offered session; the answer says whether it has begun."""
         with self._turn:
             if self._offer == offer and self._session and self._session.is_alive():
                 return {"taken": True}
@@ -298,7 +300,7 @@ class SessionHolder:
         self.close()
 
     def _end_session(self) -> bool:
-        """End the session, if there is one, and say whether it has ended."""
+        """Stop the session, if there is one; return whether it has ended in time."""
         if self._session is None:
             return True
         self._stop.set()
@@ -317,7 +319,7 @@ class SessionHolder:
 
 
 class _Door(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """The unix socket."""
+    """The unix socket that takes offers."""
 
     daemon_threads = True
     block_on_close = False
@@ -337,13 +339,13 @@ class _Door(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 class _Line(socketserver.StreamRequestHandler):
-    """One offer."""
+    """Handles one offer: reads its line and answers."""
 
     server: _Door
     timeout = LINE_SECONDS
 
     def handle(self) -> None:
-        with suppress(OSError):  # who made the offer may be gone
+        with suppress(OSError):  # the sender of the offer may have closed the connection
             try:
                 answer = self.server.sessions.take(Offer.parse(self.rfile.readline(MOST_OFFER_BYTES)))
             except InputError as error:
@@ -352,7 +354,7 @@ class _Line(socketserver.StreamRequestHandler):
 
 
 def _socket_path(state: Path) -> Path:
-    """The path of the socket in a folder that the owner alone may use; nobody listens there yet."""
+    """The path of the socket; refuses a folder that others may use, or that another worker uses."""
     path = state.resolve() / SOCKET_FILE
     if len(bytes(path)) > LONGEST_SOCKET:
         most = LONGEST_SOCKET - len(SOCKET_FILE) - 1
@@ -372,7 +374,7 @@ def _socket_path(state: Path) -> Path:
             probe.connect(str(path))
         except FileNotFoundError:
             return path
-        except ConnectionRefusedError:  # its worker was killed
+        except ConnectionRefusedError:  # the worker of this socket was killed
             path.unlink(missing_ok=True)
             return path
         except OSError as error:

@@ -1,8 +1,9 @@
-"""The asking side of sessions: a gRPC server to which parties connect, and which asks them.
+"""The asking side of sessions: a gRPC server to which parties connect, and which asks them questions.
 
-The fed server asks devices and the edge server; the edge server asks devices. Nobody receives a byte of a
-question before its certificate and its token have been checked. A party has one question at a time, and its
-answer has the id of the question. The clocks of other machines say how long both were under way.
+The fed server asks devices and the edge server; the edge server asks devices. The server checks the
+certificate and the token of a party before it sends any question. A party gets one question at a time, and
+its answer has the id of the question. The time stamps of the party say how long the question and the answer
+were under way.
 """
 
 import asyncio
@@ -34,34 +35,35 @@ T = TypeVar("T")
 # ── clocks ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-ARRIVED = "arrived"  # times in an answering frame, by the clock of the party that answers:
-SENT = "sent"  # when the question had arrived, and when the answer was sent
+# Names of the times in an answering frame, by the clock of the party that answers.
+ARRIVED = "arrived"  # when the question had arrived
+SENT = "sent"  # when the answer was sent
 
-DRIFT = 1e-4  # seconds a second by which two clocks go apart at most; quartz clocks stay below
+DRIFT = 1e-4  # largest drift between two clocks, in seconds per second; quartz clocks stay below
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What one ping says about the clock of another machine."""
+    """The offset of another machine's clock, measured with one ping."""
 
-    offset: float  # the other clock minus ours
-    round_trip: float  # seconds of the ping
-    at: float  # when, by our clock
+    offset: float  # seconds by which the other clock is ahead of ours
+    round_trip: float  # duration of the ping in seconds
+    at: float  # time of the measurement, by our clock
 
     def error(self, now: float) -> float:
-        """By how much the offset may be wrong: the ping may have needed all its time in one direction."""
+        """The largest error of the offset, in seconds: the ping may have spent its time in one direction."""
         return self.round_trip / 2 + DRIFT * (now - self.at)
 
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """When a question was sent and when its answer had arrived, by our clock."""
+    """The times when a question was sent and when its answer had arrived, by our clock."""
 
     sent: float
     received: float
 
     def reading(self, arrived_there: float, sent_there: float) -> ClockReading:
-        """What this trip says about the other clock, if both directions needed equally long."""
+        """The offset of the other clock, if both directions of this trip took equally long."""
         round_trip = max(self.received - self.sent - (sent_there - arrived_there), 0.0)
         offset = ((arrived_there - self.sent) + (sent_there - self.received)) / 2
         return ClockReading(offset, round_trip, self.received)
@@ -69,7 +71,7 @@ class Trip:
     def seconds_under_way(
         self, arrived_there: float, sent_there: float, offset: float
     ) -> tuple[float, float]:
-        """Of the question and of the answer. What the other clock says cannot make them exceed the trip."""
+        """The seconds that the question and the answer were under way, limited to the whole trip."""
         whole = self.received - self.sent
         down = min(max(arrived_there - offset - self.sent, 0.0), whole)
         up = min(max(self.received - (sent_there - offset), 0.0), whole - down)
@@ -77,41 +79,43 @@ class Trip:
 
 
 def better_reading(old: ClockReading | None, new: ClockReading) -> ClockReading:
-    """The reading that is less wrong when the new one is made."""
+    """The reading with the smaller error at the time of the new reading."""
     return new if old is None or new.error(new.at) <= old.error(new.at) else old
 
 
 # ── one connected party ──────────────────────────────────────────────────────────────────────────────────
 
 
-HELLO = "hello"  # the kinds of messages that belong to the streams themselves
+# Kinds of messages that streams use themselves.
+HELLO = "hello"
 PING = "ping"
 PONG = "pong"
 FAILED = "failed"
 
 CONNECTION_ENDED = "its connection ended"  # cut, closed by the party, or given up by gRPC
 
-FIRST_PINGS = 5  # at the greeting
-LATER_PINGS = 3
+# The numbers below were chosen by hand.
+FIRST_PINGS = 5  # pings after the greeting
+LATER_PINGS = 3  # pings every SECONDS_BETWEEN_PINGS
 SECONDS_BETWEEN_PINGS = 10.0
-PING_SECONDS = 20.0  # a party that does not answer a ping for so long is hung
+PING_SECONDS = 20.0  # time limit of a ping; a party that needs longer is dropped as hung
 LONGEST_REASON = 300  # characters of a reason that a party gives
 
-IDS = itertools.count(1)  # of questions and pings; no two are equal in a process
+IDS = itertools.count(1)  # ids of questions and pings, unique within the process
 
 
 class StreamEnded(HasflError):
-    """The stream to a party has ended, so an answer will not come."""
+    """The stream to a party has ended, so the answer will not arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedQuestion:
-    """A packed question and when its answer must be there."""
+    """A packed question with its deadline."""
 
     id: int
     frame: bytes
-    seconds: float  # that the party has
-    deadline: float  # by the monotonic clock
+    seconds: float  # time limit of the answer, for messages
+    deadline: float  # end of the time limit, by the monotonic clock
 
 
 def party_name(party: int) -> str:
@@ -120,7 +124,7 @@ def party_name(party: int) -> str:
 
 
 class PartyStream:
-    """A stream that has been greeted. All methods belong to the event loop of its server."""
+    """The stream to one party, after its greeting; all methods run in the event loop of the server."""
 
     def __init__(
         self, party: int, context: Any, token: str, greeting: Mapping[str, Any], most_bytes: int
@@ -133,7 +137,7 @@ class PartyStream:
         self._context = context
         self._most_bytes = most_bytes
         self._turn = asyncio.Lock()
-        # The id of the frame that is waited for, and what waits: for the frame, or None if it will not come.
+        # The id of the expected frame, and a future: the frame and its arrival time, or None at the end.
         self._expected: tuple[int, asyncio.Future[tuple[Frame, float] | None]] | None = None
         self._clock: ClockReading | None = None
 
@@ -146,7 +150,7 @@ class PartyStream:
                 self._expected[1].set_result(None)
 
     async def ask(self, question: PackedQuestion) -> Answer[Message] | None:
-        """The answer to a question; None, and the stream ends, if there is no good one at the deadline."""
+        """Ask a question and return the answer; without a good answer in time, end the stream: None."""
         try:
             async with asyncio.timeout_at(question.deadline):
                 frame, trip = await self._exchange(question.id, question.frame)
@@ -165,11 +169,11 @@ class PartyStream:
         return None
 
     async def read_answers(self) -> None:
-        """Take every frame that comes, until one is wrong or the connection ends."""
+        """Take every frame that arrives, until one is wrong or the connection ends."""
         while not self.over.is_set():
             try:
                 data = await self._context.read()
-            except Exception:  # gRPC has several for a stream that is gone
+            except Exception:  # gRPC raises several kinds for a closed stream
                 return
             received = time.monotonic()
             if data is grpc.aio.EOF:
@@ -191,7 +195,7 @@ class PartyStream:
                 answer.set_result((frame, received))
 
     async def read_clock(self, pings: int) -> None:
-        """Send some pings and keep what the best of them says about the party's clock."""
+        """Send `pings` pings, and keep the most exact reading of the party's clock."""
         for _ in range(pings):
             number = next(IDS)
             try:
@@ -212,14 +216,14 @@ class PartyStream:
                 return
 
     async def keep_clock(self) -> None:
-        """Send pings now and then while no question is under way; this also finds a party that hangs."""
+        """Send pings regularly while no question is under way; a party that hangs is found this way too."""
         while not self.over.is_set():
             await asyncio.sleep(SECONDS_BETWEEN_PINGS)
             if not self._turn.locked():
                 await self.read_clock(LATER_PINGS)
 
     async def _exchange(self, id: int, data: bytes) -> tuple[Frame, Trip]:  # noqa: A002
-        """Send a frame when it is its turn, and wait for its answer or for the end of the stream."""
+        """Send a frame once no other is under way, and wait for its answer or the end of the stream."""
         async with self._turn:
             if self.over.is_set():
                 raise StreamEnded
@@ -228,7 +232,7 @@ class PartyStream:
             sent = time.monotonic()
             try:
                 await self._context.write(data)
-            except Exception as error:  # gRPC has several for a stream that is gone
+            except Exception as error:  # gRPC raises several kinds for a closed stream
                 self.end(CONNECTION_ENDED)
                 raise StreamEnded from error
             found = await answer
@@ -239,13 +243,13 @@ class PartyStream:
 
 
 def one_sentence(text: object) -> str:
-    """What a party gives as a reason, on one line and not too long, for logs and records."""
+    """A party's text in one printable line of at most LONGEST_REASON characters, for logs and records."""
     words = " ".join(str(text)[: 2 * LONGEST_REASON].split())
     return "".join(letter for letter in words if letter.isprintable())[:LONGEST_REASON]
 
 
 def _times(frame: Frame) -> tuple[float, float]:
-    """When the question had arrived and when the answer was sent, by the clock of the party."""
+    """The times when the question had arrived and when the answer was sent, by the party's clock."""
     if not {ARRIVED, SENT} <= set(frame.times):
         raise WireError(f"an answer must say when it {ARRIVED} and when it was {SENT}")
     return frame.times[ARRIVED], frame.times[SENT]
@@ -254,28 +258,29 @@ def _times(frame: Frame) -> tuple[float, float]:
 # ── all connected parties ────────────────────────────────────────────────────────────────────────────────
 
 
-GREETING_SECONDS = 10.0  # for the first frame of a stream
+# The numbers below were chosen by hand.
+GREETING_SECONDS = 10.0  # time limit of the greeting, the first frame of a stream
 MOST_GREETING_BYTES = 64 * 1024
-MOST_GREETINGS = 4  # of one party at the same time
-CLOSING_SECONDS = 1.0  # for parties to hear that the session is over
-SECONDS_BETWEEN_REFUSALS = 1.0  # of one certificate in the log, which nobody shall fill
+MOST_GREETINGS = 4  # streams of one party that may wait for their greeting at the same time
+CLOSING_SECONDS = 1.0  # time for parties to learn that the session is over
+SECONDS_BETWEEN_REFUSALS = 1.0  # pause between two log lines on one certificate, so that the log stays small
 OLD_TOKEN = "its token is no longer the one of this session"
 
 
 class PartyServer:
-    """Connections to parties, as `hasfl.deployment.links.Links`; a gRPC server in a thread of its own."""
+    """A gRPC server in its own thread, with the connections to parties (`hasfl.deployment.links.Links`)."""
 
     def __init__(self, role: str, address: str, folder: Path, *, most_bytes: int = MOST_FRAME_BYTES) -> None:
-        """Listen at host:port with the certificates of a folder; port 0 asks for any free port."""
+        """Listen at `address`, host:port, with the certificates in `folder`; port 0 means any free port."""
         self.role = role
         self.port = 0
         self._most_bytes = most_bytes
         self._tokens: dict[int, str] = {}
         self._streams: dict[int, PartyStream] = {}
         self._reasons: dict[int, str] = {}
-        self._greetings: Counter[int] = Counter()  # streams that have not been greeted yet
-        self._told_again: dict[str, float] = {}  # when a refusal may be logged again, by common name
-        self._changed = threading.Condition()  # guards streams and reasons
+        self._greetings: Counter[int] = Counter()  # number of streams before their greeting, by party
+        self._told_again: dict[str, float] = {}  # time of the next log line on a refusal, by common name
+        self._changed = threading.Condition()  # guards `_streams` and `_reasons`
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
         started: Future[int] = Future()
@@ -286,14 +291,14 @@ class PartyServer:
         self.port = started.result()
 
     def allow(self, tokens: Mapping[int, str]) -> None:
-        """Accept these parties with these tokens; other parties keep theirs.
+        """Accept these parties with these tokens; other parties keep their tokens.
 
-        An older token of a party is worth nothing from now on: who is connected with it is dropped.
+        The older token of such a party is no longer valid: a party that is connected with it is dropped.
         """
         self._begin(self._set_tokens(dict(tokens), others=True)).result()
 
     def allow_only(self, tokens: Mapping[int, str]) -> None:
-        """Accept these parties with these tokens and nobody else; who is connected otherwise is dropped."""
+        """Accept these parties with these tokens, and drop all other connected parties."""
         self._begin(self._set_tokens(dict(tokens), others=False)).result()
 
     def present(self) -> frozenset[int]:
@@ -302,22 +307,22 @@ class PartyServer:
             return frozenset(self._streams)
 
     def wait_until_present(self, parties: Iterable[int], seconds: float) -> frozenset[int]:
-        """Wait until these parties are connected, or the time is over; say which of them are."""
+        """Wait at most `seconds` until these parties are connected; return those that are."""
         expected = frozenset(parties)
         with self._changed:
             self._changed.wait_for(lambda: expected <= set(self._streams), seconds)
             return expected & frozenset(self._streams)
 
     def greeting(self, party: int) -> Mapping[str, Any]:
-        """What a connected party said of itself when it connected; empty if it is not connected."""
+        """The greeting of a party; empty if the party is not connected."""
         with self._changed:
             return self._streams[party].greeting if party in self._streams else {}
 
     def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer[Message]]:
-        """Ask parties, all at the same time, and wait for their answers; see `Links`."""
+        """Ask all these parties at the same time, and wait for their answers; see `Links.ask`."""
         deadline = time.monotonic() + seconds
         number = next(IDS)
-        frames: dict[int, bytes] = {}  # by the identity of a message: one for all is packed once
+        frames: dict[int, bytes] = {}  # by id() of the message: a message to all is packed once
         asked: dict[int, tuple[PartyStream, PackedQuestion]] = {}
         for party, message in questions.items():
             with self._changed:
@@ -331,11 +336,11 @@ class PartyServer:
         return self._begin(self._ask_all(asked)).result()
 
     def drop(self, party: int, reason: str) -> None:
-        """Close the connection to a party, because of what it sent."""
+        """Close the connection to a party because of what it sent."""
         self._begin(self._drop(party, reason)).result()
 
     def reasons(self) -> Mapping[int, str]:
-        """Why parties were dropped since the last call."""
+        """The reasons why parties were dropped since the last call, by party."""
         with self._changed:
             reasons, self._reasons = self._reasons, {}
         return reasons
@@ -352,7 +357,7 @@ class PartyServer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # In the thread of the server.
+    # The methods below run in the thread of the server, except `_begin`.
 
     def _serve(self, address: str, folder: Path, started: "Future[int]") -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -375,7 +380,7 @@ class PartyServer:
         await server.stop(CLOSING_SECONDS)
 
     async def _session(self, _frames: object, context: Any) -> None:
-        """One stream, from the greeting to its end."""
+        """Serve one stream from its greeting to its end."""
         stream = await self._greeted(context)
         reading = asyncio.ensure_future(stream.read_answers())
         pinging = None
@@ -396,14 +401,14 @@ class PartyServer:
             await context.abort(grpc.StatusCode.ABORTED, stream.reason)
 
     def _stop_reading(self, stream: PartyStream, reading: "asyncio.Future[None]") -> None:
-        """End a stream when nothing more is read from it."""
+        """End a stream when reading from it has ended, and log an error of the reader."""
         if not reading.cancelled() and reading.exception() is not None:
             name = party_name(stream.party)
             log.error("an error while reading what %s sent", name, exc_info=reading.exception())
         stream.end(CONNECTION_ENDED)
 
     async def _greeted(self, context: Any) -> PartyStream:
-        """A stream whose party has shown its certificate and its token; everybody else is refused."""
+        """Check certificate, greeting and token of a new stream; refuse it, or return the party's stream."""
         name = common_name(context)
         parties = {party_name(party): party for party in self._tokens}
         if name not in parties:
@@ -433,7 +438,7 @@ class PartyServer:
     async def _refuse(
         self, context: Any, name: str, reason: str, code: grpc.StatusCode = grpc.StatusCode.UNAUTHENTICATED
     ) -> NoReturn:
-        """End a stream that was not greeted well; the log names each certificate once in a while."""
+        """End a stream without a valid greeting; log at most one line per certificate and second."""
         now = time.monotonic()
         if now >= self._told_again.get(name, 0.0):
             self._told_again[name] = now + SECONDS_BETWEEN_REFUSALS
@@ -442,7 +447,7 @@ class PartyServer:
         raise AssertionError("abort always raises")
 
     def _is_token(self, party: int, token: object) -> bool:
-        """Whether a token is the one of a party now; the time that this takes says nothing of the token."""
+        """Whether `token` is the present token of a party; compared in a time that does not depend on it."""
         expected = self._tokens.get(party)
         return (
             expected is not None
@@ -451,7 +456,7 @@ class PartyServer:
         )
 
     def _enter(self, stream: PartyStream, peer: str) -> None:
-        """Let a party be present, instead of an older connection of the same party."""
+        """Count a party as connected, and end an older stream of the same party."""
         if not self._is_token(stream.party, stream.token):  # the token may have changed since the greeting
             stream.end(OLD_TOKEN)
             return
@@ -463,7 +468,7 @@ class PartyServer:
         log.info("%s connected from %s", party_name(stream.party), peer)
 
     def _leave(self, stream: PartyStream, reason: str | None) -> None:
-        """End a stream; its party is present no longer, unless it has another stream."""
+        """End a stream; its party is no longer connected, unless the party has a newer stream."""
         stream.end(reason)
         with self._changed:
             if self._streams.get(stream.party) is not stream:
@@ -498,7 +503,7 @@ class PartyServer:
                 self._leave(stream, OLD_TOKEN)
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Let the thread of the server do something."""
+        """Run a coroutine in the thread of the server."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:

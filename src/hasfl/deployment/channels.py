@@ -1,8 +1,9 @@
-"""gRPC streams between parties: mutual TLS always, a limit on every message, raw frames as messages.
+"""gRPC streams between parties: always mutual TLS, a size limit for every message, raw frames as messages.
 
-A connection is safe in both directions. The server accepts only certificates of the deployment's own
-authority. The client accepts only the certificate of the role that it wants to reach, under whatever address:
-an edge server cannot pass for the fed server, nor a device for either. There is no way without TLS.
+Both ends of a connection are authenticated. The server accepts only certificates of the deployment's own
+authority. The client accepts only the certificate of the role that it wants to reach, at any address: an edge
+server cannot pass for the fed server, and a device cannot pass for either. There is no option to connect
+without TLS.
 """
 
 import os
@@ -14,26 +15,29 @@ import grpc
 
 from hasfl.errors import InputError
 
-FED_NAME = "fed"  # the roles of servers, and the common names of their certificates
+# The roles of servers, which are also the common names of their certificates.
+FED_NAME = "fed"
 EDGE_NAME = "edge"
 SERVICES = {FED_NAME: "hasfl.Fed", EDGE_NAME: "hasfl.Edge"}
 SESSION = "Session"  # the only method of each service: a stream of frames in both directions
 
-AUTHORITY_FILE = "ca.crt"  # the files of a party's folder that this module reads
+# Files of a party's folder that this module reads.
+AUTHORITY_FILE = "ca.crt"
 CERTIFICATE_FILE = "tls.crt"
 KEY_FILE = "tls.key"
 
-MOST_FRAME_BYTES = 256 << 20  # unless more or fewer are allowed at both ends
-MOST_MESSAGE_BYTES = 2**31 - 1  # gRPC counts in 32 bits
-MOST_STREAMS = 8  # of one connection; a worker needs one, and another while it connects anew
-KEEPALIVE_SECONDS = 10  # a silent connection is tried this often …
-KEEPALIVE_ANSWER_SECONDS = 5  # … and given up after so long without an answer
-# gRPC measures links with pings of its own, and sends no other ping before they are answered. It would wait a
-# minute for a machine that hangs. On a slow link, an answer waits behind the bytes before it.
+MOST_FRAME_BYTES = 256 << 20  # default size limit of a frame; chosen by hand
+MOST_MESSAGE_BYTES = 2**31 - 1  # largest message of gRPC, which counts bytes in 32 bits
+# The numbers below were chosen by hand.
+MOST_STREAMS = 8  # streams of one connection; a worker needs one, and a second while it connects anew
+KEEPALIVE_SECONDS = 10  # gRPC sends a ping on a silent connection this often
+KEEPALIVE_ANSWER_SECONDS = 5  # gRPC closes a connection whose ping is not answered for so long
+# Time limit for gRPC's own pings, which measure links; gRPC sends no other ping before they are answered. Its
+# default is a minute, too long for a machine that hangs. On a slow link, an answer waits behind other bytes.
 PING_ANSWER_SECONDS = 20
-CONNECT_SECONDS = 5  # for one attempt to connect, with the handshake
-FIRST_RETRY_SECONDS = 0.2  # between two attempts, growing from the first …
-LAST_RETRY_SECONDS = 2.0  # … to the last
+CONNECT_SECONDS = 5  # time limit for one attempt to connect, with the handshake
+FIRST_RETRY_SECONDS = 0.2  # first pause between two attempts to connect; pauses grow
+LAST_RETRY_SECONDS = 2.0  # longest pause between two attempts to connect
 
 Options = list[tuple[str, int | str]]
 
@@ -49,30 +53,30 @@ def device_name(index: int) -> str:
 
 
 def host_name(role: str) -> str:
-    """The host name in a server's certificate that says its role, whatever its addresses are."""
+    """The host name that stands for a role in a server's certificate, at any address."""
     return f"{role}.hasfl.internal"
 
 
 def server_options(most_bytes: int = MOST_FRAME_BYTES) -> Options:
-    """How a server speaks gRPC."""
+    """The gRPC options of a server."""
     return [
         *_common_options(most_bytes),
         ("grpc.max_concurrent_streams", MOST_STREAMS),
-        # A client that keeps its connection alive may ask this often; gRPC would close it as a nuisance.
+        # Allow keepalive pings of clients this often; by default gRPC would close such a connection.
         ("grpc.http2.min_ping_interval_without_data_ms", 1000 * KEEPALIVE_ANSWER_SECONDS),
-        ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a rival
+        ("grpc.so_reuseport", 0),  # a second server at the same port is an error
     ]
 
 
 def client_options(role: str, most_bytes: int = MOST_FRAME_BYTES) -> Options:
-    """How a client speaks gRPC to the server with this role."""
+    """The gRPC options of a client of the server with this role."""
     return [
         *_common_options(most_bytes),
         ("grpc.ssl_target_name_override", host_name(role)),
         ("grpc.initial_reconnect_backoff_ms", int(1000 * FIRST_RETRY_SECONDS)),
         ("grpc.min_reconnect_backoff_ms", 1000 * CONNECT_SECONDS),
         ("grpc.max_reconnect_backoff_ms", int(1000 * LAST_RETRY_SECONDS)),
-        ("grpc.use_local_subchannel_pool", 1),  # a new channel begins anew, also after failures of an old one
+        ("grpc.use_local_subchannel_pool", 1),  # a new channel does not wait for the pauses of an old one
         ("grpc.enable_http_proxy", 0),
     ]
 
@@ -81,7 +85,7 @@ def _common_options(most_bytes: int) -> Options:
     if not 0 < most_bytes <= MOST_MESSAGE_BYTES:
         raise InputError(f"a frame may have 1 to {MOST_MESSAGE_BYTES} bytes, got a limit of {most_bytes}")
     return [
-        ("grpc.max_receive_message_length", most_bytes),  # gRPC's own limit is 4 MiB
+        ("grpc.max_receive_message_length", most_bytes),  # gRPC's default limit is 4 MiB
         ("grpc.max_send_message_length", most_bytes),
         ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
         ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_ANSWER_SECONDS),
@@ -91,13 +95,13 @@ def _common_options(most_bytes: int) -> Options:
 
 
 def server_credentials(folder: Path) -> grpc.ServerCredentials:
-    """The credentials of a server whose certificates are in a folder. Clients must have certificates too."""
+    """The credentials of a server, from the certificates in a folder; clients must have certificates too."""
     authority, certificate, key = _certificates(folder)
     return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
 
 
 def client_credentials(folder: Path) -> grpc.ChannelCredentials:
-    """The credentials of a client whose certificates are in a folder."""
+    """The credentials of a client, from the certificates in a folder."""
     authority, certificate, key = _certificates(folder)
     return grpc.ssl_channel_credentials(authority, key, certificate)
 
@@ -123,15 +127,15 @@ def _certificates(folder: Path) -> tuple[bytes, bytes, bytes]:
 def open_channel(
     role: str, address: str, folder: Path, *, most_bytes: int = MOST_FRAME_BYTES
 ) -> grpc.Channel:
-    """A channel to the server with this role at host:port, with the certificates of a folder.
+    """A channel to the server with this role at host:port, with the certificates in a folder.
 
-    It connects when it is used: `channel.stream_stream(method(role))(frames)` gives the answering frames.
+    The channel connects when it is used: `channel.stream_stream(method(role))(frames)` gives the answers.
     """
     return grpc.secure_channel(address, client_credentials(folder), client_options(role, most_bytes))
 
 
 def open_port(server: Any, address: str, folder: Path) -> int:
-    """Let a server (of grpc or of grpc.aio) listen at host:port, and say the port; port 0 asks for any."""
+    """Make a server (of grpc or grpc.aio) listen at host:port, and return the port; port 0 means any port."""
     try:
         port = server.add_secure_port(address, server_credentials(folder))
     except (RuntimeError, ValueError):
@@ -142,15 +146,15 @@ def open_port(server: Any, address: str, folder: Path) -> int:
 
 
 def handlers(role: str, session: Callable[..., Any]) -> tuple[grpc.GenericRpcHandler]:
-    """What a server answers: its one method, on raw frames.
+    """The gRPC handlers of a server: its one method, on raw frames.
 
-    `session(frames, context)` takes an iterator of frames and gives one; in grpc.aio both are asynchronous.
+    `session(frames, context)` takes an iterator of frames and returns one; in grpc.aio both are asynchronous.
     """
     stream = grpc.stream_stream_rpc_method_handler(session)  # no serialisers: bytes in, bytes out
     return (grpc.method_handlers_generic_handler(SERVICES[role], {SESSION: stream}),)
 
 
 def common_name(context: Any) -> str:
-    """The common name in the certificate of the peer, which TLS has verified; "" if it has not one name."""
+    """The common name in the peer's certificate, verified by TLS; "" if there is not exactly one name."""
     names = context.auth_context().get("x509_common_name", [])
     return names[0].decode("utf-8", "replace") if len(names) == 1 else ""

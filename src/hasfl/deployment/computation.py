@@ -1,4 +1,4 @@
-"""What all parties of a training know alike: the layers, how they are stepped, and how models are served."""
+"""The computation that all parties share: the model's layers, the optimiser, and the served model's rules."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -24,10 +24,10 @@ from hasfl.settings import Serving
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Computation:
-    """The layers of a model, and how they are trained and served."""
+    """The layers of a model, with the loss, the optimiser, and the rules of the served model."""
 
-    model: LayeredModel  # in training mode; its weights are those before the first round
-    updates: Updates  # how the optimiser steps
+    model: LayeredModel  # in training mode, with the weights before the first round
+    updates: Updates  # the optimiser's steps
     seeds: Seeds
     samples: IntN  # |D_i|, training samples of each device of the fleet
     loss: Score = cross_entropy  # one number for each sample
@@ -36,11 +36,11 @@ class Computation:
     local_term: Term | None = None  # added to the loss of each device, for its private layers
     half: bool = False  # whether layers compute in bfloat16 where torch's autocast allows it
     serving: Serving = field(default_factory=Serving)
-    sent_as: torch.dtype | None = None  # of activations and their gradients on the wire; None: as they are
+    sent_as: torch.dtype | None = None  # dtype of activations and gradients on the wire; None: unchanged
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The layers, first to last."""
+        """The layers, from first to last."""
         return list(self.model.layers.values())
 
     @property
@@ -49,7 +49,7 @@ class Computation:
         return next((weight.dtype for weight in self.model.parameters()), torch.float32)
 
     def named_layers(self, first: int = 0, count: int | None = None) -> dict[str, nn.Module]:
-        """Layers `first`, `first` + 1, … by name: `count` of them, or all that follow."""
+        """The layers from index `first` on, by name: `count` layers, or all."""
         layers = list(self.model.layers.items())[first:]
         return dict(layers if count is None else layers[:count])
 
@@ -58,31 +58,31 @@ class Computation:
         return [LayerState.of(layer, self.updates.slots) for layer in self.layers]
 
     def autocast(self) -> AbstractContextManager[object]:
-        """A context in which layers compute in bfloat16, if `half` is set. Weights keep their dtype."""
+        """A context in which layers compute in bfloat16 if `half` is set; weights keep their dtype."""
         return torch.autocast("cpu", torch.bfloat16, enabled=self.half)
 
     def forward(
         self, states: Sequence[LayerState], x: Tensor, *, first: int, round: int, device: int
     ) -> Tensor:
-        """Pass samples through layers `first`, `first` + 1, … as in a round."""
+        """Pass samples through the layers from index `first` on, as in a round of training."""
         with self.autocast():
             return forward_in_round(
                 self.layers, states, x, first=first, seeds=self.seeds, round=round, device=device
             )
 
     def rate(self, round: int) -> Tensor:
-        """γ_t as a tensor."""
+        """γ_t, the learning rate of a round, as a tensor."""
         return torch.full((), self.updates.rates.at(round), dtype=self.dtype)
 
     def on_the_wire(self, tensor: Tensor) -> Tensor:
-        """Activations or their gradients as they are sent. What is too large becomes the largest number."""
+        """Activations or gradients in the dtype of the wire; numbers beyond its range are clamped."""
         if self.sent_as is None or not tensor.is_floating_point():
             return tensor
         largest = torch.finfo(self.sent_as).max
         return tensor.clamp(-largest, largest).to(self.sent_as)
 
     def named(self, states: Sequence[LayerState], *, first: int = 0) -> Tensors:
-        """The tensors of layers `first`, `first` + 1, …, under unique names."""
+        """The tensors of layers from index `first` on, by unique names."""
         names = self.model.names[first : first + len(states)]
         pairs = zip(names, states, strict=True)
         return {name: tensor for layer, state in pairs for name, tensor in state.named(layer)}
@@ -90,7 +90,7 @@ class Computation:
     def states(
         self, tensors: Mapping[str, Tensor], *, first: int = 0, count: int, slots: bool = True
     ) -> list[LayerState]:
-        """Take back what `named` gave for `count` layers; anything else is refused. Tensors are copied."""
+        """The states of `count` layers from the tensors of `named`, copied; other tensors are refused."""
         names = self.model.names[first : first + count]
         templates = self.initial()[first : first + count]
         if not slots:
@@ -105,9 +105,9 @@ class Computation:
         return [state.map(Tensor.clone) for state in filled]
 
     def finite(self, states: Sequence[LayerState], *, first: int = 0) -> bool:
-        """Whether all numbers of layers `first`, `first` + 1, … are finite.
+        """Whether all numbers of the layers from index `first` on are finite.
 
-        A model may hold numbers that are not, such as the −∞ of a mask. They may stay.
+        A model may hold infinite numbers from the beginning, such as the −∞ of a mask. These are ignored.
         """
         own, begun = self.named(states, first=first), self.initial()[first : first + len(states)]
         before = self.named(begun, first=first)

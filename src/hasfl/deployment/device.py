@@ -1,7 +1,7 @@
-"""A device: it holds samples and the first layers, and answers the fed server and the edge server.
+"""A device: holds samples and the first layers, and answers the fed server and the edge server.
 
-The fed server gives it layers and takes them back. The edge server sends it through a round: it asks for
-activations, and returns their gradients (steps a1, a2, a4 and a5 of Algorithm 1).
+The fed server sends the device its client part and takes it back. In a round, the edge server asks the device
+for activations and returns their gradients (steps a1, a2, a4 and a5 of Algorithm 1).
 """
 
 import math
@@ -43,10 +43,10 @@ from hasfl.plan import Order, Plan
 from hasfl.profile import Profile
 from hasfl.seeds import Seeds
 
-# ── its samples, as a simulation would know them ─────────────────────────────────────────────────────────
+# ── the samples of a device, drawn as a simulation would draw them ───────────────────────────────────────
 
 
-ELSEWHERE = -1  # in place of the index of a sample that another device holds
+ELSEWHERE = -1  # stands for the index of a sample that another device holds
 
 
 def own_samples(
@@ -59,10 +59,10 @@ def own_samples(
     augment: bool = False,
     held_out: float = 0.0,
 ) -> TrainingData:
-    """The data of one device, which draws from it what a simulation of the whole fleet would draw.
+    """The training data of one device, with the same random draws as in a simulation of the whole fleet.
 
-    `samples` says how many samples each device of the fleet has. The simulation must have no sample on two
-    devices.
+    `samples` is the number of samples of each device of the fleet. The draws are the same if no sample is on
+    two devices.
     """
     own, counts = np.arange(len(x)), held_out_counts(np.asarray(samples), held_out)
     order = seeds.stream("held_out", device).permutation(len(x))
@@ -85,21 +85,25 @@ def own_samples(
 
 
 def calibration_samples(data: TrainingData, most: int) -> Tensor:
-    """The indices of the device's samples among those that measure the batch norms of a served model."""
+    """The indices of this device's share of the samples that measure the batch norms of a served model.
+
+    `most` is the number of calibration samples of all devices.
+    """
     drawn = data.some_of_every_device(most)
     return drawn[drawn != ELSEWHERE]
 
 
-# ── its answers in a training ────────────────────────────────────────────────────────────────────────────
+# ── the answers of a device ──────────────────────────────────────────────────────────────────────────────
 
 
 Result = TypeVar("Result")
-# Makes work of so many FLOP take its time. A rehearsal waits in it; in earnest it does nothing.
+# FLOP → a context in which the work is done. In a rehearsal of a slower device, the context waits at its end;
+# otherwise it does nothing.
 Pace = Callable[[float], AbstractContextManager[Any]]
 
 
 def unhurried(flops: float) -> AbstractContextManager[Any]:
-    """Do not slow any work down."""
+    """A context that does not slow work down."""
     return nullcontext()
 
 
@@ -111,23 +115,23 @@ class UnderWay:
     replica: list[LayerState]
     activations: Tensor
     samples: int
-    returned: bool = False  # whether the gradient has come
+    returned: bool = False  # whether the gradient of the activations has arrived
 
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """The party of one device."""
+    """A device in a training: its client part, and its answers to the fed server and the edge server."""
 
-    index: int  # in the fleet
+    index: int  # the device's place in the fleet, from 0
     computation: Computation
     data: TrainingData
     profile: Profile
     pace: Pace = unhurried
-    resources: Callable[[], Mapping[str, float]] = dict  # what the device has measured of itself
-    interval: int = -1  # that has begun
-    client: list[LayerState] = field(default_factory=list)  # the first layers, in training
-    anchor: list[LayerState] = field(default_factory=list)  # the same as the interval began, for a local term
-    served: list[LayerState] = field(default_factory=list)  # the first layers of the served model
+    resources: Callable[[], Mapping[str, float]] = dict  # returns {"memory": free bits}
+    interval: int = -1  # number of the interval under way; -1 before the first one
+    client: list[LayerState] = field(default_factory=list)  # the client part in training
+    anchor: list[LayerState] = field(default_factory=list)  # the client part when the interval began
+    served: list[LayerState] = field(default_factory=list)  # the client part of the served model
     under_way: UnderWay | None = None
 
     def from_fed(self, question: Message) -> Message:
@@ -140,7 +144,7 @@ class Device:
 
     def _answer_fed(self, question: FedAsksDevice) -> TypedMessage:
         match question:
-            case messages.FindEdge():  # the connection to it is made outside of this party
+            case messages.FindEdge():  # `joining.py` connects to the edge server that the question names
                 return messages.Done()
             case messages.BeginDevice():
                 return self._begin(question)
@@ -167,7 +171,7 @@ class Device:
         assert_never(question)
 
     def timed(self, flops: float, work: Callable[[], Result]) -> tuple[Result, float]:
-        """What some work of so many FLOP returns, and the seconds it took."""
+        """Do work of `flops` FLOP at the device's pace; return its result and its seconds."""
         began = time.perf_counter()
         with self.pace(flops):
             result = work()
@@ -178,10 +182,10 @@ class Device:
         """The number of layers that the device holds."""
         return len(self.client)
 
-    # ── the fed server's questions ───────────────────────────────────────────────────────────────────────
+    # ── answers to the fed server ────────────────────────────────────────────────────────────────────────
 
     def _begin(self, question: messages.BeginDevice) -> messages.DeviceReady:
-        """Take the client part of an interval; the layers hold slots too."""
+        """Take the client part, with slots, for a new interval."""
         self.client = self._first_layers(question.layers, question.cut, slots=True)
         if self.computation.local_term is not None:
             self.anchor = [without_slots(state).map(Tensor.clone) for state in self.client]
@@ -189,12 +193,12 @@ class Device:
         return messages.DeviceReady(resources=dict(self.resources()))
 
     def _give(self, question: messages.GiveClientPart) -> messages.ClientPart:
-        """Hand the client part to the fed server (step b1)."""
+        """Send the client part to the fed server (step b1)."""
         self._require_interval(question.interval)
         return messages.ClientPart(interval=self.interval, layers=self.computation.named(self.client))
 
     def _take(self, question: messages.TakeServedModel) -> messages.Done:
-        """Take the client part of the served model, without slots, beside the one in training."""
+        """Take the client part of the served model, without slots; the client part in training stays."""
         self.served = self._first_layers(question.layers, question.cut, slots=False)
         return messages.Done()
 
@@ -207,16 +211,16 @@ class Device:
         if asked != self.interval:
             raise Refused(f"the question is about interval {asked}, but this is interval {self.interval}")
 
-    # ── the edge server's questions ──────────────────────────────────────────────────────────────────────
+    # ── answers to the edge server: label counts and rounds ──────────────────────────────────────────────
 
     def _count(self) -> messages.Counted:
-        """Count the training samples of each class, where every sample has one."""
+        """Count the training samples of each class; no counts if samples do not have one class each."""
         if not one_class_each(self.data.y):
             return messages.Counted()
         return messages.Counted(classes=torch.bincount(self.data.y[self.data.shares[self.index]]))
 
     def _forward(self, question: messages.Forward) -> messages.Activations:
-        """Steps a1 and a2: draw the batch of a round, and send its activations and labels."""
+        """Draw the batch of a round, and send its activations and labels (steps a1 and a2)."""
         self._require_interval(question.interval)
         x, y = self._batch(question)
         replica = [trainable(state) for state in self.client]
@@ -241,7 +245,11 @@ class Device:
         return self.data.batch(Order(round=question.round, devices=devices, plan=plan, drawn=drawn))
 
     def _backward(self, question: messages.Backward) -> messages.BackwardDone:
-        """Steps a4 and a5: take the gradients of the activations. Without clipping, step at once."""
+        """Take the gradients of the activations, and pass them back (steps a4 and a5).
+
+        Without clipping, the device steps at once. With clipping, it answers the squared norm of its gradient
+        and waits for the factor.
+        """
         batch = self._batch_under_way(question, returned=False)
         received = self._returned(batch, question.gradient)
         batch.returned = True
@@ -262,7 +270,7 @@ class Device:
         return messages.BackwardDone(seconds=seconds, square=square if math.isfinite(square) else None)
 
     def _returned(self, batch: UnderWay, gradient: Tensor | None) -> Tensor | None:
-        """The gradient of the activations; None where no layer of this device needs one."""
+        """The received gradient of the activations; None if no layer of this device needs one."""
         if not batch.activations.requires_grad:
             return None
         expected = self.computation.sent_as or batch.activations.dtype
@@ -271,7 +279,7 @@ class Device:
         return gradient.to(batch.activations.dtype)
 
     def _step(self, question: messages.Step) -> messages.Done:
-        """Step with clipped gradients; the factor comes from the edge server (docs/decisions/0008)."""
+        """Step with gradients that are scaled by the edge server's factor (docs/decisions/0008)."""
         batch = self._batch_under_way(question, returned=True)
         factor = torch.tensor(question.factor, dtype=self.computation.dtype)
         self._take_step(batch, [scaled(layer, factor) for layer in self._gradients(batch)])
@@ -279,7 +287,7 @@ class Device:
         return messages.Done()
 
     def _batch_under_way(self, question: messages.Backward | messages.Step, *, returned: bool) -> UnderWay:
-        """The batch that a question is about; `returned` says whether its gradient must have come."""
+        """The batch of the question's round; `returned` says whether its gradient must have arrived."""
         self._require_interval(question.interval)
         batch = self.under_way
         if batch is None or batch.round != question.round or batch.returned != returned:
@@ -296,12 +304,15 @@ class Device:
         for state, gradient in zip(batch.replica, gradients, strict=True):
             updates.step(state, gradient, rate)
 
-    # ── the served model ─────────────────────────────────────────────────────────────────────────────────
+    # ── answers to the edge server: the served model ─────────────────────────────────────────────────────
 
     def _norms(
         self, question: messages.MeasureNorms
     ) -> messages.NormSeen | messages.AfterClientPart | messages.NoSamples:
-        """What the first unknown batch norm of the served model sees, or the activations after the last."""
+        """Measure the first batch norm of the client part that is not known yet.
+
+        If all are known, the answer is the activations after the client part.
+        """
         layers = self._layers_of_served()
         self._require_known(question.known)
         x = self.data.x[calibration_samples(self.data, CALIBRATION_SAMPLES)]
@@ -315,7 +326,7 @@ class Device:
         return messages.NormSeen(norm=name, count=seen.count, mean=seen.mean, variance=seen.variance)
 
     def _score(self, question: messages.Score) -> messages.ToScore:
-        """Activations and labels of some held-out samples, through the served model."""
+        """The activations and labels of some held-out samples, after the served model's client part."""
         layers, start = self._layers_of_served(), question.start
         self._require_known(question.known)
         states, samples = self._measured(layers, question.known), self.data.held_out_samples()
@@ -341,32 +352,32 @@ class Device:
         require_fitting(self.computation.named_layers(), known)
 
 
-# ── in a session ─────────────────────────────────────────────────────────────────────────────────────────
+# ── a device in a session ────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True, eq=False)
 class DeviceSetup:
-    """What the owner of a device gives it: samples, limits, and what it trusts."""
+    """The settings of a device's owner: samples, limits, and trusted modules."""
 
     index: int
     samples: Samples
-    memory: float | None = None  # the most that a person allows, bit
-    sharers: int = 1  # devices on this machine
-    slow: SlowTo | None = None  # rehearses a slower box
+    memory: float | None = None  # bits that training may take at most; None: no limit of the owner's
+    sharers: int = 1  # number of devices on this machine
+    slow: SlowTo | None = None  # the slower machine that a rehearsal imitates
     trusted: Collection[str] = ()  # modules whose callables a scenario may name
-    folder: Path = field(default_factory=Path)  # where modules are searched first
+    folder: Path = field(default_factory=Path)  # folder where modules are searched first
 
     def hello(self) -> Mapping[str, Any]:
-        """What a device says of itself when it connects; the mark shows that a party is new."""
+        """The greeting of a device; `session_mark` differs after a restart, when the party is new."""
         return {**self.samples.about(), "session_mark": secrets.token_hex(8)}
 
     def party(self) -> "DeviceInSession":
-        """A party for a session."""
+        """The device for one session."""
         return DeviceInSession(self)
 
 
 class DeviceInSession:
-    """A device in a session. It can be asked to train as soon as it knows what is trained."""
+    """A device in a session; its `Device` exists once the fed server has told what is trained."""
 
     def __init__(self, setup: DeviceSetup) -> None:
         self.setup = setup

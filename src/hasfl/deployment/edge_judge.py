@@ -1,7 +1,8 @@
-"""Judging the served model: batch norms are measured, then held-out samples and the test set are scored.
+"""Evaluation of the served model: measures batch norms, then scores held-out samples and the test set.
 
-Devices send activations of their own samples through their client part of the served model; the edge server
-passes them through the rest. The fed server hears counts and sums, and the statistics of batch norms.
+Each device passes its own samples through its client part of the served model, and the edge server passes the
+activations through the other layers. The fed server learns counts and sums of scores, and the statistics of
+batch norms.
 """
 
 import math
@@ -33,31 +34,32 @@ from hasfl.learning.state import LayerState, forward
 
 A = TypeVar("A", bound=TypedMessage)
 
-AT_ONCE = 100  # held-out samples of a device in one message, to bound its size
-PATIENCE = 120.0  # seconds that a device has for an answer; an evaluation is rare and has no plan
+# The numbers below were chosen by hand.
+AT_ONCE = 100  # held-out samples of a device in one message, so that messages stay small
+PATIENCE = 120.0  # time limit in seconds for an answer; no plan predicts the time of an evaluation
 
 
 class _NotFinite(Exception):
-    """The model gives no finite numbers on any device: training has diverged."""
+    """The model gives finite numbers on no device, so training has diverged."""
 
 
 @dataclass(slots=True, eq=False)
 class Judge:
-    """One served model, and what devices and the test set say of it."""
+    """The evaluation of one served model, with devices and the test set."""
 
     computation: Computation
     links: Links
-    cuts: dict[int, int]  # of the devices that judge
-    private: list[LayerState]  # the layers before the deepest cut, averaged over devices
-    common: list[LayerState]  # the layers after it; with measured batch norms once these are known
-    test: tuple[Tensor, Tensor] | None
-    held_out: Mapping[int, int]  # how many held-out samples of each device are scored
-    known: Known = field(default_factory=dict)
-    dropped: dict[int, str] = field(default_factory=dict)  # devices that judge no longer, with the reason
-    forms: tuple[Form, ...] = ()  # of activations after each layer
+    cuts: dict[int, int]  # cut of each device that takes part
+    private: list[LayerState]  # private layers, averaged over devices
+    common: list[LayerState]  # common layers; both with measured batch norms after `_measure`
+    test: tuple[Tensor, Tensor] | None  # samples and labels of the test set
+    held_out: Mapping[int, int]  # number of held-out samples of each device to score
+    known: Known = field(default_factory=dict)  # statistics of the batch norms measured so far
+    dropped: dict[int, str] = field(default_factory=dict)  # devices that left, with the reason of each
+    forms: tuple[Form, ...] = ()  # form of activations after each layer
 
     def judge(self) -> messages.Judged | messages.Failed:
-        """Everything that the fed server may know of the model."""
+        """Evaluate the model; the answer is everything that the fed server may know of it."""
         self.forms = forms_after_layers(self.computation, in_round=False)
         try:
             with torch.no_grad():
@@ -78,7 +80,7 @@ class Judge:
         )
 
     def _tested(self) -> tuple[float | None, float | None]:
-        """The accuracy and the loss on the test set, where there is one."""
+        """The accuracy and the loss on the test set; None for both without a test set or devices."""
         if self.test is None or not self.cuts:
             return None, None
         states, computation = [*self.private, *self.common], self.computation
@@ -93,7 +95,7 @@ class Judge:
     # ── devices ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _ask(self, questions: Mapping[int, EdgeToDevice[A]]) -> dict[int, A]:
-        """Ask devices; those that do not answer judge no longer."""
+        """Ask devices for answers; devices without a good answer leave the evaluation."""
         answers = ask(self.links, questions, PATIENCE)
         reasons = self.links.reasons()
         for device in questions.keys() - answers.keys():
@@ -105,13 +107,13 @@ class Judge:
         self.dropped[device] = reason
 
     def _drop(self, device: int, reason: str) -> None:
-        """A device judges no longer because of what it sent."""
+        """Close the connection to a device because of what it sent, and remove it from the evaluation."""
         self.links.drop(device, reason)
         self.links.reasons()
         self._leave(device, reason)
 
     def _drop_not_finite(self, finite: Mapping[int, bool]) -> None:
-        """Drop devices whose numbers are not finite. Where that is so for all, training has diverged."""
+        """Drop devices whose numbers are not finite; raise _NotFinite if this is so for all devices."""
         if finite and not any(finite.values()):
             raise _NotFinite
         for device, fine in finite.items():
@@ -121,10 +123,10 @@ class Judge:
     # ── batch norms ──────────────────────────────────────────────────────────────────────────────────────
 
     def _measure(self) -> None:
-        """Measure every batch norm with samples of all devices, one batch norm after the other."""
+        """Measure every batch norm with samples of all devices, one batch norm at a time."""
         layers = self.computation.named_layers()
-        waiting: dict[int, Tensor] = {}  # activations of devices whose client part is done
-        without: set[int] = set()  # devices that have no samples for this
+        waiting: dict[int, Tensor] = {}  # activations of devices whose client part is fully measured
+        without: set[int] = set()  # devices without samples for calibration
         while self.cuts.keys() - without:
             expected = self._next(example(self.computation), self.private, 0)
             found: dict[int, Moments] = {}
@@ -155,7 +157,7 @@ class Judge:
         self.private, self.common = measured[: len(self.private)], measured[len(self.private) :]
 
     def _calibrating(self, device: int, activations: Tensor) -> Tensor:
-        """The activations of a device whose client part is done."""
+        """Check the activations of a device whose client part is fully measured."""
         if activations.dim() == 0 or not 0 < len(activations) <= CALIBRATION_SAMPLES:
             raise Refused(
                 f"there must be activations of 1 to {CALIBRATION_SAMPLES} samples, got a tensor "
@@ -164,7 +166,10 @@ class Judge:
         return fitting_activations(activations, len(activations), self.forms[self.cuts[device] - 1])
 
     def _beyond_cuts(self, waiting: Mapping[int, Tensor], found: dict[int, Moments]) -> list[Tensor]:
-        """Take activations through the middle parts; batch norms that stop them are added to `found`."""
+        """Pass activations through the middle parts; return the outputs of devices that reach the end.
+
+        For a device that stops at an unknown batch norm, add the moments of this batch norm to `found`.
+        """
         outputs = []
         for device in sorted(waiting):
             cut = self.cuts[device]
@@ -181,7 +186,7 @@ class Judge:
             return next_moments(layers, states, x, self.known)
 
     def _measure_common(self, x: Tensor) -> None:
-        """The common layers see all samples at once."""
+        """Measure the batch norms of the common layers with the samples of all devices at once."""
         while isinstance(seen := self._next(x, self.common, len(self.private)), tuple):
             if not _finite((seen[1].mean, seen[1].variance)):
                 raise _NotFinite
@@ -190,7 +195,7 @@ class Judge:
     # ── held-out samples ─────────────────────────────────────────────────────────────────────────────────
 
     def _score(self) -> dict[int, tuple[float, float, float]]:
-        """For each device: its held-out samples, and the sums of their metric and of their loss."""
+        """For each device: the number of its held-out samples, and the sums of their metric and loss."""
         sums = {device: (0.0, 0.0, 0.0) for device in self.cuts if self.held_out.get(device)}
         for start in range(0, max((self.held_out[device] for device in sums), default=0), AT_ONCE):
             counts = {d: min(self.held_out[d] - start, AT_ONCE) for d in sums if d in self.cuts}
@@ -212,7 +217,7 @@ class Judge:
         return {device: each for device, each in sums.items() if device in self.cuts}
 
     def _scores(self, cut: int, answer: messages.ToScore, count: int) -> tuple[float, float, float]:
-        """How many samples a device sent, and the sums of their metric and of their loss."""
+        """Score the samples of a device's answer: their number, and the sums of their metric and loss."""
         x = fitting_activations(answer.activations, count, self.forms[cut - 1])
         y = fitting_labels(answer.labels, count)
         with at_rest(self.computation.model):
@@ -224,7 +229,10 @@ class Judge:
 def _fitting_moments(
     answer: messages.NormSeen, expected: tuple[str, Moments] | Tensor, layers: Mapping[str, nn.Module]
 ) -> Moments:
-    """What a device says of a batch norm; it must be the next one, of as many samples as it may give."""
+    """The moments of a batch norm in a device's answer.
+
+    Refuses another batch norm than the next one, too many values, and negative variances.
+    """
     name, moments = answer.norm, Moments(answer.count, answer.mean, answer.variance)
     if isinstance(expected, Tensor) or name != expected[0]:
         raise Refused(f"it stopped at another batch norm than all others: {name!r:.60}")

@@ -1,6 +1,6 @@
-"""A round of split training, as the edge server leads it (steps a1 to a5 of Algorithm 1).
+"""A round of split training, led by the edge server (steps a1 to a5 of Algorithm 1).
 
-What devices send is checked before it is used.
+The edge server checks everything that devices send before using it.
 """
 
 import math
@@ -28,18 +28,18 @@ from hasfl.record import EDGE
 
 A = TypeVar("A", bound=TypedMessage)
 
-# ── what devices send ────────────────────────────────────────────────────────────────────────────────────
+# ── checks of what devices send ──────────────────────────────────────────────────────────────────────────
 
 
-# A device leaves if its loss is so many times the usual one. Otherwise, one device could spoil the common
-# layers with huge activations.
+# Factor of the median loss of all devices above which a device is dropped. Otherwise one device could spoil
+# the common layers with huge activations. Chosen by hand.
 FAR_OFF = 1000.0
-EXAMPLES = 2
+EXAMPLES = 2  # samples in `example`
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the activations of one sample look like."""
+    """The shape and the dtype of the activations of one sample."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -57,7 +57,7 @@ def forms_after_layers(computation: Computation, *, in_round: bool) -> tuple[For
 
 
 def example(computation: Computation) -> Tensor:
-    """A few samples of zeros: a batch norm without running statistics can not normalise a single one."""
+    """Two samples of zeros: a batch norm without running statistics cannot normalise a single sample."""
     like = computation.model.example_input
     return torch.zeros((EXAMPLES, *like.shape[1:]), dtype=like.dtype)
 
@@ -65,7 +65,10 @@ def example(computation: Computation) -> Tensor:
 def fitting_activations(
     found: Tensor, samples: int, form: Form, *, sent_as: torch.dtype | None = None
 ) -> Tensor:
-    """The activations of so many samples, in their own type; those that do not fit are refused."""
+    """The activations of `samples` samples, in the dtype of `form`; other activations are refused.
+
+    `sent_as` is the dtype on the wire, if it is another one.
+    """
     rounded = sent_as is not None and form.dtype.is_floating_point
     if found.dtype != (sent_as if rounded else form.dtype):
         raise Refused(f"activations must be of {form.dtype}, got {found.dtype}")
@@ -75,7 +78,7 @@ def fitting_activations(
 
 
 def fitting_labels(found: Tensor, samples: int) -> Tensor:
-    """The labels of so many samples; those that do not fit are refused."""
+    """The labels of `samples` samples; labels of another number, or not finite, are refused."""
     if found.dim() == 0 or len(found) != samples:
         raise Refused(f"there must be {samples} labels, got a tensor {tuple(found.shape)}")
     if found.is_floating_point() and not bool(found.isfinite().all()):
@@ -84,36 +87,39 @@ def fitting_labels(found: Tensor, samples: int) -> Tensor:
 
 
 def of_another_form(labels: Mapping[int, Tensor]) -> list[int]:
-    """The devices whose labels are not of the form that most devices' labels have."""
+    """The devices whose labels differ in shape or dtype from the labels of most devices."""
     forms = {device: (each.dtype, tuple(each.shape[1:])) for device, each in labels.items()}
     usual = Counter(forms.values()).most_common(1)
     return [device for device, form in forms.items() if form != usual[0][0]]
 
 
 def far_off(values: Mapping[int, float], *, times: float = FAR_OFF, floor: float = 1.0) -> list[int]:
-    """The devices whose value is not finite, or so many times the lower median of all finite values."""
+    """The devices whose value is not finite, or more than `times` the lower median of all finite values.
+
+    A median below `floor` counts as `floor`.
+    """
     finite = sorted(value for value in values.values() if math.isfinite(value))
     most = times * max(finite[(len(finite) - 1) // 2], floor) if finite else math.inf
     return [device for device, value in values.items() if not (math.isfinite(value) and value <= most)]
 
 
-# ── what the edge server holds in an interval ────────────────────────────────────────────────────────────
+# ── the edge server's part of an interval ────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True, eq=False)
 class Interval:
-    """An interval that has begun: who takes part, and the middle part of each device."""
+    """An interval that has begun: the devices that take part, and their middle parts."""
 
-    number: int  # from 0
+    number: int  # counted from 0
     depth: int  # number of private layers
-    cuts: dict[int, int]  # of the devices that take part
-    middle: dict[int, list[LayerState]]  # the layers from a device's cut to the depth
-    forms: tuple[Form, ...]  # of activations after each layer
-    anchors: dict[int, list[LayerState]]  # middle parts as the interval began; empty without a local term
+    cuts: dict[int, int]  # cut of each device that takes part
+    middle: dict[int, list[LayerState]]  # layers from each device's cut to `depth`
+    forms: tuple[Form, ...]  # form of activations after each layer
+    anchors: dict[int, list[LayerState]]  # middle parts when the interval began; empty without a local term
     over: bool = False
 
     def leave(self, device: int) -> None:
-        """A device has gone: its middle part goes too."""
+        """Remove a device and its middle part from the interval."""
         self.cuts.pop(device, None)
         self.middle.pop(device, None)
 
@@ -121,27 +127,27 @@ class Interval:
 # ── a round ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# What torch raises where samples do not fit the layers, or where the loss does not know a label.
+# Exceptions of torch if samples do not fit the layers, or if the loss does not know a label.
 MISFIT = (RuntimeError, IndexError, ValueError, TypeError)
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """What a device sent for a round."""
+    """The activations and labels that a device sent for a round."""
 
-    received: Tensor  # activations; a leaf
+    received: Tensor  # activations, as a leaf that collects their gradient
     labels: Tensor
-    seconds: float  # of the device's forward pass
-    way_seconds: float  # of the question to the device, and of the activations back
+    seconds: float  # duration of the device's forward pass
+    way_seconds: float  # transfer time of the question to the device and of the activations back
 
 
 @dataclass(slots=True, eq=False)
 class Pass:
     """The forward pass of all devices' samples through middle and common layers."""
 
-    middle: dict[int, list[LayerState]]  # with copied buffers
-    common: list[LayerState]
-    losses: dict[int, Tensor]  # F_i
+    middle: dict[int, list[LayerState]]  # middle part of each device, with copied buffers
+    common: list[LayerState]  # common layers, with copied buffers
+    losses: dict[int, Tensor]  # F_i, the mean loss of each device's batch
 
 
 def train_round(
@@ -151,9 +157,9 @@ def train_round(
     common: Sequence[LayerState],
     question: messages.Train,
 ) -> messages.Trained | messages.Failed:
-    """Lead the devices of the question through a round; answers the mean loss and the seconds of each step.
+    """Lead the devices of the question through a round; return the mean loss and the seconds of each step.
 
-    Devices that do not answer in time, or answer wrongly, leave the interval. The round goes on without them.
+    A device that answers wrongly or too late leaves the interval, and the round goes on without this device.
     """
     each_once = len(set(question.devices)) == len(question.devices)
     if not each_once or not len(question.devices) == len(question.drawn) == len(question.batch_sizes):
@@ -185,22 +191,22 @@ def train_round(
 
 @dataclass(slots=True, eq=False)
 class Round:
-    """One round under way."""
+    """A round under way, with the steps that the edge server leads."""
 
     computation: Computation
     links: Links
     interval: Interval
     common: list[LayerState]
     question: messages.Train
-    dropped: dict[int, str] = field(default_factory=dict)  # devices that left, with the reason
+    dropped: dict[int, str] = field(default_factory=dict)  # devices that left, with the reason of each
 
     @property
     def number(self) -> int:
-        """The number of the round, t."""
+        """t, the number of the round."""
         return self.question.round
 
     def ask(self, questions: Mapping[int, EdgeToDevice[A]]) -> dict[int, Answer[A]]:
-        """Ask devices; those that are dropped leave the interval."""
+        """Ask devices for answers; devices without a good answer leave the interval."""
         answers = ask(self.links, questions, self.question.seconds)
         reasons = self.links.reasons()
         for device in questions.keys() - answers.keys():
@@ -208,18 +214,18 @@ class Round:
         return answers
 
     def leave(self, device: int, reason: str) -> None:
-        """A device leaves the interval."""
+        """Remove a device from the interval, and note the reason."""
         self.dropped[device] = reason
         self.interval.leave(device)
 
     def drop(self, device: int, reason: str) -> None:
-        """A device is sent away because of what it sent."""
+        """Close the connection to a device because of what it sent, and remove it from the interval."""
         self.links.drop(device, reason)
         self.links.reasons()
         self.leave(device, reason)
 
     def collect(self) -> dict[int, Batch]:
-        """Steps a1 and a2: the activations of every device that is left."""
+        """The activations and labels of every device of the round (steps a1 and a2)."""
         asked, cuts = self.question, self.interval.cuts
         for device in cuts.keys() - set(asked.devices):
             self.interval.leave(device)
@@ -245,7 +251,7 @@ class Round:
         return batches
 
     def _batch(self, device: int, answer: Answer[messages.Activations], b: int) -> Batch:
-        """Check what a device sent."""
+        """The batch that a device sent, after all checks."""
         sent = answer.message
         form = self.interval.forms[self.interval.cuts[device] - 1]
         activations = fitting_activations(sent.activations, b, form, sent_as=self.computation.sent_as)
@@ -254,7 +260,10 @@ class Round:
         return Batch(received, fitting_labels(sent.labels, b), sent.seconds, answer.way_seconds)
 
     def any_finite(self, batches: dict[int, Batch]) -> bool:
-        """Drop devices whose activations are not finite numbers; if that is so for all, say no."""
+        """Whether the activations of any device are finite; the other devices are dropped.
+
+        If no device has finite activations, no device is dropped.
+        """
         bad = [device for device, batch in batches.items() if not bool(batch.received.isfinite().all())]
         if len(bad) == len(batches):
             return False
@@ -264,10 +273,11 @@ class Round:
         return True
 
     def forward(self, batches: dict[int, Batch]) -> Pass | None:
-        """Step a3, first half. Devices whose samples do not fit, or spoil the loss, are dropped.
+        """Pass all batches through middle parts and common layers (step a3, first half).
 
-        Where the loss of no device is finite, neither alone nor together, training has diverged. Returns
-        None if no device is left.
+        Devices whose samples do not fit, or whose loss is far off, are dropped. If no device has a finite
+        loss, neither with others nor alone, all stay, because then training has diverged. Returns None if no
+        device is left.
         """
         while batches:
             try:
@@ -287,7 +297,7 @@ class Round:
         return None
 
     def _loss_alone(self, device: int, batch: Batch) -> float:
-        """The loss of a device whose samples pass alone; not a number if they do not fit."""
+        """The loss of one device's samples without those of others; NaN if they do not fit the layers."""
         try:
             with torch.no_grad():
                 return float(self._pass({device: batch}).losses[device])
@@ -295,16 +305,16 @@ class Round:
             return math.nan
 
     def _drop_misfits(self, batches: dict[int, Batch], error: Exception) -> None:
-        """Drop the devices whose own samples cannot pass through the layers.
+        """Drop the devices whose samples cannot pass through the layers without those of others.
 
-        If the samples of every device can pass alone, nobody knows whose are at fault. Then drop all.
+        If the samples of every device can pass alone, no device can be blamed, and all are dropped.
         """
         misfits = {}
         for device, batch in batches.items():
             try:
                 with torch.no_grad():
                     self._pass({device: batch})
-            except OneValueError:  # samples of other devices may be what a batch norm lacks
+            except OneValueError:  # a batch norm got one value per channel; with other devices it gets more
                 continue
             except MISFIT:
                 misfits[device] = "its activations or labels do not fit the layers"
@@ -313,7 +323,7 @@ class Round:
             self.drop(device, reason)
 
     def _pass(self, batches: Mapping[int, Batch]) -> Pass:
-        """Middle parts device by device, then the common layers with all samples at once."""
+        """Pass batches through middle parts, one device at a time, then all through the common layers."""
         middle, outputs = {}, []
         for device, batch in batches.items():
             cut = self.interval.cuts[device]
@@ -335,7 +345,10 @@ class Round:
     def return_gradients(
         self, batches: Mapping[int, Batch], done: Pass
     ) -> dict[int, Answer[messages.BackwardDone]]:
-        """Steps a4 and a5. With clipping, devices step when they know the factor."""
+        """Send each device the gradient of its activations, and step all layers (steps a4 and a5).
+
+        With clipping, devices step only after the edge server has sent their clipping factors.
+        """
         questions = {}
         for device, batch in batches.items():
             gradient = batch.received.grad
@@ -349,7 +362,7 @@ class Round:
         return answers
 
     def _step(self, done: Pass, answers: dict[int, Answer[messages.BackwardDone]]) -> None:
-        """Step middle and common layers, and with clipping the client parts too (docs/decisions/0008)."""
+        """Step middle parts and common layers; with clipping, client parts too (docs/decisions/0008)."""
         updates, rate = self.computation.updates, self.computation.rate(self.number)
         own = {device: [gradient_of(layer) for layer in done.middle[device]] for device in answers}
         if (term := self.computation.local_term) is not None:
@@ -372,7 +385,12 @@ class Round:
         answers: dict[int, Answer[messages.BackwardDone]],
         clip: float,
     ) -> tuple[dict[int, list[Tensors]], list[Tensors]]:
-        """Clip by the norms of whole gradients: devices tell theirs, and learn their factor."""
+        """Clip by the norm of each device's whole gradient; the clipped gradients of middle and common parts.
+
+        `answers` hold the squared norms of the client parts' gradients. The edge server adds the squared
+        norms of the middle parts and sends each device its factor. Devices that leave on the way are removed
+        from `own` and `answers`.
+        """
         nothing = torch.zeros((), dtype=self.computation.dtype)
         squares = {device: answer.message.square for device, answer in answers.items()}
         told = {device: math.inf if square is None else square for device, square in squares.items()}
@@ -395,7 +413,7 @@ class Round:
         return clipped, [scaled(layer, common) for layer in mean]
 
     def keep_buffers(self, done: Pass) -> None:
-        """Keep the buffers that the layers changed; weights and slots were changed in place."""
+        """Take over the buffers that the forward pass changed; weights and slots change in place."""
         middle = [(states, done.middle.get(device, [])) for device, states in self.interval.middle.items()]
         for states, changed in [*middle, (self.common, done.common)]:
             for state, other in zip(states, changed, strict=False):
@@ -404,7 +422,7 @@ class Round:
     def phases(
         self, batches: Mapping[int, Batch], finished: Mapping[int, Answer[messages.BackwardDone]]
     ) -> dict[str, dict[int, float]]:
-        """The seconds of each step, by device; a transfer counts with the small message in return."""
+        """The seconds of each step, by device; a transfer includes the small message in return."""
         return {
             "device_forward": {device: batch.seconds for device, batch in batches.items()},
             "activation_upload": {device: batch.way_seconds for device, batch in batches.items()},

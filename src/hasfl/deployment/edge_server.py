@@ -1,16 +1,17 @@
-"""The edge server: what the fed server may ask it, and its own checkpoint.
+"""The edge server: its answers to the fed server, and its own checkpoint.
 
-For each device it holds the middle part, from the device's cut to the deepest one; the common layers come
-after. It never holds one device's client part: no question that it answers can carry one, and it asks devices
-for activations and numbers only. A device that does not answer in time, or answers wrongly, leaves the
-interval with its middle part, and the round goes on without it (`edge_round.py`).
+The edge server holds the middle part of each device (the layers from the device's cut to the deepest cut) and
+the common layers. It never receives the client part of a device: no question to the edge server can carry
+one, and it asks devices for activations and numbers only. A device that answers wrongly or too late leaves
+the interval with its middle part, and the round goes on without this device (`edge_round.py`).
 
-How unlike labels are: each device tells how many samples of each class it trains on. The edge server learns
-nothing new by this, since labels come with activations. The fed server learns one number for all devices.
+The unlikeness of labels: each device tells the edge server how many samples of each class it trains on. The
+edge server learns nothing new from these counts, because labels come with activations. The fed server learns
+one number for all devices.
 
-The checkpoint has the common layers at the end of the last intervals. Together with the fed server's
-checkpoint of the same number of intervals it is everything that a training needs to go on. Two intervals are
-kept, because the fed server may be one behind when it stops.
+The checkpoint holds the common layers at the end of the last intervals. The edge server's checkpoint and the
+fed server's checkpoint after the same number of intervals are together all that a training needs to go on.
+The edge server keeps two intervals, because the fed server may be one interval behind when it stops.
 """
 
 import re
@@ -40,16 +41,17 @@ from hasfl.learning.served_model import RunningMean, without_slots
 from hasfl.learning.state import LayerState
 from hasfl.runs.store import read_tensors, write_tensors
 
-# ── how unlike labels are ────────────────────────────────────────────────────────────────────────────────
+# ── the unlikeness of labels ─────────────────────────────────────────────────────────────────────────────
 
 
-COUNTING_SECONDS = 60.0  # that a device has to count its samples
+COUNTING_SECONDS = 60.0  # time limit for a device's counts of its classes; chosen by hand
 
 
 def unlikeness_of(links: Links, sizes: Mapping[int, int]) -> float | None:
-    """How unlike the labels of devices with so many samples are; None where samples have no classes.
+    """The unlikeness of the labels of all devices; None if samples have no classes.
 
-    A device that does not answer does not count. One that answers wrongly is dropped.
+    `sizes` is the number of training samples of each device. A device that does not answer is left out. A
+    device that answers wrongly is dropped.
     """
     counts = []
     for device, answer in ask(links, dict.fromkeys(sizes, messages.CountClasses()), COUNTING_SECONDS).items():
@@ -63,7 +65,7 @@ def unlikeness_of(links: Links, sizes: Mapping[int, int]) -> float | None:
     if not counts:
         return None
     held = [np.flatnonzero(each) for each in counts]
-    known = np.unique(np.concatenate(held))  # classes that somebody holds: they may have any number
+    known = np.unique(np.concatenate(held))  # the classes that any device holds
     table = np.zeros((len(counts), len(known)), dtype=np.int64)
     for row, each, own in zip(table, counts, held, strict=True):
         row[np.searchsorted(known, own)] = each[own]
@@ -71,7 +73,7 @@ def unlikeness_of(links: Links, sizes: Mapping[int, int]) -> float | None:
 
 
 def _are_counts(classes: Tensor, samples: int) -> bool:
-    """Whether these are the numbers of samples of each class, of so many samples."""
+    """Whether `classes` counts the samples of each class, and the counts sum to `samples`."""
     whole = classes.dtype == torch.int64 and classes.dim() == 1
     return whole and not bool((classes < 0).any()) and int(classes.sum()) == samples
 
@@ -79,57 +81,57 @@ def _are_counts(classes: Tensor, samples: int) -> bool:
 # ── the checkpoint ───────────────────────────────────────────────────────────────────────────────────────
 
 
-KEPT_INTERVALS = 2
-MEAN = "mean/"  # the beginning of the names of the running mean's tensors
-LAST, BEST = "interval", "best"  # the beginnings of the names of files
+KEPT_INTERVALS = 2  # intervals in the checkpoint (reason: top of this file)
+MEAN = "mean/"  # prefix of the names of the running mean's tensors
+LAST, BEST = "interval", "best"  # prefixes of file names
 FILE = re.compile(r"(interval|best)-(\d+)\.safetensors")
 
 
 @dataclass(slots=True, eq=False)
 class CommonAtEnd:
-    """The common layers with their slots, and their running mean."""
+    """The common layers with their slots, and their running mean, at the end of an interval."""
 
     common: list[LayerState]
     running: RunningMean
 
     def copy(self) -> "CommonAtEnd":
-        """The same in other memory."""
+        """A copy that shares no memory with the original."""
         running = RunningMean(self.running.count, _copied(self.running.states))
         return CommonAtEnd(_copied(self.common), running)
 
 
 @dataclass(slots=True, eq=False)
 class EdgeStore:
-    """A folder with a file for each of the last intervals; without a folder, memory.
+    """The edge server's checkpoint: a folder with a file for each of the last intervals, or memory.
 
-    The common layers of the best model are kept too, for each interval in which there was a better one. So
-    the best model of an earlier interval is still there if training goes back to that interval.
+    The store also keeps the common layers of the best model, for each interval in which a better model was
+    found. So if training goes back to an earlier interval, the best model of that interval is still there.
     """
 
     computation: Computation
-    folder: Path | None = None
-    memory: dict[tuple[str, int], CommonAtEnd] = field(default_factory=dict)
+    folder: Path | None = None  # None: keep everything in memory
+    memory: dict[tuple[str, int], CommonAtEnd] = field(default_factory=dict)  # by LAST or BEST and `finished`
 
     def save(self, finished: int, kept: CommonAtEnd) -> None:
-        """Keep the layers after so many intervals; older ones than the last two go."""
+        """Keep the layers after `finished` intervals, and remove all but the last two intervals."""
         self._save(LAST, finished, kept)
         self._forget_before(finished - KEPT_INTERVALS + 1)
 
     def load(self, finished: int) -> CommonAtEnd | None:
-        """The layers after so many intervals; None if they are not kept."""
+        """The layers after `finished` intervals; None if the store does not hold them."""
         return self._load(LAST, finished, slots=True) if finished in self._numbers(LAST) else None
 
     def save_best(self, finished: int, common: list[LayerState]) -> None:
-        """Keep the common layers of a model that is the best one when so many intervals are finished."""
+        """Keep the common layers of the model that is the best one after `finished` intervals."""
         self._save(BEST, finished, CommonAtEnd(common, RunningMean()))
 
     def load_best(self, finished: int) -> list[LayerState]:
-        """The common layers of the best model when so many intervals were finished; none if there is none."""
+        """The common layers of the best model after `finished` intervals; an empty list without one."""
         numbers = [number for number in self._numbers(BEST) if number <= finished]
         return self._load(BEST, max(numbers), slots=False).common if numbers else []
 
     def forget_after(self, finished: int) -> None:
-        """Forget what comes after so many intervals, because training goes on from there in another way."""
+        """Remove all intervals after `finished`, because training continues differently from there."""
         for what in (LAST, BEST):
             self._forget(what, [number for number in self._numbers(what) if number > finished])
 
@@ -165,7 +167,7 @@ class EdgeStore:
         return self.folder / f"{what}-{number}.safetensors"
 
     def _numbers(self, what: str) -> list[int]:
-        """After how many intervals something was kept."""
+        """The numbers of finished intervals for which the store holds `what`, LAST or BEST."""
         if self.folder is None:
             return [number for kind, number in self.memory if kind == what]
         files = self.folder.iterdir() if self.folder.is_dir() else ()
@@ -173,7 +175,7 @@ class EdgeStore:
         return [int(match[2]) for match in found if match and match[1] == what]
 
     def _forget_before(self, finished: int) -> None:
-        """Forget intervals before this one, and best models that a better one had replaced by then."""
+        """Remove intervals before `finished`, and best models that were replaced up to `finished`."""
         best = [number for number in self._numbers(BEST) if number <= finished]
         self._forget(LAST, [number for number in self._numbers(LAST) if number < finished])
         self._forget(BEST, [number for number in best if number < max(best)])
@@ -190,25 +192,25 @@ def _copied(states: list[LayerState]) -> list[LayerState]:
     return [state.map(Tensor.clone) for state in states]
 
 
-# ── the answers ──────────────────────────────────────────────────────────────────────────────────────────
+# ── the answers of the edge server ───────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True, eq=False)
 class Edge:
-    """The party of the edge server."""
+    """The edge server in a training: its layers, and its answers to the fed server."""
 
     computation: Computation
-    links: Links  # to devices
-    store: EdgeStore  # where the common layers of the last intervals are kept
-    test: tuple[Tensor, Tensor] | None = None  # samples and labels, where a test set is given
-    common: list[LayerState] = field(default_factory=list)  # the last layers of the model
-    running: RunningMean = field(default_factory=RunningMean)  # of the common layers
-    finished: int = 0  # intervals
-    interval: Interval | None = None  # that has begun
-    judge: Judge | None = None  # of the last evaluation
+    links: Links  # links to devices
+    store: EdgeStore  # the edge server's checkpoint
+    test: tuple[Tensor, Tensor] | None = None  # samples and labels of the test set, if there is one
+    common: list[LayerState] = field(default_factory=list)  # the common layers, which end the model
+    running: RunningMean = field(default_factory=RunningMean)  # the running mean of the common layers
+    finished: int = 0  # number of finished intervals
+    interval: Interval | None = None  # the interval under way, or the last one
+    judge: Judge | None = None  # the last evaluation
     best: list[LayerState] = field(default_factory=list)  # the common layers of the best model
-    held_out: Mapping[int, int] = field(default_factory=dict)  # how many samples each device holds out
-    _forms: tuple[Form, ...] = ()  # of activations in a round, after each layer
+    held_out: Mapping[int, int] = field(default_factory=dict)  # number of held-out samples of each device
+    _forms: tuple[Form, ...] = ()  # form of activations after each layer, in a round
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
@@ -216,9 +218,9 @@ class Edge:
 
     def _answer(self, question: FedAsksEdge) -> TypedMessage:
         match question:
-            case messages.Admit():  # the tokens are taken outside of this party
+            case messages.Admit():  # `joining.py` takes the tokens from the question
                 return messages.Done()
-            case messages.CompareLabels():  # nothing else is told of the labels
+            case messages.CompareLabels():  # the fed server learns nothing else about labels
                 return messages.Compared(unlikeness=unlikeness_of(self.links, question.sizes))
             case messages.BeginEdge():
                 return self._begin(question)
@@ -236,21 +238,21 @@ class Edge:
 
     @property
     def first_common(self) -> int:
-        """The index of the first layer that the edge server holds for all devices."""
+        """The index of the first common layer."""
         return len(self.computation.layers) - len(self.common)
 
     def present(self) -> Interval:
-        """The interval that has begun."""
+        """The interval under way, or the last one; refused before the first one has begun."""
         if self.interval is None:
             raise Refused("no interval has begun")
         return self.interval
 
-    # ── intervals ────────────────────────────────────────────────────────────────────────────────────────
+    # ── the questions on intervals ───────────────────────────────────────────────────────────────────────
 
     def _begin(self, question: messages.BeginEdge) -> messages.Done:
-        """Begin an interval after so many finished ones: layers may change sides, and middle parts are made.
+        """Begin an interval: move layers between private and common, and make the middle parts.
 
-        The question brings the layers from the lowest cut on that the edge server does not have.
+        The question brings the layers from the lowest cut on that the edge server does not hold.
         """
         depth, cuts = question.depth, question.cuts
         self._require_layers(depth)
@@ -277,7 +279,7 @@ class Edge:
             raise Refused(f"the model has {most} layers, not {upto}")
 
     def _go_to(self, finished: int) -> None:
-        """Go back to the end of another interval, if the fed server asks for it."""
+        """Go back to the layers after `finished` intervals, unless they are the present ones."""
         if finished == self.finished and self._is_between():
             return
         kept = self.store.load(finished) if finished else CommonAtEnd([], RunningMean())
@@ -287,11 +289,15 @@ class Edge:
         self.best, self.interval, self.judge = self.store.load_best(finished), None, None
 
     def _is_between(self) -> bool:
-        """Whether the layers are those of the end of an interval, unchanged since then."""
+        """Whether no interval is under way, so that the layers are those of the end of an interval."""
         return self.interval is None or self.interval.over
 
     def _moved_mean(self, question: messages.BeginEdge, first: int) -> RunningMean:
-        """Layers that became common bring their running mean; those that became private have taken it."""
+        """The running mean of the new common layers.
+
+        Layers that become common bring their running mean with the question. Layers that become private have
+        given theirs to the fed server before (`_release`).
+        """
         averaged, depth = question.averaged, question.depth
         if averaged != self.running.count:
             raise Refused(f"the running mean is of {self.running.count} models, not of {averaged}")
@@ -302,7 +308,7 @@ class Edge:
         return RunningMean(averaged, arrived + self.running.states[max(depth - first, 0) :])
 
     def _middle(self, question: messages.GiveMiddleParts) -> messages.MiddleParts:
-        """Hand out the middle parts of devices (step b1)."""
+        """Send the middle parts of all devices to the fed server (step b1)."""
         interval = self.present()
         if question.interval != interval.number:
             raise Refused(f"the question is not about interval {interval.number}, which is the present one")
@@ -314,7 +320,7 @@ class Edge:
         )
 
     def _release(self, question: messages.ReleaseCommon) -> messages.LayersOfEdge:
-        """Hand out the common layers that become private, and their running mean."""
+        """Send the common layers that become private, with their running mean, to the fed server."""
         self._require_layers(question.upto)
         self._go_to(question.finished)
         first = self.first_common
@@ -325,7 +331,7 @@ class Edge:
         )
 
     def _finish(self, question: messages.Finish) -> messages.Done | messages.HasDiverged:
-        """End an interval: the running mean takes the common layers, and everything is kept on disk."""
+        """End an interval: add the common layers to the running mean, and keep both on disk."""
         interval = self.present()
         if question.interval != interval.number or interval.over:
             raise Refused(f"interval {question.interval} is not the one that has begun")
@@ -337,7 +343,7 @@ class Edge:
         self.store.save(self.finished, CommonAtEnd(self.common, self.running))
         return messages.Done()
 
-    # ── the served model ─────────────────────────────────────────────────────────────────────────────────
+    # ── the questions on the served model ────────────────────────────────────────────────────────────────
 
     def _answer_about_served(
         self, question: messages.Evaluate | messages.KeepBest | messages.HandOut
@@ -352,7 +358,7 @@ class Edge:
         assert_never(question)
 
     def _evaluate(self, question: messages.Evaluate) -> messages.Judged | messages.Failed:
-        """Judge the served model. The question brings its private layers, averaged over devices."""
+        """Judge the served model; the question brings its private layers, averaged over devices."""
         depth = question.depth
         if self.interval is None or depth != self.first_common:
             raise Refused(f"the served model must have {self.first_common} private layers, not {depth}")
@@ -373,7 +379,7 @@ class Edge:
         return judged
 
     def _hand_out(self, question: messages.HandOut) -> messages.LayersOfEdge:
-        """Hand out the common layers of the best model, or of the one that was evaluated last."""
+        """Send the common layers of the best model, or of the model that was evaluated last."""
         if question.best:
             common = self.best
         elif self.judge is not None:
@@ -385,7 +391,7 @@ class Edge:
         return messages.LayersOfEdge(layers=self.computation.named(states, first=first), mean={})
 
     def _keep(self) -> messages.Done:
-        """Keep the common layers of the model of the last evaluation, because it is the best so far."""
+        """Keep the common layers of the model that was evaluated last, the best model so far."""
         if self.judge is None or self.interval is None:
             raise Refused("no model has been evaluated")
         self.best = self.judge.common
@@ -398,31 +404,31 @@ def _require_cuts(cuts: Mapping[int, int], depth: int) -> None:
         raise Refused(f"cuts must be from 1 to {depth}")
 
 
-# ── in a session ─────────────────────────────────────────────────────────────────────────────────────────
+# ── the edge server in a session ─────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True, eq=False)
 class EdgeSetup:
-    """What the owner of the edge server gives it: a test set, a folder for its layers, and what it trusts."""
+    """The settings of the edge server's owner: test set, state folder, and trusted modules."""
 
-    state: Path
-    address: str  # host:port that devices are told
+    state: Path  # folder for the checkpoint
+    address: str  # host:port that the fed server tells devices
     test: Samples | None = None
     trusted: Collection[str] = ()  # modules whose callables a scenario may name
-    folder: Path = field(default_factory=Path)  # where modules are searched first
+    folder: Path = field(default_factory=Path)  # folder where modules are searched first
 
     def hello(self) -> Mapping[str, Any]:
-        """What the edge server says of itself when it connects; the mark shows that a party is new."""
+        """The greeting of the edge server; `session_mark` differs after a restart, when the party is new."""
         about = {} if self.test is None else {"test": self.test.about()}
         return {**about, "address": self.address, "session_mark": secrets.token_hex(8)}
 
     def party(self, links: Links) -> "EdgeInSession":
-        """A party for a session."""
+        """The edge server for one session."""
         return EdgeInSession(self, links)
 
 
 class EdgeInSession:
-    """The edge server in a session. It can be asked to train as soon as it knows what is trained."""
+    """The edge server in a session; its `Edge` exists once the fed server has told what is trained."""
 
     def __init__(self, setup: EdgeSetup, links: Links) -> None:
         self.setup, self.links = setup, links
@@ -460,7 +466,7 @@ class EdgeInSession:
 
 
 def _folder_name(run: str) -> str:
-    """A folder's name that the fed server cannot use to leave the state folder."""
+    """The name of a run as the name of a folder; refuses names that would lead out of the state folder."""
     if not run or run.startswith(".") or "/" in run or not run.isprintable() or len(run) > 200:
         raise Refused(f"the name of the run cannot be a folder's name: {run!r:.60}")
     return run

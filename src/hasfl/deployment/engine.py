@@ -1,8 +1,8 @@
 """The networked engine: the fed server leads devices and the edge server through Algorithm 1.
 
-It stands behind the same protocol as the engines on one machine, so the same loop trains with it. The fed
-server holds the first layers of the model, averaged over devices; the edge server holds the others. Neither
-activations nor labels nor samples ever come here.
+The networked engine has the same protocol as the engines on one machine, so the same loop trains with it. The
+fed server holds the private layers, averaged over devices; the edge server holds the common layers. The fed
+server never receives activations, labels or samples.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ from hasfl.learning.state import LayerState, Tensors, Weights
 from hasfl.plan import Order
 from hasfl.record import Evaluation, MeasuredRound
 
-# The prefixes of the names of tensors in a checkpoint: in training, of the running mean, of the best model.
+# Prefixes of tensor names in a checkpoint: layers in training, their running mean, the best model.
 SHARED, MEAN, BEST = "", ".mean.", ".best."
 
 
 class NetworkedEngine:
-    """Trains with parties on a network."""
+    """An engine that trains with parties on a network."""
 
     def __init__(
         self,
@@ -41,34 +41,34 @@ class NetworkedEngine:
     ) -> None:
         """Begin with the weights of the model; `edge` is the address where devices find the edge server.
 
-        `meters` learn how fast everybody is, and `deadlines` say how long answers may take.
+        `meters` measure the speed of all parties, and `deadlines` are the time limits of answers.
         """
         self.computation = computation
         self.fed = FedServer(computation, links, edge, meters, deadlines)
-        self.shared = computation.initial()  # the first layers, averaged; at first the whole model
-        self.running = RunningMean()
+        self.shared = computation.initial()  # averaged private layers; before training the whole model
+        self.running = RunningMean()  # running mean of the private layers
         self.served = ServedModel(computation, self.fed)
-        self.finished = 0  # intervals
-        self.depth = 0  # private layers of the interval
+        self.finished = 0  # number of finished intervals
+        self.depth = 0  # number of private layers in this interval
         self.begun = False  # whether parties have their layers of this interval
-        self._mean: list[LayerState] | None = None  # of private layers in this round
+        self._mean: list[LayerState] | None = None  # mean of the private layers, if computed in this round
 
     @property
     def links(self) -> Links:
-        """To devices and the edge server."""
+        """The links to devices and the edge server."""
         return self.fed.links
 
     @property
     def cuts(self) -> Mapping[int, int]:
-        """Of the devices that take part in the interval."""
+        """The cuts of the devices that take part in the interval."""
         return self.fed.cuts
 
     def split(self, depth: int, devices: IntN) -> None:
-        """An interval begins. Parties get their layers with the first round, when their cuts are known."""
+        """Begin an interval. The first round sends parties their layers, when their cuts are known."""
         self.depth, self.begun = depth, False
 
     def split_train(self, order: Order) -> float:
-        """One round, led by the edge server."""
+        """Train one round, led by the edge server; return the mean loss."""
         if self.fed.meters is not None:
             self.fed.meters.begins_round(order)
         if not self.begun:
@@ -78,7 +78,7 @@ class NetworkedEngine:
         return self.fed.round(order)
 
     def mean(self) -> list[LayerState]:
-        """The private layers of all devices (step b1), aggregated (step b2), once in a round."""
+        """The common layers that the rule makes of all private layers (steps b1 and b2), once a round."""
         if self._mean is None:
             replicas = self.fed.gather(interval=self.finished, depth=self.depth)
             devices, rule = sorted(replicas), self.computation.aggregation
@@ -91,7 +91,10 @@ class NetworkedEngine:
         return self._mean
 
     def aggregate(self) -> None:
-        """Steps b1 and b2. The edge server has kept its layers on disk before the average counts."""
+        """Gather and average the private layers (steps b1 and b2), and end the interval.
+
+        The interval counts as finished only after the edge server has saved its layers.
+        """
         mean = self.mean()
         self.fed.ask_edge(Finish(interval=self.finished))
         self.shared, self._mean, self.begun = mean, None, False
@@ -100,28 +103,28 @@ class NetworkedEngine:
             self.running.take(mean)
 
     def evaluate(self, *, held_out: bool = True) -> Evaluation:
-        """Evaluate the served model where its samples are: on devices, and at the edge server."""
+        """Evaluate the served model on the devices' samples and on the edge server's test set."""
         return self.served.evaluate(self._private_of_served(), held_out=held_out)
 
     def _private_of_served(self) -> list[LayerState]:
-        """The running mean, or what an aggregation would make of the private layers now."""
+        """The private layers of the served model: their running mean, or their mean over devices now."""
         if self.running.count:
             return self.running.states
         return self.mean() if self.begun else self.shared
 
     def model(self) -> Weights:
-        """The weights and buffers of the model that is handed out: of the last or the best evaluation."""
+        """The weights and buffers of the model of the last or the best evaluation."""
         return self.served.model()
 
     def measured(self) -> MeasuredRound:
-        """What was measured since the last call."""
+        """The measured seconds and dropped devices since the last call."""
         return self.fed.time.taken()
 
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def can_save(self) -> bool:
-        """Between intervals: within one, devices and the edge server have layers that are not here."""
+        """Whether the engine is between intervals: within one, other parties hold layers that it lacks."""
         return not self.begun
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -141,7 +144,7 @@ class NetworkedEngine:
         }
 
     def restore(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        """Take over what `saved` returned. The edge server goes back when the next interval begins."""
+        """Restore what `saved` returned. The edge server goes back when the next interval begins."""
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
         self.shared = self._restored(tensors, values, SHARED)
         self.running = RunningMean(int(values["averaged"]), self._restored(tensors, values, MEAN))

@@ -1,7 +1,8 @@
-"""The fed server: how it leads others through an interval, and the served model as it knows it.
+"""The fed server: leads devices and the edge server through an interval, and has the served model evaluated.
 
-An interval has a beginning, rounds, and sub-models. Of the served model the fed server has the private
-layers, and how good all of it is.
+In an interval, the fed server sends the layers out (step b3), has the edge server lead the rounds, and
+gathers the sub-models (step b1). Of the served model, the fed server holds the private layers and knows the
+scores.
 """
 
 import math
@@ -30,22 +31,22 @@ from hasfl.record import EDGE, Evaluation, MeasuredRound
 
 A = TypeVar("A", bound=TypedMessage)
 
-# ── how long everything took on the wall ─────────────────────────────────────────────────────────────────
+# ── measured seconds ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True, eq=False)
 class Timekeeper:
-    """Collects the seconds of a round, by step and party."""
+    """Collects the measured seconds of a round, by step and party."""
 
-    meters: FleetMeters | None = None  # hear every note
-    began: float = field(default_factory=time.monotonic)
-    spans: dict[str, float] = field(default_factory=dict)
-    steps: dict[str, dict[int, float]] = field(default_factory=dict)
-    dropped: dict[int, str] = field(default_factory=dict)
+    meters: FleetMeters | None = None  # meters that get every measured step
+    began: float = field(default_factory=time.monotonic)  # when the round began
+    spans: dict[str, float] = field(default_factory=dict)  # seconds of each span
+    steps: dict[str, dict[int, float]] = field(default_factory=dict)  # seconds of each step, by party
+    dropped: dict[int, str] = field(default_factory=dict)  # reason of each device that left
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Something that several parties do, from the first one's beginning to the last one's end."""
+        """Measure work of several parties, from the start of the first party to the end of the last."""
         began = time.monotonic()
         try:
             yield
@@ -53,7 +54,7 @@ class Timekeeper:
             self.spans[name] = self.spans.get(name, 0.0) + time.monotonic() - began
 
     def note(self, step: str, seconds: Mapping[int, float]) -> None:
-        """How long a step took each party."""
+        """Add the seconds that a step took each party."""
         of = self.steps.setdefault(step, {})
         for party, each in seconds.items():
             of[party] = of.get(party, 0.0) + each
@@ -61,7 +62,7 @@ class Timekeeper:
             self.meters.heard(step, seconds)
 
     def taken(self) -> MeasuredRound:
-        """What was measured since the last call."""
+        """Return what was measured since the last call, and start anew."""
         now = time.monotonic()
         measured = MeasuredRound(
             seconds=now - self.began, spans=self.spans, measured=self.steps, dropped=self.dropped
@@ -77,29 +78,29 @@ DIVERGED = (
     "the loss or the layers are not finite numbers any more: lower the learning rate, or choose a model with "
     "normalisation"
 )
-PATIENCE = 120.0  # seconds that a party has for an answer where no plan says how long it takes
-LONGEST_REASON = 300  # characters
+PATIENCE = 120.0  # seconds that a party has for an answer if no plan predicts them; chosen by hand
+LONGEST_REASON = 300  # characters of a reason that another party gave; chosen by hand
 
 
 class IntervalLost(HasflError):
-    """The edge server or all devices are gone: the interval is repeated from the last checkpoints."""
+    """The edge server or all devices were lost, so the interval is repeated from the last checkpoints."""
 
     exit_code = 1
 
 
 @dataclass(slots=True, eq=False)
 class FedServer:
-    """The fed server in the present interval: who takes part, and how it leads them."""
+    """The fed server in the present interval: which devices take part, and what it asks all parties."""
 
     computation: Computation
-    links: Links
-    edge: str | None = None  # the address where devices find the edge server
-    meters: FleetMeters | None = None  # learn how fast everybody is
-    deadlines: Deadlines | None = None  # where a plan says how long answers take
-    cuts: dict[int, int] = field(default_factory=dict)  # of the devices that take part
-    tokens: dict[int, str] = field(default_factory=dict)  # by which the edge server knows devices
+    links: Links  # links to devices and the edge server
+    edge: str | None = None  # host:port where devices find the edge server
+    meters: FleetMeters | None = None  # meters of the speed of all parties
+    deadlines: Deadlines | None = None  # time limits from plans; None: always `PATIENCE`
+    cuts: dict[int, int] = field(default_factory=dict)  # cut of each device that takes part
+    tokens: dict[int, str] = field(default_factory=dict)  # tokens that devices show to the edge server
     time: Timekeeper = field(init=False)
-    seconds: float = PATIENCE  # that a device has to take or give its sub-model in this interval
+    seconds: float = PATIENCE  # time limit for a device to take or give its sub-model in this interval
 
     def __post_init__(self) -> None:
         self.time = Timekeeper(self.meters)
@@ -111,9 +112,10 @@ class FedServer:
         seconds: float = PATIENCE,
         step: str | None = None,
     ) -> Answer[A]:
-        """Ask the edge server; `step` is what the way of both messages counts as.
+        """Ask the edge server; the transfer time of both messages counts as the step `step`.
 
-        Any party may find that training has diverged, or that no device is left.
+        Raise Diverged or IntervalLost if the edge server finds that training has diverged, or that no device
+        is left.
         """
         answers = self.links.ask({EDGE: written(question)}, seconds)
         if EDGE not in answers:
@@ -133,7 +135,7 @@ class FedServer:
 
     @contextmanager
     def reading_edge(self) -> Iterator[None]:
-        """Drop the edge server if its answer is not what was asked for; the interval is lost with it."""
+        """A context that drops the edge server and raises IntervalLost if its answer is refused."""
         try:
             yield
         except Refused as refused:
@@ -141,13 +143,13 @@ class FedServer:
             raise IntervalLost(f"the edge server was dropped: {refused}") from None
 
     def _lose_all(self, reasons: Mapping[int, str]) -> None:
-        """Devices that the edge server dropped are dropped here too: who hangs cannot connect anew."""
+        """Drop the devices that the edge server dropped; they may connect again, unless they hang."""
         for device, reason in reasons.items():
             self.lose(device, reason)
             self.links.drop(device, reason)
 
     def lose(self, device: int, reason: str) -> None:
-        """A device has left the interval. It gets another token when it comes back."""
+        """Remove a device from the interval, note the reason, and forget its token."""
         self.cuts.pop(device, None)
         self.tokens.pop(device, None)
         self.time.dropped[device] = reason
@@ -155,10 +157,10 @@ class FedServer:
     # ── before the first interval ────────────────────────────────────────────────────────────────────────
 
     def unlikeness(self, sizes: IntN) -> float | None:
-        """How unlike the labels of the devices that are present are; None where samples have no classes.
+        """The unlikeness of the labels of the present devices; None if samples have no classes.
 
-        Device i trains on `sizes[i]` samples. Devices tell the edge server how many of each class these are;
-        the fed server hears one number for all of them.
+        Device i trains on `sizes[i]` samples. Devices tell the edge server how many of these are of each
+        class; the fed server learns one number for all devices.
         """
         self.ask_edge(messages.Admit(tokens=self._new_tokens()))
         questions = {device: messages.FindEdge(**self.place_of_edge(device)) for device in self.tokens}
@@ -168,14 +170,14 @@ class FedServer:
         question = messages.CompareLabels(sizes={device: int(sizes[device]) for device in there})
         return self.ask_edge(question).message.unlikeness
 
-    # ── step b3 ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── step b3: all parties get their layers ────────────────────────────────────────────────────────────
 
     def begin(
         self, order: Order, shared: list[LayerState], running: RunningMean, *, finished: int, depth: int
     ) -> None:
-        """Send each party its layers of the new interval. The edge server gets the tokens of devices first.
+        """Send each party its layers of the new interval; the edge server comes first, with device tokens.
 
-        `shared` holds the layers that the fed server has, and `running` their running mean. Both are cut or
+        `shared` holds the layers of the fed server, and `running` their running mean. Both are shortened or
         extended to the private layers of the interval.
         """
         self.cuts = dict(zip(order.devices.tolist(), order.plan.cuts.tolist(), strict=True))
@@ -195,7 +197,10 @@ class FedServer:
         del shared[depth:], running.states[depth:]
 
     def _lose_missing(self, answers: Mapping[int, object], otherwise: str) -> None:
-        """Devices without an answer leave; nobody left is a lost interval."""
+        """Remove the devices without an answer; raise IntervalLost if no device is left.
+
+        `otherwise` is the reason for devices whose connection gave no reason.
+        """
         reasons = self.links.reasons()
         for device in self.cuts.keys() - answers.keys():
             self.lose(device, reasons.get(device, otherwise))
@@ -205,7 +210,7 @@ class FedServer:
     def _take_from_edge(
         self, shared: list[LayerState], running: RunningMean, depth: int, finished: int
     ) -> None:
-        """Common layers that become private come up from the edge server, with their running mean."""
+        """Get the common layers that become private from the edge server, with their running mean."""
         held = len(shared)
         if depth <= held:
             return
@@ -219,7 +224,7 @@ class FedServer:
     def _beginning_of_edge(
         self, held: list[LayerState], running: RunningMean, *, finished: int, depth: int
     ) -> messages.BeginEdge:
-        """The layers from the lowest cut on that only the fed server holds."""
+        """The edge server's question: cuts, tokens, and the layers from the lowest cut on that it lacks."""
         lowest = min(self.cuts.values())
         return messages.BeginEdge(
             finished=finished,
@@ -232,27 +237,27 @@ class FedServer:
         )
 
     def _new_tokens(self) -> dict[int, str]:
-        """A token for each device that may connect to the edge server: for rounds, or to judge models."""
+        """A token for each device that may connect to the edge server, to train or to judge models."""
         expected = self.cuts.keys() | (self.links.present() - {EDGE})
         self.tokens = {device: self.tokens.get(device) or secrets.token_hex(32) for device in expected}
         return dict(self.tokens)
 
     def _beginning_of(self, device: int, shared: list[LayerState], finished: int) -> messages.BeginDevice:
-        """The client part of a device, and where it finds the edge server."""
+        """The question of a device: its client part, and where it finds the edge server."""
         cut, place = self.cuts[device], self.place_of_edge(device)
         layers = self.computation.named(shared[:cut])
         return messages.BeginDevice(interval=finished, cut=cut, layers=layers, **place)
 
     def place_of_edge(self, device: int) -> dict[str, str]:
-        """Where a device finds the edge server, and by what the edge server knows it."""
+        """The address of the edge server and the device's token for it; empty if either is missing."""
         if self.edge is None or device not in self.tokens:
             return {}
         return {"edge": self.edge, "edge_token": self.tokens[device]}
 
-    # ── steps a1 to a5 ───────────────────────────────────────────────────────────────────────────────────
+    # ── steps a1 to a5: a round ──────────────────────────────────────────────────────────────────────────
 
     def round(self, order: Order) -> float:
-        """Let the edge server lead a round."""
+        """Have the edge server lead a round; return the mean loss."""
         seconds = PATIENCE if self.deadlines is None else self.deadlines.of_round(order)
         self.cuts = {device: self.cuts[device] for device in order.devices.tolist() if device in self.cuts}
         if not self.cuts:
@@ -272,10 +277,10 @@ class FedServer:
             self.time.note(step, of)
         return trained.loss
 
-    # ── step b1 ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── step b1: the sub-models come back ────────────────────────────────────────────────────────────────
 
     def gather(self, *, interval: int, depth: int) -> dict[int, list[LayerState]]:
-        """The private layers of every device: its client part, and its middle part from the edge server."""
+        """The private layers of every device: its client part, and its middle part of the edge server."""
         questions = dict.fromkeys(self.cuts, messages.GiveClientPart(interval=interval))
         with self.time.span("submodel_upload"):
             answers = ask(self.links, questions, self.seconds)
@@ -299,7 +304,7 @@ class FedServer:
         return gathered
 
     def _drop_not_finite(self, gathered: dict[int, list[LayerState]]) -> None:
-        """Drop devices whose layers are not finite numbers. If all are so, training has diverged."""
+        """Drop devices whose layers are not finite; raise Diverged if no device has finite layers."""
         bad = [device for device, states in gathered.items() if not self.computation.finite(states)]
         if bad and len(bad) == len(gathered):
             raise Diverged(DIVERGED)
@@ -309,12 +314,12 @@ class FedServer:
 
 
 def _shortened(reasons: Mapping[int, str]) -> dict[int, str]:
-    """Reasons that another party gave, each in few characters."""
+    """Reasons that another party gave, each cut to `LONGEST_REASON` characters."""
     return {device: reason[:LONGEST_REASON] for device, reason in reasons.items()}
 
 
 def _require_interval(sent: int, interval: int) -> None:
-    """Refuse layers of another interval, which are older than those that were asked for."""
+    """Refuse layers that a device sent for another interval."""
     if sent != interval:
         raise Refused(f"its layers are those of interval {sent}, but those of {interval} were asked for")
 
@@ -322,21 +327,22 @@ def _require_interval(sent: int, interval: int) -> None:
 # ── the served model ─────────────────────────────────────────────────────────────────────────────────────
 
 
-ROUNDING = 1e-9  # of a sum
-JUDGING_SECONDS = 10 * PATIENCE  # for an evaluation: devices send many samples, one message after the other
+ROUNDING = 1e-9  # share by which a sum of scores may exceed its limit; chosen by hand
+# Time limit for an evaluation, in which devices send many samples in many messages; chosen by hand.
+JUDGING_SECONDS = 10 * PATIENCE
 
 
 @dataclass(slots=True, eq=False)
 class ServedModel:
-    """The private layers of the last evaluation, and of the best one."""
+    """The fed server's part of the served model: the private layers of the last and the best evaluation."""
 
     computation: Computation
     fed: FedServer
-    private: list[LayerState] = field(default_factory=list)
-    best: BestModel = field(default_factory=BestModel)
+    private: list[LayerState] = field(default_factory=list)  # private layers of the last evaluation
+    best: BestModel = field(default_factory=BestModel)  # private layers and scores of the best evaluation
 
     def evaluate(self, private: list[LayerState], *, held_out: bool) -> Evaluation:
-        """Devices get their client part of the model, and the edge server its averaged private layers."""
+        """Evaluate the model with these private layers, on devices and at the edge server."""
         private = [without_slots(state) for state in private]
         with self.fed.time.span("evaluation"):
             judged = self._judged(private, held_out=held_out)
@@ -365,13 +371,13 @@ class ServedModel:
         return judged
 
     def _cuts(self) -> dict[int, int]:
-        """All devices that are present; those without a cut take the lowest one."""
+        """The cuts of all present devices; devices that do not take part in training get the lowest cut."""
         cuts = self.fed.cuts
         present = sorted(party for party in self.fed.links.present() if party != EDGE)
         return {device: cuts.get(device, min(cuts.values())) for device in present} if cuts else {}
 
     def _measured(self, private: list[LayerState], judged: messages.Judged) -> list[LayerState]:
-        """The private layers with the batch norms that parties have measured."""
+        """The private layers with the statistics of batch norms that the parties measured."""
         known = judged.known
         if not known:
             return private
@@ -404,7 +410,7 @@ class ServedModel:
         )
 
     def model(self) -> Weights:
-        """The weights and buffers of the best model if it is kept, else of the last evaluation."""
+        """The weights and buffers of the best model if there is one, else of the last evaluation."""
         best = bool(self.best.states)
         private = self.best.states if best else self.private
         answer = self.fed.ask_edge(messages.HandOut(best=best)).message
@@ -415,7 +421,7 @@ class ServedModel:
 
 
 def _require_scores(judged: messages.Judged) -> None:
-    """Refuse sums that no scores from 0 to 1 of at least one sample can have."""
+    """Refuse sums of scores that are impossible for scores from 0 to 1 of at least one sample."""
     for samples, score, _ in judged.held_out.values():
         if samples < 1 or not 0 <= score <= samples * (1 + ROUNDING):
             raise Refused("scores of samples must be from 0 to 1")

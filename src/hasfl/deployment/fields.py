@@ -1,16 +1,18 @@
-"""Typed messages as plain ones: a kind, plain values and tensors by name. What comes is read with all checks.
+"""Conversion of typed messages to plain ones (a kind, plain values, tensors by name) and back, with checks.
 
-A message is a frozen dataclass. Its annotations say what each field may hold (`messages.py` lists all):
+A typed message is a frozen dataclass. Its annotations say what each field may hold (`messages.py` has all
+messages):
 
     Annotated[int, Between(1, 9)]   a whole number in a range
     Annotated[float, AtLeast(0.0)]  a finite number
-    bool, str, object               true or false, text, whatever JSON can hold
-    tuple[X, ...], tuple[X, X]      a list, of any or of this length
+    bool, str, object               true or false, text, any JSON value
+    tuple[X, ...], tuple[X, X]      a list of any length, or of this length
     dict[int, X], dict[str, X]      a value for each party, or for each name
-    Tensor, dict[str, Tensor]       tensors; their names begin with the name of the field
-    X | None, another dataclass     nothing, or fields within the field
+    Tensor, dict[str, Tensor]       tensors, whose names begin with the name of the field
+    X | None                        an optional value
+    another dataclass               fields within the field
 
-Nothing else is taken: a field or a tensor too many is refused, and so is one that is missing.
+A message with an unknown field, an unknown tensor or a missing one is refused.
 """
 
 import dataclasses
@@ -36,10 +38,10 @@ from torch import Tensor
 
 from hasfl.errors import HasflError
 
-LARGEST = 2**53  # whole numbers in JSON are exact up to here
-LARGEST_FLOAT = 1e308
-NUMBER = re.compile("0|-?[1-9][0-9]{0,8}")  # of a party, as text
-BETWEEN = "/"  # the parts of a tensor's name
+LARGEST = 2**53  # largest whole number that is exact in JSON
+LARGEST_FLOAT = 1e308  # limit of finite numbers, just below the largest float
+NUMBER = re.compile("0|-?[1-9][0-9]{0,8}")  # a party's number as text
+BETWEEN = "/"  # separator of the parts of a tensor's name
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 T = TypeVar("T")
@@ -47,23 +49,23 @@ M = TypeVar("M", bound="TypedMessage")
 
 
 class Refused(HasflError):
-    """A message is not what was asked for, or not what may be sent now; its sender is dropped."""
+    """A message has wrong content, or may not be sent now; its sender is dropped."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """What a frame carries: a kind, plain values (whatever JSON can hold), and tensors by name."""
+    """The content of a frame: a kind, fields with JSON values, and tensors by name."""
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     tensors: Mapping[str, Tensor] = field(default_factory=lambda: NOTHING)
 
 
-Handler = Callable[[Message], Message]  # a party, as others see it
+Handler = Callable[[Message], Message]  # answers questions, as a party does
 
 
 class TypedMessage:
-    """A question or an answer. Its class says what it may carry."""
+    """A question or an answer; its class says what it may carry."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -88,13 +90,13 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """Finite numbers from `least` on."""
+    """Finite numbers of at least `least`."""
 
     least: float = -math.inf
 
 
 class NotEmpty:
-    """Mappings that hold something."""
+    """Mappings with at least one entry."""
 
 
 Tensors = dict[str, Tensor]
@@ -103,7 +105,7 @@ Count = Annotated[int, Between(1)]
 Number = Annotated[float, AtLeast()]
 NotNegative = Annotated[float, AtLeast(0.0)]
 Seconds = NotNegative
-Device = Annotated[int, Between()]  # by its index in the fleet
+Device = Annotated[int, Between()]  # a device, by its index in the fleet
 Party = Annotated[int, Between(-1)]  # a device, or the edge server
 
 
@@ -111,13 +113,13 @@ Party = Annotated[int, Between(-1)]  # a device, or the edge server
 
 
 def written(message: TypedMessage) -> Message:
-    """A message as a kind, plain values and tensors."""
+    """The plain message (kind, fields, tensors) of a typed message."""
     tensors: Tensors = {}
     return Message(message.kind, _plain(message, "", tensors), tensors)
 
 
 def _plain(value: Any, name: str, tensors: Tensors) -> Any:
-    """The plain part of a value; its tensors are added to `tensors`. MISSING where it is a tensor."""
+    """The plain part of a value, or MISSING if the value is a tensor; tensors are added to `tensors`."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return MISSING
@@ -142,7 +144,7 @@ def _plain(value: Any, name: str, tensors: Tensors) -> Any:
 
 
 def read(message: Message, classes: Sequence[type[M]]) -> M:
-    """The message as one of these classes, one of which must be of its kind."""
+    """Read a message as the class of its kind, which must be among `classes`."""
     cls = next(each for each in classes if each.kind == message.kind)
     tensors = dict(message.tensors)
     found = _read_fields(cls, message.fields, "", tensors, repr(message.kind))
@@ -152,21 +154,21 @@ def read(message: Message, classes: Sequence[type[M]]) -> M:
 
 
 def read_question(message: Message, classes: Sequence[type[M]]) -> M:
-    """The question in a message. Questions of other kinds are refused."""
+    """Read a question; questions of other kinds than `classes` are refused."""
     if not any(each.kind == message.kind for each in classes):
         raise Refused(f"this party does not answer questions of the kind {message.kind!r:.40}")
     return read(message, classes)
 
 
 def read_answer(message: Message, classes: Sequence[type[M]]) -> M:
-    """The answer in a message. Answers of other kinds are refused."""
+    """Read an answer; answers of other kinds than `classes` are refused."""
     if not any(each.kind == message.kind for each in classes):
         expected = " or ".join(repr(each.kind) for each in classes)
         raise Refused(f"it answered with {message.kind!r:.40} instead of {expected}")
     return read(message, classes)
 
 
-ANNOTATIONS: dict[Any, dict[str, Any]] = {}  # of every class that was used once
+ANNOTATIONS: dict[Any, dict[str, Any]] = {}  # cache of `_hints`, by class
 
 
 def _hints(cls: Any) -> dict[str, Any]:
@@ -179,7 +181,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 @cache
 def _is_of_tensors(hint: Any) -> bool:
-    """Whether a field holds tensors and nothing plain."""
+    """Whether a field with this annotation holds only tensors."""
     kind, args = _taken_apart(hint)[:2]
     if kind is Union:
         return any(_is_of_tensors(each) for each in args)
@@ -188,7 +190,7 @@ def _is_of_tensors(hint: Any) -> bool:
 
 @cache
 def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
-    """The type without its arguments, its arguments, and what `Annotated` adds."""
+    """The parts of an annotation: the bare type, its arguments, and the notes of `Annotated`."""
     notes: tuple[Any, ...] = ()
     if get_origin(hint) is Annotated:
         hint, *rest = get_args(hint)
@@ -217,7 +219,7 @@ def _read_fields(cls: type[T], values: Any, prefix: str, tensors: Tensors, owner
 
 
 def _read(hint: Any, value: Any, name: str, tensors: Tensors, where: str) -> Any:
-    """A value as its annotation says; MISSING if there is none."""
+    """Read a value with the annotation `hint`; MISSING if there is no value."""
     kind, args, notes = _taken_apart(hint)
     if _is_of_tensors(hint):
         return _read_tensors(kind, args, value, name, tensors, where)
@@ -281,7 +283,7 @@ def _read_list(args: tuple[Any, ...], value: Any, name: str, tensors: Tensors, w
 
 
 def _party(key: Any, hint: Any, where: str) -> int:
-    """The number of a party, of its text."""
+    """The number of a party, from its text."""
     number = int(key) if isinstance(key, str) and NUMBER.fullmatch(key) else None
     if not _is_whole(number, _taken_apart(hint)[2]):
         raise Refused(f"{where} must hold a value for each party, by its number")
@@ -311,7 +313,7 @@ CHECKS: dict[Any, Callable[[Any, tuple[Any, ...]], bool]] = {
 
 
 def _described(kind: Any, notes: tuple[Any, ...]) -> str:
-    """What a plain field must be."""
+    """The words for what a plain field must hold."""
     if kind is int:
         return f"a whole number from {notes[0].least} to {notes[0].most}"
     if kind is float:
@@ -321,12 +323,12 @@ def _described(kind: Any, notes: tuple[Any, ...]) -> str:
 
 
 def notes_of(cls: type) -> set[str]:
-    """What the tensors of a message are: the texts that `Annotated` adds to its fields."""
+    """The contents of a message's tensors: all texts that `Annotated` adds to its fields."""
     return {note for hint in _hints(cls).values() for note in _notes(hint)}
 
 
 def _notes(hint: Any) -> set[str]:
-    """The texts in an annotation and in its arguments."""
+    """The texts that `Annotated` adds in an annotation and in its arguments."""
     _, args, notes = _taken_apart(hint)
     within = {note for each in args if each is not ... for note in _notes(each)}
     return within | {note for note in notes if isinstance(note, str)}

@@ -1,4 +1,4 @@
-"""The programs of a host: of the fed server's, the edge server's, a device's, or of all on one machine."""
+"""The programs of a host: the fed server's host, the edge server's, a device's, or all on one machine."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from hasfl.paths import is_there
 if TYPE_CHECKING:
     from hasfl.deployment.flower.control import Control
 
-READY_SECONDS = 120.0  # that a SuperLink has to answer after its start
+READY_SECONDS = 120.0  # time limit for a SuperLink to answer after its start; chosen by hand
 SETTINGS_FILE = "worker.json"
 HERE = "127.0.0.1"
 Tell = Callable[[str], None]
@@ -49,7 +49,7 @@ def fed_host(host: FedHost, state: Path, tell: Tell) -> Iterator[tuple["Control"
     host.write(state)
     keys = node_keys(host.keys)
     with Supervisor(programs, tell) as running:
-        from hasfl.deployment.flower.control import Control  # flwr is imported while the programs start
+        from hasfl.deployment.flower.control import Control  # late, to import flwr while the programs start
 
         with Control(host.superlink, host.keys) as control:
             _wait_until_ready(control, state)
@@ -58,7 +58,7 @@ def fed_host(host: FedHost, state: Path, tell: Tell) -> Iterator[tuple["Control"
 
 
 def node_keys(fed_keys: Path) -> dict[str, Path]:
-    """The public keys of all nodes that the fed server admits, by the names of their parties."""
+    """The public-key files of all nodes that the fed server admits, by the name of the party."""
     found = {path.stem: path for path in sorted((fed_keys / NODES_FOLDER).glob("*.pub"))}
     if not found:
         raise InputError(
@@ -84,24 +84,24 @@ def _wait_until_ready(control: "Control", state: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What a worker needs to know. Quantities are as people write them; an empty text says: not given."""
+    """The settings of a worker. Quantities are texts such as "2 GB"; an empty text means "not given"."""
 
-    keys: str = ""  # the folder of this party, made by hasfl keys; its certificate says who this is
-    state: str = ""
-    listen: str = ""  # the edge server: host:port where devices connect
-    announce: str = ""  # the edge server: host:port that devices are told
-    data: str = ""  # a device: the file with its samples
-    test: str = ""  # the edge server: a file with samples to test the model on
-    memory: str = ""  # a device: how much of its memory it lends, like "2 GB"
-    slow_to: str = ""  # a device's rehearsal: be as slow as a box with so many FLOP/s, like "50 GFLOPS"
-    link: str = ""  # … and with such links, like "20 Mbps"
-    threads: int = 1  # that torch computes with
-    sharers: int = 1  # devices on this machine, which share its memory
+    keys: str = ""  # folder of this party, made by hasfl keys; its certificate names the party
+    state: str = ""  # state folder
+    listen: str = ""  # edge server: host:port where devices connect
+    announce: str = ""  # edge server: host:port that devices are told
+    data: str = ""  # device: file with its samples
+    test: str = ""  # edge server: file with the test set
+    memory: str = ""  # device: memory that training may take at most, such as "2 GB"
+    slow_to: str = ""  # device: speed of a slower machine to imitate, such as "50 GFLOPS"
+    link: str = ""  # rate of slower links to imitate, such as "20 Mbps"
+    threads: int = 1  # number of torch's threads
+    sharers: int = 1  # number of devices on this machine, which share its memory
     trust: tuple[str, ...] = ()  # modules whose callables a scenario may name
 
 
 def worker_program(settings: WorkerSettings) -> Program:
-    """The worker as a program that a supervisor keeps running."""
+    """The program of a worker, for a supervisor; its settings are written into the state folder."""
     state = Path(settings.state)
     make_state_folder(state)
     path = state.resolve() / SETTINGS_FILE
@@ -121,7 +121,7 @@ def node_host(worker: WorkerSettings, superlink: str, tell: Tell) -> Iterator[No
 
 
 def _require_own(worker: WorkerSettings) -> None:
-    """Refuse keys, addresses and files with which the worker could only fail again and again."""
+    """Refuse keys, addresses and files with which the worker could not start."""
     name = certificate_name(Path(worker.keys))
     wanted = "the edge server" if worker.listen else "a device"
     if name == FED_NAME or (name == EDGE_NAME) != bool(worker.listen):
@@ -144,9 +144,10 @@ def _require_own(worker: WorkerSettings) -> None:
 
 
 class LocalFleet:
-    """Starts and ends everything: `with LocalFleet(folder, devices) as fleet: fleet.submit(order)`.
+    """A whole fleet on this machine: `with LocalFleet(folder, devices) as fleet: fleet.submit(order)`.
 
-    The folder keeps the keys, and the state and logs of each party; devices are settings without these.
+    The folder holds the keys, and the state and logs of each party. `devices` are settings without keys and
+    state.
     """
 
     def __init__(
@@ -182,15 +183,15 @@ class LocalFleet:
         self._open.close()
 
     def submit(self, order: RunOrder) -> int:
-        """Start a run, and give its number."""
+        """Start a run, and return its number at Flower."""
         return self.control.start(self.fed_state, OrderFolder.write(self.fed_state, order).name)
 
     def running(self) -> Mapping[str, int]:
-        """The process numbers of all programs that run now: superlink, superexec, device-0/supernode, …"""
+        """The process numbers of running programs, by name: superlink, superexec, device-0/supernode, …"""
         return {name: number for running in self._supervisors for name, number in running.running().items()}
 
     def _start(self, parts: ExitStack) -> None:
-        """Start all programs; first the workers, which take a while to be ready."""
+        """Start all programs, beginning with the workers because they start slowest."""
         keys = self._keys()
         superlink = f"{HERE}:{free_port()}"
         workers = self._workers(keys)
@@ -205,7 +206,7 @@ class LocalFleet:
         self._supervise(parts, nodes)
 
     def _supervise(self, parts: ExitStack, programs: Mapping[str, Sequence[Program]]) -> None:
-        """Keep programs running, named after their parties."""
+        """Keep programs running under names that begin with their party."""
         named = [
             replace(program, name=f"{party}/{program.name}")
             for party, own in programs.items()
@@ -214,7 +215,7 @@ class LocalFleet:
         self._supervisors.append(parts.enter_context(Supervisor(named, self._tell)))
 
     def _keys(self) -> Path:
-        """The folder with all keys: those of an earlier fleet in this folder, or new ones."""
+        """The folder with all keys; makes new keys unless an earlier fleet left those of the same devices."""
         keys, names = self.folder / "keys", [device_name(index) for index in range(len(self.devices))]
         if not is_there(keys) or admitted(keys) != names:
             make_keys(keys, devices=names, fed=[HERE], edge=[HERE])

@@ -1,6 +1,7 @@
-"""The long-lived processes of a device and of the edge server: they join the sessions that they are offered.
+"""Workers, the long-lived processes of a device and of the edge server, which join the offered sessions.
 
-Every session gets a party of its own. A device answers both servers; the edge server also asks devices.
+For every session, a worker makes a new party. A device answers both servers. The edge server answers the fed
+server and asks devices.
 """
 
 import logging
@@ -30,13 +31,14 @@ log = logging.getLogger(__name__)
 # ── a device ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-NAMING_EDGE = ("find", "begin", "take")  # the kinds of questions that may name the edge server
-CONNECTING_SECONDS = 3.0  # that the answer to them waits for the stream to the edge server
-REFUSED_PAUSE = 1.0  # seconds until a token is tried again that the edge server does not know yet
+NAMING_EDGE = ("find", "begin", "take")  # kinds of questions that may name the edge server
+# Seconds for which the answer to these questions waits for the stream to the edge server; chosen by hand.
+CONNECTING_SECONDS = 3.0
+REFUSED_PAUSE = 1.0  # seconds before a token that the edge server refused is tried again; chosen by hand
 
 
 class DeviceParty(Protocol):
-    """What a device computes; it answers one question at a time."""
+    """A device in a session, which answers one question at a time."""
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
@@ -46,10 +48,10 @@ class DeviceParty(Protocol):
 
 
 class DeviceWorker:
-    """Joins the sessions that it is offered at its socket: `with DeviceWorker(…): …`.
+    """The worker of a device: joins the sessions that its socket is offered (`with DeviceWorker(…): …`).
 
-    Every session gets a party of its own. `hello` says what the device has measured of itself. The paces
-    imitate the links to the two servers.
+    `make_party` makes a new party for every session. `hello` returns the device's part of the greeting. The
+    paces imitate slower links to the two servers.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class DeviceWorker:
         self.close()
 
     def _hold(self, offer: Offer, stop: Stop) -> None:
-        """Take part in a session."""
+        """Take part in a session until it ends or `stop` is set."""
         hello = {**self._hello(), "party": self._index}
         party = _OneAtATime(self._make_party(offer), stop)
         edge = _EdgeStream(party, self._certificates, hello, self._edge_pace)
@@ -102,7 +104,7 @@ class DeviceWorker:
 
 
 def _edge_named_in(question: Message) -> tuple[str, str] | None:
-    """The address of the edge server and the token for it, if a question has them."""
+    """The address of the edge server and the token for it in a question; None if it has neither."""
     address, token = (question.fields.get(name) for name in ("edge", "edge_token"))
     if question.kind not in NAMING_EDGE or (address is None and token is None):
         return None
@@ -112,7 +114,7 @@ def _edge_named_in(question: Message) -> tuple[str, str] | None:
 
 
 class _OneAtATime:
-    """A party whose questions come over two streams, and which is asked one question at a time."""
+    """A lock around a party whose questions come over two streams, so that it gets one at a time."""
 
     def __init__(self, party: DeviceParty, stop: Stop) -> None:
         self._party = party
@@ -125,7 +127,7 @@ class _OneAtATime:
             return self._party.from_fed(question)
 
     def from_edge(self, question: Message, stop: Stop) -> Message:
-        """Answer, unless this stream was replaced while the question waited."""
+        """Answer the edge server, unless this stream was replaced while the question waited."""
         with self._lock:
             _require(self._stop)
             _require(stop)
@@ -133,7 +135,7 @@ class _OneAtATime:
 
 
 class _EdgeStream:
-    """The stream to the edge server that the fed server named last."""
+    """The stream to the edge server, at the address that the fed server named last."""
 
     def __init__(
         self, party: _OneAtATime, certificates: Path, hello: Mapping[str, Any], pace: Pace | None
@@ -146,7 +148,7 @@ class _EdgeStream:
         self._current: tuple[str, str] | None = None
 
     def open(self, address: str, token: str) -> None:
-        """Connect with this token, unless the stream does so already, and wait a while until it is open."""
+        """Connect to this address with this token, unless this is the present stream, and wait briefly."""
         if self._current == (address, token):
             return
         self.close()
@@ -163,7 +165,8 @@ class _EdgeStream:
     def _keep_open(self, place: ServerAddress, token: str, stop: Stop, connected: Callable[[], None]) -> None:
         """Answer the edge server until another stream replaces this one.
 
-        An edge server that has just started learns the tokens from the fed server, so a refusal is not final.
+        A refused token is tried again, because an edge server that has just started learns the tokens a
+        little later, from the fed server.
         """
         hello = {**self._hello, "token": token}
 
@@ -189,21 +192,21 @@ def _require(stop: Stop) -> None:
 # ── the edge server ──────────────────────────────────────────────────────────────────────────────────────
 
 
-ADMITTING = ("admit", "begin")  # the kinds of questions that may bring the devices' tokens
-WAITING_SECONDS = 3.0  # that the next question waits for devices whose tokens are new
+ADMITTING = ("admit", "begin")  # kinds of questions that may bring the devices' tokens
+WAITING_SECONDS = 3.0  # longest wait of the next question for devices with new tokens; chosen by hand
 
 
 class EdgeParty(Protocol):
-    """What the edge server computes."""
+    """The edge server in a session."""
 
     def from_fed(self, question: Message) -> Message:
-        """Answer the fed server; this may ask devices."""
+        """Answer the fed server; the edge server may ask devices meanwhile."""
 
 
 class EdgeWorker:
-    """Listens for devices, and joins the sessions that it is offered at its socket: `with EdgeWorker(…): …`.
+    """The worker of the edge server: listens for devices, and joins the sessions that its socket is offered.
 
-    Every session gets a party of its own, which asks devices over the given links.
+    Use: `with EdgeWorker(…): …`. `make_party` makes a new party for every session, with links to devices.
     """
 
     def __init__(
@@ -229,7 +232,7 @@ class EdgeWorker:
             raise
 
     def close(self) -> None:
-        """End the session, take no more offers, and let the devices go."""
+        """End the session, take no more offers, and close the connections to devices."""
         self.sessions.close()
         self.devices.close()
 
@@ -240,7 +243,7 @@ class EdgeWorker:
         self.close()
 
     def _hold(self, offer: Offer, stop: Stop) -> None:
-        """Take part in a session."""
+        """Take part in a session until it ends or `stop` is set."""
         hello = {**self._hello(), "party": EDGE, "token": offer.token}
         asked = _Admitting(self._make_party(offer, self.devices), self.devices)
         try:
@@ -251,18 +254,18 @@ class EdgeWorker:
 
 
 class _Admitting:
-    """The party of a session, and the devices that may connect in it."""
+    """The edge server's party in a session, which admits devices before they are asked."""
 
     def __init__(self, party: EdgeParty, devices: PartyServer) -> None:
         self._party = party
         self._devices = devices
         self._allowed: frozenset[int] = frozenset()  # devices that may connect
-        self._expected: frozenset[int] = frozenset()  # devices that had no time to connect yet
+        self._expected: frozenset[int] = frozenset()  # devices for which the next question waits
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
         if question.kind not in ADMITTING or "tokens" not in question.fields:
-            # A device may say that it is connected before it is let in here, so it gets some time.
+            # A device may answer the fed server before its stream is accepted here, so wait a little.
             if expected := self._expected | _named(question, self._allowed):
                 self._devices.wait_until_present(expected, WAITING_SECONDS)
             self._expected = frozenset()
@@ -276,13 +279,13 @@ class _Admitting:
 
 
 def _named(question: Message, allowed: frozenset[int]) -> frozenset[int]:
-    """The devices that a question gives a cut: those that take part, or that judge a model."""
+    """The allowed devices to which a question gives a cut, because they train or judge a model."""
     cuts = question.fields.get("cuts")
     return frozenset(device for device in allowed if isinstance(cuts, Mapping) and str(device) in cuts)
 
 
 def _tokens(question: Message) -> dict[int, str]:
-    """The tokens of the devices that take part, by their index."""
+    """The tokens in a question, by the index of the device."""
     tokens = question.fields["tokens"]
     if not isinstance(tokens, Mapping) or not all(
         name.isascii() and name.isdecimal() and isinstance(token, str) for name, token in tokens.items()

@@ -1,15 +1,15 @@
 """Keys and certificates of a deployment, in one folder for each party.
 
-    DIR/ca/              ca.crt; ca.key, which can admit devices and so stays with its maker; devices.txt,
-                         the names of all devices by index
-    DIR/fed/             for the fed server; its nodes/ has the public node keys of all other parties
-    DIR/edge/            for the edge server
-    DIR/devices/NAME/    for one device
+    DIR/ca/              the authority: ca.crt; ca.key, which can admit devices and must stay with its maker;
+                         devices.txt, the names of all devices by index
+    DIR/fed/             the fed server; nodes/ in it has the public node keys of all other parties
+    DIR/edge/            the edge server
+    DIR/devices/NAME/    one device
 
-The folder of a party goes to its owner, and to nobody else. It has ca.crt, the party's certificate and its
-private key (tls.crt, tls.key). Devices and the edge server also have the pair of keys by which Flower knows a
-node (node.key, node.pub). The common names of the certificates are fed, edge and device-0, device-1, … by
-index in the fleet.
+The folder of a party goes to its owner and to nobody else. Each party's folder has ca.crt, the party's
+certificate tls.crt and its private key tls.key. Devices and the edge server also have the pair of keys by
+which Flower recognises a node (node.key, node.pub). The common names of the certificates are fed, edge, and
+device-0, device-1, … by index in the fleet.
 """
 
 import os
@@ -47,20 +47,21 @@ from hasfl.errors import InputError, StorageError
 from hasfl.paths import is_there
 
 AUTHORITY_KEY_FILE = "ca.key"
-NODE_KEY_FILE = "node.key"  # in the format of OpenSSH, as flower-supernode reads it
-NODE_PUBLIC_FILE = "node.pub"  # … and as `flwr supernode register` reads it
+NODE_KEY_FILE = "node.key"  # private key in OpenSSH format, as flower-supernode reads it
+NODE_PUBLIC_FILE = "node.pub"  # public key in OpenSSH format, as `flwr supernode register` reads it
 AUTHORITY_FOLDER = "ca"
 DEVICES_FOLDER = "devices"
-NODES_FOLDER = "nodes"  # in the fed server's folder: NAME.pub for the common name of each node
-DEVICES_FILE = "devices.txt"  # one name a line, in the order of the fleet
+NODES_FOLDER = "nodes"  # folder of the fed server with a file NAME.pub for each node's common name
+DEVICES_FILE = "devices.txt"  # device names, one per line, in the order of the fleet
 
-AUTHORITY_DAYS = 7300
-MOST_DAYS = 3650  # of a certificate
+# The numbers below were chosen by hand.
+AUTHORITY_DAYS = 7300  # days for which the authority's certificate is valid
+MOST_DAYS = 3650  # longest validity of a party's certificate
 MOST_DEVICES = 10_000
-CLOCK_ERROR = timedelta(days=1)  # certificates begin earlier, for devices whose clocks are late
+CLOCK_ERROR = timedelta(days=1)  # certificates are valid this much earlier, for devices whose clocks are late
 TLS_CURVE = ec.SECP256R1()  # NIST P-256
 NODE_CURVE = ec.SECP384R1()  # NIST P-384, as Flower's documentation has it
-LOCAL = ("localhost", "127.0.0.1")  # Flower's own processes meet there on the fed server's machine
+LOCAL = ("localhost", "127.0.0.1")  # addresses of Flower's own processes on the fed server's machine
 DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 HOST_NAME = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*")
@@ -68,7 +69,7 @@ HOST_NAME = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*")
 
 @dataclass(frozen=True, slots=True)
 class _Authority:
-    """Who signs the certificates of a deployment."""
+    """The authority of a deployment, which signs all certificates."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -77,10 +78,10 @@ class _Authority:
 def make_keys(
     folder: Path, *, devices: Sequence[str], fed: Sequence[str], edge: Sequence[str], days: int = 365
 ) -> None:
-    """Make an authority, and the folders of both servers and of the devices with these names.
+    """Make an authority, and the key folders of both servers and of the devices with these names.
 
-    `fed` and `edge` are the servers' addresses, without ports: host names or IP addresses. The folder must be
-    empty or not there. If something fails, nothing of it stays.
+    `fed` and `edge` are the servers' addresses: host names or IP addresses, without ports. The folder must be
+    empty or missing. After an error, no file is left.
     """
     _check_names(devices)
     addresses = {
@@ -116,9 +117,9 @@ def make_keys(
 
 
 def add_devices(folder: Path, *, devices: Sequence[str], days: int = 365) -> None:
-    """Make the folders of more devices with the same authority; their indices follow those of the others.
+    """Make the key folders of more devices with the same authority; indices follow those of earlier devices.
 
-    Their public node keys are added to the fed server's folder, if that folder is still here.
+    The public node keys of the new devices are added to the fed server's folder, if that folder exists.
     """
     earlier = admitted(folder)
     _check_names([*earlier, *devices])
@@ -127,9 +128,8 @@ def add_devices(folder: Path, *, devices: Sequence[str], days: int = 365) -> Non
     with _in_one_step(folder / f".{DEVICES_FOLDER}.part") as new:
         public = _write_devices(new, devices, authority, days, first=len(earlier))
         _write(new / DEVICES_FILE, _lines([*earlier, *devices]))
-        (new / DEVICES_FILE).replace(
-            folder / AUTHORITY_FOLDER / DEVICES_FILE
-        )  # first: no index is given twice
+        # Before the folders of the devices, so that no index is given twice.
+        (new / DEVICES_FILE).replace(folder / AUTHORITY_FOLDER / DEVICES_FILE)
         (folder / DEVICES_FOLDER).mkdir(mode=0o700, exist_ok=True)
         for name in devices:
             (new / name).replace(folder / DEVICES_FOLDER / name)
@@ -139,7 +139,7 @@ def add_devices(folder: Path, *, devices: Sequence[str], days: int = 365) -> Non
 
 
 def admitted(folder: Path) -> list[str]:
-    """The names of all devices that a folder of keys was made for, in the order of the fleet."""
+    """The names of all devices that have keys in this folder, in the order of the fleet."""
     try:
         return (folder / AUTHORITY_FOLDER / DEVICES_FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -150,7 +150,7 @@ def admitted(folder: Path) -> list[str]:
 
 
 def certificate_name(keys: Path) -> str:
-    """The common name in the certificate of a folder of keys."""
+    """The common name in the certificate of a party's key folder."""
     try:
         certificate = x509.load_pem_x509_certificate((keys / CERTIFICATE_FILE).read_bytes())
     except (OSError, ValueError) as error:
@@ -161,7 +161,7 @@ def certificate_name(keys: Path) -> str:
 def _write_devices(
     folder: Path, names: Sequence[str], authority: _Authority, days: int, *, first: int
 ) -> dict[str, bytes]:
-    """Write one folder for each device, and give the public node keys by common name."""
+    """Write a key folder for each device; return the public node keys by common name."""
     return {
         device_name(index): _write_party(folder / name, device_name(index), authority, days, None, node=True)
         for index, name in enumerate(names, first)
@@ -177,7 +177,7 @@ def _write_party(
     *,
     node: bool,
 ) -> bytes:
-    """Write the folder of a party, and give its public node key. Only servers have addresses."""
+    """Write the key folder of a party; return its public node key. Only servers have addresses."""
     key, node_key = ec.generate_private_key(TLS_CURVE), ec.generate_private_key(NODE_CURVE)
     certificate = _certificate(name, key.public_key(), authority, days, addresses)
     public = node_key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
@@ -220,7 +220,7 @@ def _certificate(
     days: int,
     addresses: x509.SubjectAlternativeName | None,
 ) -> x509.Certificate:
-    """The certificate of a party. Only that of a server, which has addresses, makes a TLS server of it."""
+    """Make the certificate of a party; only a certificate with addresses is valid for a TLS server."""
     builder = _builder(name, key, authority.key.public_key(), days)
     builder = builder.issuer_name(authority.certificate.subject)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -263,7 +263,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _alternative_names(role: str, addresses: Sequence[str]) -> x509.SubjectAlternativeName:
-    """The name of the role, by which our streams know a server, and its addresses, for Flower."""
+    """The host names in a server's certificate: its role's for our streams, its addresses for Flower."""
     names: list[x509.GeneralName] = [x509.DNSName(host_name(role))]
     for address in dict.fromkeys(addresses):
         try:
@@ -286,7 +286,7 @@ def _check_names(names: Sequence[str]) -> None:
                 f"the name of a device must have 1 to 64 letters, digits, dots, hyphens or underscores, and "
                 f"begin with a letter or digit, got {name!r}"
             )
-    seen = {name.casefold() for name in names}  # some systems know no difference between A and a in folders
+    seen = {name.casefold() for name in names}  # some file systems treat A and a as equal
     if len(seen) < len(names):
         twice = next(name for i, name in enumerate(names) if name.casefold() in map(str.casefold, names[:i]))
         raise InputError(f"devices must have different names, got {twice!r} twice: give another name")
@@ -304,7 +304,7 @@ def _check_days(days: int, authority: x509.Certificate | None = None) -> None:
 
 @contextmanager
 def _in_one_step(temporary: Path) -> Iterator[Path]:
-    """A folder to write in before all of it is moved to its place; it is removed, whatever happens."""
+    """A temporary folder, whose content is moved to its place when complete; always removed at the end."""
     try:
         temporary.mkdir(mode=0o700, parents=True)
     except FileExistsError:
@@ -328,7 +328,7 @@ def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file that is not there yet, which its owner alone may read."""
+    """Write a new file that only its owner may read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
 

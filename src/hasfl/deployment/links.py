@@ -1,4 +1,4 @@
-"""Connections to other parties, as the party that asks sees them."""
+"""Links: the connections of a party that asks to the parties that it asks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ M = TypeVar("M", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer(Generic[M]):
-    """What a party answered, and how long the question and the answer were under way."""
+    """The answer of a party, and how long the question and the answer were under way."""
 
     message: M
-    down_seconds: float = 0.0  # of the question
-    up_seconds: float = 0.0  # of the answer
+    down_seconds: float = 0.0  # transfer time of the question
+    up_seconds: float = 0.0  # transfer time of the answer
 
     @property
     def way_seconds(self) -> float:
-        """Of both, so without the time in which the party worked."""
+        """The transfer time of question and answer, without the time in which the party worked."""
         return self.down_seconds + self.up_seconds
 
 
@@ -35,18 +35,18 @@ class Links(Protocol):
         """Ask parties, all at the same time, and wait for their answers.
 
         A party that has not answered after `seconds`, or whose connection breaks, is missing from the
-        answers. It is dropped: its connection is closed, and it may connect anew.
+        answers. Such a party is dropped: its connection is closed, and it may connect anew.
         """
 
     def drop(self, party: int, reason: str) -> None:
-        """Close the connection to a party, because of what it sent."""
+        """Close the connection to a party because of what it sent."""
 
     def reasons(self) -> Mapping[int, str]:
-        """Why parties were dropped since the last call."""
+        """The reasons why parties were dropped since the last call, by party."""
 
 
 def ask(links: Links, questions: Mapping[int, Question[A]], seconds: float) -> dict[int, Answer[A]]:
-    """The answers of parties, by their number in rising order. Who answers anything else is dropped."""
+    """Ask typed questions; return typed answers by party, in rising order. Wrong answers drop a party."""
     messages = {id(question): written(question) for question in questions.values()}
     answers = links.ask({party: messages[id(question)] for party, question in questions.items()}, seconds)
     found = {}
@@ -59,13 +59,13 @@ def ask(links: Links, questions: Mapping[int, Question[A]], seconds: float) -> d
 
 
 def typed(answer: Answer[Message], question: Question[A]) -> Answer[A]:
-    """The answer to a question, read; anything but an answer to this question is refused."""
+    """Read the answer to a question; a message that does not answer this question is refused."""
     message: A = read_answer(answer.message, answers_to(type(question)))
     return Answer(message, answer.down_seconds, answer.up_seconds)
 
 
 class DirectLinks:
-    """Parties in this process, which are asked one after the other; for tests and for rehearsals."""
+    """Links to parties in the same process, which are asked one after the other; for tests and benchmarks."""
 
     def __init__(self, parties: Mapping[int, Handler]) -> None:
         self.parties = dict(parties)
@@ -76,16 +76,16 @@ class DirectLinks:
         return frozenset(self.parties)
 
     def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer[Message]]:
-        """Call one party after the other. An exception in a party is an exception here."""
+        """Call one party after the other; exceptions of a party are not caught."""
         asked = [party for party in questions if party in self.parties]
         return {party: Answer(self.parties[party](questions[party])) for party in asked}
 
     def drop(self, party: int, reason: str) -> None:
-        """Forget a party."""
+        """Remove a party."""
         self.parties.pop(party, None)
         self.dropped[party] = reason
 
     def reasons(self) -> Mapping[int, str]:
-        """Why parties were dropped since the last call."""
+        """The reasons why parties were dropped since the last call, by party."""
         reasons, self.dropped = self.dropped, {}
         return reasons

@@ -1,7 +1,7 @@
-"""The fed server meets the fleet: who is there, what is trained, and how fast everybody is.
+"""The fed server meets the parties: tells them what is trained, and measures their speed and memory.
 
-`Meeting` is also the links that training uses. A device that was started anew meets beside the training, and
-nobody waits for it: it is present as soon as it has learnt what is trained.
+`Meeting` also serves as the links of a training. A device that was restarted meets the fed server while
+training goes on, in another thread. The device counts as present as soon as it knows what is trained.
 """
 
 import hashlib
@@ -29,30 +29,31 @@ from hasfl.seeds import Seeds
 from hasfl.settings import Settings
 from hasfl.world import LiveWorld
 
-SECONDS = 120.0  # for building a model and measuring it
-FAILED_SECONDS = 10.0  # after which a party that could not meet may try again
-LOOK_SECONDS = 0.1  # between two looks for parties that were started anew
-FORM = ("shape", "type", "outputs", "numbers")  # what all devices must say alike of their samples
-LONGEST_NAME = 100  # characters of a run's name that the edge server hears
-ABOUT = ("samples", "mark", *FORM)
+# The numbers below were chosen by hand.
+SECONDS = 120.0  # time limit for a party to build the model and measure its speed
+FAILED_SECONDS = 10.0  # pause before a party that could not meet may try again
+LOOK_SECONDS = 0.1  # pause between two checks for parties that were restarted
+FORM = ("shape", "type", "outputs", "numbers")  # facts on samples that must be the same on all devices
+LONGEST_NAME = 100  # characters of a run's name that are told to the edge server
+ABOUT = ("samples", "mark", *FORM)  # facts on samples in a device's greeting
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class Meeting:
-    """The parties of a training, as links that introduce the training to whoever is new."""
+    """The links to the parties of a training, which also tell new parties what is trained."""
 
     server: PartyServer
-    devices: int  # N
-    about: dict[int, Mapping[str, object]] = field(default_factory=dict)  # what each device said of its data
+    devices: int  # N, the number of devices
+    about: dict[int, Mapping[str, object]] = field(default_factory=dict)  # each device's first `ABOUT`
     agreement: Agreement | None = None
-    met: dict[int, object] = field(default_factory=dict)  # the session mark of each party that has met
-    meters: dict[int, ResourceMeter] = field(default_factory=dict)  # of parties that have met once
-    memory: dict[int, float] = field(default_factory=dict)  # free on each device, bit
-    # Of parties that could not meet: the session mark, and when to try again.
+    met: dict[int, object] = field(default_factory=dict)  # session mark of each party that has met
+    meters: dict[int, ResourceMeter] = field(default_factory=dict)  # meter of each party that has ever met
+    memory: dict[int, float] = field(default_factory=dict)  # free memory of each device, in bits
+    # For each party that could not meet: its session mark, and when to try again.
     failed: dict[int, tuple[object, float]] = field(default_factory=dict)
-    turn: threading.Lock = field(default_factory=threading.Lock)  # one thread meets at a time
+    turn: threading.Lock = field(default_factory=threading.Lock)  # held by the thread that meets parties
 
     # ── links ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -65,24 +66,24 @@ class Meeting:
         return frozenset(party for party in self.connected() if not self._is_new(party))
 
     def ask(self, questions: Mapping[int, Message], seconds: float) -> Mapping[int, Answer[Message]]:
-        """Ask parties. The edge server meets first if it is new; a device that is new is not asked."""
+        """Ask parties. If the edge server is new, it meets first; new devices are not asked."""
         if EDGE in questions and self._is_new(EDGE):
             self._meet({EDGE})
         met = {party: question for party, question in questions.items() if not self._is_new(party)}
         return self.server.ask(met, seconds)
 
     def drop(self, party: int, reason: str) -> None:
-        """Close the connection to a party, because of what it sent."""
+        """Close the connection to a party because of what it sent."""
         self.server.drop(party, reason)
 
     def reasons(self) -> Mapping[int, str]:
-        """Why parties were dropped since the last call."""
+        """The reasons why parties were dropped since the last call, by party."""
         return self.server.reasons()
 
     # ── what is trained ──────────────────────────────────────────────────────────────────────────────────
 
     def agree(self, request: RunRequest) -> Agreement:
-        """What the parties of this training agree on: the scenario, and the samples of everybody."""
+        """Make the agreement of this training, from the request and the greetings of all devices."""
         for device in range(self.devices):
             greeting = self.server.greeting(device)
             if device not in self.about and not greeting:
@@ -116,21 +117,21 @@ class Meeting:
         return agreement
 
     def edge_address(self) -> str:
-        """Where devices find the edge server, as it says."""
+        """The host:port where devices find the edge server, from its greeting."""
         address = self.server.greeting(EDGE).get("address")
         if not isinstance(address, str):
             raise InputError("the edge server must say where devices find it: start it with --announce")
         return address
 
     def samples_marks(self) -> str:
-        """Marks of all devices' samples."""
+        """The hashes of all devices' samples, in the order of the fleet."""
         return " ".join(str(self.about[device]["mark"]) for device in sorted(self.about))
 
-    # ── who is new ───────────────────────────────────────────────────────────────────────────────────────
+    # ── new parties ──────────────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
     def ushering(self) -> Iterator[None]:
-        """Meet devices that are started anew, in a thread beside the training."""
+        """Meet restarted devices in another thread while training goes on."""
         ending = threading.Event()
 
         def usher() -> None:
@@ -139,7 +140,7 @@ class Meeting:
                 if self.agreement is not None and new:
                     try:
                         self._meet(new)
-                    except HasflError as error:  # the server is closed; the training says so
+                    except HasflError as error:  # the server is closed; the training reports this too
                         log.info("%s", error)
 
         thread = threading.Thread(target=usher, name="usher", daemon=True)
@@ -153,19 +154,19 @@ class Meeting:
         return {party for party in parties if self._is_new(party)}
 
     def _is_new(self, party: int) -> bool:
-        """Whether a party has not met yet, or was started anew since then; not one that is away."""
+        """Whether a connected party has not met yet, or was restarted since it met."""
         greeting = self.server.greeting(party)
         return bool(greeting) and (party not in self.met or self.met[party] != greeting.get("session_mark"))
 
     def _may_meet(self, party: int) -> bool:
-        """Whether a party has not failed to meet just now. Who was started anew may meet at once."""
+        """Whether a party may try to meet: a party that failed must wait, unless it was restarted."""
         session_mark, again = self.failed.get(party, (None, 0.0))
         return time.monotonic() >= again or session_mark != self.server.greeting(party).get("session_mark")
 
     def _meet(self, parties: set[int]) -> None:
-        """Tell those parties that are new what is trained, and measure them.
+        """Tell the new ones of these parties what is trained, and measure them.
 
-        Whoever has other samples than before, or answers what cannot be, is dropped.
+        A party with other samples than before, or with an impossible answer, is dropped.
         """
         with self.turn:
             assert self.agreement is not None
@@ -181,20 +182,20 @@ class Meeting:
                 log.info("%s has joined", party_name(party))
 
     def _has_its_samples(self, party: int) -> bool:
-        """Whether a device has the samples that it began with; if not, it is dropped."""
+        """Whether a device still has its first samples; a device with other samples is dropped."""
         if party == EDGE or self.server.greeting(party).get("mark") in (None, self.about[party]["mark"]):
             return True
         self.server.drop(party, "its samples are not those that it began with")
         return False
 
-    # ── how fast everybody is ────────────────────────────────────────────────────────────────────────────
+    # ── speed and memory of the parties ──────────────────────────────────────────────────────────────────
 
     def measure(self, agreement: Agreement, built: Built, settings: Settings) -> FleetMeters:
-        """The fleet as it is before the first round, and the meters that follow it."""
+        """Measure the fleet before the first round; return the meters that go on measuring it."""
         self._meet(self._new(self.connected()))
         if EDGE not in self.present():
             reason = self.server.reasons().get(EDGE, "it did not answer")
-            kind = IntervalLost if EDGE in self.meters else InputError  # it took part before
+            kind = IntervalLost if EDGE in self.meters else InputError  # the edge server took part before
             raise kind(f"the edge server cannot take part in this training: {reason}")
         world = LiveWorld(
             self._fleet(),
@@ -212,7 +213,7 @@ class Meeting:
         return present
 
     def _fleet(self) -> Fleet:
-        """Devices that were never measured are taken for as fast as the first one that was."""
+        """The measured fleet; unmeasured devices get the resources of the first measured device."""
         known = {device: meter.resources() for device, meter in self.meters.items() if device != EDGE}
         if not known:
             raise IntervalLost("a training needs at least one connected device, but none is")
@@ -221,7 +222,7 @@ class Meeting:
         return Fleet.of(devices, **self.meters[EDGE].resources().as_server())
 
     def _measured(self, answers: Mapping[int, Met]) -> set[int]:
-        """Make meters for parties from what they answered and how fast their links are; says for whom."""
+        """Make meters from the parties' answers and the speed of their links; return the parties with one."""
         flops = {}
         for party, met in answers.items():
             if met.flops <= 0 or (party != EDGE and (met.memory is None or met.memory <= 0)):
@@ -238,6 +239,6 @@ class Meeting:
 
 
 def _identity(run: Path) -> str:
-    """The name of a run, and a mark of its whole path: the edge server keeps layers of every run apart."""
+    """The name of a run with a hash of its path, so that the edge server keeps all runs apart."""
     place = hashlib.sha256(str(run.resolve()).encode()).hexdigest()
     return f"{run.name[:LONGEST_NAME]}-{place[:12]}"

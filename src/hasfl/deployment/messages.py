@@ -1,8 +1,9 @@
-"""What parties say to each other: a type for every question and for every answer.
+"""The messages between parties: a class for every question and for every answer.
 
-A party answers every question with one message. The class of a question says who asks whom: the fed server
-can only ask devices what is a `FedToDevice`, and a party reads no question of another class. The class of the
-answer is in brackets. `EXCHANGES` is the same as a table, which docs/deploy.md shows.
+A party answers every question with one message. The class of a question says who asks whom: a question of the
+fed server to a device is a `FedToDevice`, and a device refuses every other question of the fed server. The
+class of the answer is in brackets: `Meet(FedToDevice[Met], …)`. `EXCHANGES` lists all questions as the table
+in docs/deploy.md does; the first line of a question's docstring is its text in that table.
 """
 
 from collections.abc import Callable
@@ -35,21 +36,21 @@ A = TypeVar("A", bound=TypedMessage, covariant=True)
 
 FED_SERVER, EDGE_SERVER, DEVICE = "fed server", "edge server", "device"
 
-# ── what messages carry. All else in them are plain numbers and texts ────────────────────────────────────
+# ── what tensors in messages hold; all other fields are plain numbers and texts ──────────────────────────
 
 
-MODEL = "averaged layers"  # the first layers of a model, averaged over devices
+MODEL = "averaged layers"  # private layers, averaged over devices
 CLIENT = "the device's client part"
-MIDDLE = "middle parts"  # of each device, from its cut to the deepest one
+MIDDLE = "middle parts"  # layers of each device from its cut to the deepest cut
 COMMON = "common layers"
 ACTIVATIONS = "activations"
 LABELS = "labels"
 RETURNED = "gradients of activations"
 NORMS = "statistics of batch norms"  # a mean and a variance for each channel
 CLASSES = "counts of classes"
-BYTES = "zeros"  # to measure a link
-MOST_PROBED = 16 * 2**20  # bytes of them
-MOST_SAMPLES = 1_000_000  # of one question
+BYTES = "zeros"  # bytes that measure a link
+MOST_PROBED = 16 * 2**20  # bytes in one measurement of a link; chosen by hand
+MOST_SAMPLES = 1_000_000  # samples that one question may ask for; chosen by hand
 
 AveragedLayers = Annotated[Tensors, MODEL]
 CommonLayers = Annotated[Tensors, COMMON]
@@ -60,32 +61,32 @@ Cuts = Annotated[dict[Device, Count], NotEmpty]
 
 
 class Question(TypedMessage, Generic[A]):
-    """A message that is answered with an A."""
+    """A message whose answer is of the class A."""
 
     __slots__ = ()
 
 
 class FedToDevice(Question[A]):
-    """What the fed server may ask a device."""
+    """A question of the fed server to a device."""
 
     __slots__ = ()
 
 
 class FedToEdge(Question[A]):
-    """What the fed server may ask the edge server."""
+    """A question of the fed server to the edge server."""
 
     __slots__ = ()
 
 
 class EdgeToDevice(Question[A]):
-    """What the edge server may ask a device."""
+    """A question of the edge server to a device."""
 
     __slots__ = ()
 
 
 @fields_checked
 class Done(TypedMessage):
-    """What was asked for is done."""
+    """The party has done what the question asked for."""
 
     kind = "done"
 
@@ -95,24 +96,27 @@ class Done(TypedMessage):
 
 @fields_checked
 class Met(TypedMessage):
-    """How fast a party is; a device also says how much memory is free."""
+    """The FLOP/s of a party, and the free memory of a device."""
 
     kind = "met"
-    flops: Number
-    memory: Number | None = None  # bit
+    flops: Number  # FLOP/s
+    memory: Number | None = None  # bits; None from the edge server
 
 
 @fields_checked
 class Meet(FedToDevice[Met], FedToEdge[Met]):
-    """What is trained: the scenario, and the number of samples of each device."""
+    """What is trained: the scenario, and the number of samples of each device.
+
+    The party builds the model and measures its FLOP/s on it.
+    """
 
     kind = "meet"
-    agreement: dict[str, object]
+    agreement: dict[str, object]  # `Agreement.as_fields`
 
 
 @fields_checked
 class Probed(TypedMessage):
-    """As many bytes as were asked for."""
+    """The bytes that a probe asked for."""
 
     kind = "probed"
     bytes: Annotated[Tensor, BYTES]
@@ -120,7 +124,10 @@ class Probed(TypedMessage):
 
 @fields_checked
 class Probe(FedToDevice[Probed], FedToEdge[Probed]):
-    """How fast the link is."""
+    """How fast the link is.
+
+    The party sends back as many bytes as the question asks for; both transfers are timed.
+    """
 
     kind = "probe"
     count: Annotated[int, Between(0, MOST_PROBED)]  # bytes to send back
@@ -135,36 +142,42 @@ FedAsksAnybody = Meet | Probe
 
 @fields_checked
 class FindEdge(FedToDevice[Done]):
-    """Where the edge server is."""
+    """Where the edge server is.
+
+    The device connects to the edge server with this token.
+    """
 
     kind = "find"
-    edge: str | None = None  # host:port
+    edge: str | None = None  # host:port of the edge server
     edge_token: str | None = None
 
 
 @fields_checked
 class DeviceReady(TypedMessage):
-    """The device has its client part; what it measured of itself."""
+    """The device has its client part; the answer brings its free memory."""
 
     kind = "ready"
-    resources: object = None  # a wrong value does not count, and does no harm
+    resources: object = None  # {"memory": bits}; a wrong value is ignored
 
 
 @fields_checked
 class BeginDevice(FedToDevice[DeviceReady]):
-    """An interval begins; where the edge server is."""
+    """An interval begins; where the edge server is.
+
+    The device gets its client part (step b3) and connects to the edge server.
+    """
 
     kind = "begin"
     interval: Whole
     cut: Count
-    layers: AveragedLayers  # with the optimiser's slots
+    layers: AveragedLayers  # the client part, with the optimiser's slots
     edge: str | None = None
     edge_token: str | None = None
 
 
 @fields_checked
 class ClientPart(TypedMessage):
-    """The layers of a device, and the interval that they are of."""
+    """The client part of a device, and its interval."""
 
     kind = "layers"
     interval: Whole
@@ -173,7 +186,10 @@ class ClientPart(TypedMessage):
 
 @fields_checked
 class GiveClientPart(FedToDevice[ClientPart]):
-    """An interval ends: step b1."""
+    """An interval ends: step b1.
+
+    The device sends its client part to the fed server.
+    """
 
     kind = "give"
     interval: Whole
@@ -181,11 +197,14 @@ class GiveClientPart(FedToDevice[ClientPart]):
 
 @fields_checked
 class TakeServedModel(FedToDevice[Done]):
-    """A model to judge."""
+    """A model to judge.
+
+    The device gets its client part of the served model, and keeps the client part in training.
+    """
 
     kind = "take"
     cut: Count
-    layers: AveragedLayers  # without slots
+    layers: AveragedLayers  # the client part of the served model, without slots
     edge: str | None = None
     edge_token: str | None = None
 
@@ -198,10 +217,10 @@ FedAsksDevice = FindEdge | BeginDevice | GiveClientPart | TakeServedModel
 
 @fields_checked
 class HasDiverged(TypedMessage):
-    """The numbers of all parties are not finite."""
+    """Training has diverged: activations, losses or layers are not finite numbers."""
 
     kind = "diverged"
-    dropped: dict[Device, str]  # the reasons, by device
+    dropped: dict[Device, str]  # devices that left, with the reason of each
 
 
 @fields_checked
@@ -217,7 +236,10 @@ Failed = HasDiverged | NobodyLeft
 
 @fields_checked
 class Admit(FedToEdge[Done]):
-    """Which devices may connect."""
+    """Which devices may connect.
+
+    The edge server accepts exactly the devices with these tokens.
+    """
 
     kind = "admit"
     tokens: dict[Device, str]
@@ -225,7 +247,7 @@ class Admit(FedToEdge[Done]):
 
 @fields_checked
 class Compared(TypedMessage):
-    """How unlike the labels of devices are; None where samples have no classes."""
+    """The unlikeness of the devices' labels; None if samples have no classes."""
 
     kind = "compared"
     unlikeness: NotNegative | None
@@ -236,21 +258,24 @@ class CompareLabels(FedToEdge[Compared]):
     """How unlike the devices' labels are; the answer is one number."""
 
     kind = "compare"
-    sizes: Annotated[dict[Device, Count], NotEmpty]  # how many samples each device trains on
+    sizes: Annotated[dict[Device, Count], NotEmpty]  # number of training samples of each device
 
 
 @fields_checked
 class BeginEdge(FedToEdge[Done]):
-    """An interval begins: who takes part, and with which cut."""
+    """An interval begins: who takes part, and with which cut.
+
+    The edge server makes the middle parts, and takes the layers that it lacks (step b3).
+    """
 
     kind = "begin"
-    finished: Whole  # intervals
+    finished: Whole  # number of finished intervals
     depth: Count  # number of private layers
     cuts: Cuts
-    averaged: Whole  # models in the running mean
+    averaged: Whole  # number of models in the running mean
     tokens: dict[Device, str]
-    layers: AveragedLayers  # from the lowest cut on, that only the fed server holds
-    mean: AveragedLayers  # of layers that become common: their running mean
+    layers: AveragedLayers  # the layers from the lowest cut on that the edge server lacks
+    mean: AveragedLayers  # the running mean of the layers that become common
 
 
 @fields_checked
@@ -266,19 +291,22 @@ class Trained(TypedMessage):
 
 @fields_checked
 class Train(FedToEdge[Trained | Failed]):
-    """One round: batch sizes; the answer has the loss and seconds."""
+    """One round: batch sizes; the answer has the loss and seconds.
+
+    The edge server leads the devices through steps a1 to a5.
+    """
 
     kind = "train"
     round: Count
     devices: tuple[Device, ...]
     batch_sizes: tuple[Count, ...]
-    drawn: tuple[Whole, ...]  # samples so far, by device
-    seconds: Seconds  # that devices have for one answer
+    drawn: tuple[Whole, ...]  # number of samples that each device has drawn so far
+    seconds: Seconds  # time limit for one answer of a device
 
 
 @fields_checked
 class MiddleParts(TypedMessage):
-    """The layers between each device's cut and the deepest one."""
+    """The middle part of each device: the layers from its cut to the deepest cut."""
 
     kind = "middle"
     middle: Annotated[dict[Device, Tensors], MIDDLE]
@@ -286,7 +314,10 @@ class MiddleParts(TypedMessage):
 
 @fields_checked
 class GiveMiddleParts(FedToEdge[MiddleParts]):
-    """An interval ends: step b1."""
+    """An interval ends: step b1.
+
+    The edge server sends the middle parts of all devices to the fed server.
+    """
 
     kind = "give"
     interval: Whole
@@ -294,7 +325,7 @@ class GiveMiddleParts(FedToEdge[MiddleParts]):
 
 @fields_checked
 class LayersOfEdge(TypedMessage):
-    """Common layers, and their running mean where it was asked for."""
+    """Common layers, and their running mean if the question asked for it."""
 
     kind = "layers"
     layers: CommonLayers
@@ -307,7 +338,7 @@ class ReleaseCommon(FedToEdge[LayersOfEdge]):
 
     kind = "release"
     upto: Whole  # number of private layers
-    finished: Whole  # intervals
+    finished: Whole  # number of finished intervals
 
 
 @fields_checked
@@ -328,11 +359,11 @@ class Finish(FedToEdge[Done | HasDiverged]):
 
 @fields_checked
 class Judged(TypedMessage):
-    """How good a model is, by device, and the batch norms that were measured for it."""
+    """The scores of a model, by device, and the statistics of batch norms that were measured for it."""
 
     kind = "judged"
-    held_out: dict[Device, tuple[Number, Number, Number]]  # samples, sums of their metric and of their loss
-    accuracy: Number | None = None  # on the test set, where there is one
+    held_out: dict[Device, tuple[Number, Number, Number]]  # number of samples, sum of metric, sum of loss
+    accuracy: Number | None = None  # accuracy on the test set; None without a test set
     test_loss: Number | None = None
     known: MeasuredNorms
     dropped: dict[Device, str]
@@ -375,7 +406,7 @@ FedAsksEdge = (
 
 @fields_checked
 class Counted(TypedMessage):
-    """Samples of each class; None where samples have no classes."""
+    """The number of training samples of each class; None if samples have no classes."""
 
     kind = "counted"
     classes: Annotated[Tensor | None, CLASSES] = None
@@ -390,10 +421,10 @@ class CountClasses(EdgeToDevice[Counted]):
 
 @fields_checked
 class Activations(TypedMessage):
-    """What a batch is after the client part, and its labels."""
+    """The activations of a batch after the client part, and its labels."""
 
     kind = "activations"
-    seconds: Seconds  # of the forward pass
+    seconds: Seconds  # duration of the forward pass
     differentiable: bool  # whether the device can use gradients
     activations: SamplesActivations
     labels: Annotated[Tensor, LABELS]
@@ -401,27 +432,34 @@ class Activations(TypedMessage):
 
 @fields_checked
 class Forward(EdgeToDevice[Activations]):
-    """Steps a1 and a2."""
+    """Steps a1 and a2.
+
+    The device draws a batch, passes it through its client part, and sends the activations and labels.
+    """
 
     kind = "forward"
     interval: Whole
     round: Count
-    start: Whole  # samples that the device has drawn so far
-    count: SomeSamples  # in the batch
+    start: Whole  # number of samples that the device has drawn so far
+    count: SomeSamples  # batch size
 
 
 @fields_checked
 class BackwardDone(TypedMessage):
-    """The backward pass is done."""
+    """The device has done its backward pass."""
 
     kind = "gradients taken"
-    seconds: Seconds
-    square: NotNegative | None = None  # of the norm of the gradient, with clipping; None if it is not finite
+    seconds: Seconds  # duration of the backward pass
+    # Squared norm of the gradient of the client part. None without clipping, or if it is not finite.
+    square: NotNegative | None = None
 
 
 @fields_checked
 class Backward(EdgeToDevice[BackwardDone]):
-    """Steps a4 and a5."""
+    """Steps a4 and a5.
+
+    The device gets the gradient of its activations and passes it back. Without clipping, it steps at once.
+    """
 
     kind = "backward"
     interval: Whole
@@ -431,7 +469,10 @@ class Backward(EdgeToDevice[BackwardDone]):
 
 @fields_checked
 class Step(EdgeToDevice[Done]):
-    """The factor by which gradients are clipped."""
+    """The factor by which gradients are clipped.
+
+    The device scales its gradients by this factor, and steps (docs/decisions/0008).
+    """
 
     kind = "step"
     interval: Whole
@@ -441,25 +482,25 @@ class Step(EdgeToDevice[Done]):
 
 @fields_checked
 class NoSamples(TypedMessage):
-    """The device has no samples for this."""
+    """The device has no sample to measure batch norms with."""
 
     kind = "nothing"
 
 
 @fields_checked
 class NormSeen(TypedMessage):
-    """What the first batch norm saw that has not been measured yet."""
+    """The statistics of the first batch norm that is not known yet."""
 
     kind = "norm"
-    norm: str
-    count: Count  # values for each channel
+    norm: str  # layer and batch norm, as in "conv1/1."
+    count: Count  # number of values for each channel
     mean: Annotated[Tensor, NORMS]
     variance: Annotated[Tensor, NORMS]
 
 
 @fields_checked
 class AfterClientPart(TypedMessage):
-    """Activations after the client part, all of whose batch norms have been measured."""
+    """The activations after a client part whose batch norms are all known."""
 
     kind = "activations"
     activations: SamplesActivations
@@ -467,7 +508,11 @@ class AfterClientPart(TypedMessage):
 
 @fields_checked
 class MeasureNorms(EdgeToDevice[NormSeen | AfterClientPart | NoSamples]):
-    """Measure batch norms of the model."""
+    """Measure batch norms of the model.
+
+    The device passes samples through its client part of the served model, up to the first batch norm that is
+    not in `known` (docs/decisions/0010).
+    """
 
     kind = "norms"
     known: MeasuredNorms
@@ -475,7 +520,7 @@ class MeasureNorms(EdgeToDevice[NormSeen | AfterClientPart | NoSamples]):
 
 @fields_checked
 class ToScore(TypedMessage):
-    """Activations and labels of held-out samples."""
+    """Activations of held-out samples after the client part, and their labels."""
 
     kind = "activations"
     activations: SamplesActivations
@@ -484,11 +529,14 @@ class ToScore(TypedMessage):
 
 @fields_checked
 class Score(EdgeToDevice[ToScore]):
-    """Held-out samples judge the model."""
+    """Held-out samples judge the model.
+
+    The device passes held-out samples through its client part of the served model.
+    """
 
     kind = "score"
-    start: Whole
-    count: SomeSamples
+    start: Whole  # index of the first held-out sample
+    count: SomeSamples  # number of held-out samples
     known: MeasuredNorms
 
 
@@ -505,13 +553,13 @@ class Exchange:
     asker: str
     asked: str
     kind: str
-    about: str
-    sent: frozenset[str]
-    returned: frozenset[str]
+    about: str  # first line of the question's docstring
+    sent: frozenset[str]  # contents of the question's tensors, such as `LABELS`
+    returned: frozenset[str]  # contents of the answer's tensors
 
 
 def answers_to(question: Any) -> tuple[type[Any], ...]:
-    """The classes of answers to a question."""
+    """The classes of answers to a class of questions."""
     (base, *_) = question.__orig_bases__
     (answer,) = get_args(base)
     return get_args(answer) if get_origin(answer) else (answer,)
@@ -544,5 +592,5 @@ def exchange(asker: str, asked: str, kind: str) -> Exchange | None:
 
 
 def answered(message: Message, questions: Any, answer: Callable[[Any], TypedMessage]) -> Message:
-    """The answer to one of these questions, which are a union of classes; all others are refused."""
+    """Read a question of the union `questions` and answer it with `answer`; other questions are refused."""
     return written(answer(read_question(message, get_args(questions))))

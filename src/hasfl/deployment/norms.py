@@ -1,9 +1,9 @@
 """Batch norms of the served model, measured by parties (docs/decisions/0010).
 
 A simulation passes samples of all devices through the model at once, so that every batch norm sees all of
-them. Here each party stops at the first batch norm whose statistics are unknown, and tells the mean and the
-variance of the samples that it has. The edge server pools them. Then everybody begins again, and gets one
-batch norm further. The samples are few, and client parts are short, so the repeated passes take little.
+them. In a deployment, each party stops at the first batch norm whose statistics are unknown, and sends the
+mean and the variance of its own values. The edge server pools them. Then all parties begin again and get one
+batch norm further. There are few samples, and client parts are short, so the repeated passes are cheap.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,33 +22,33 @@ MEAN, VARIANCE = RUNNING_STATISTICS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """The mean and the variance of some values, for each channel."""
+    """The mean and the variance of a batch norm's inputs, for each channel."""
 
-    count: Count  # values for each channel
+    count: Count  # number of values for each channel
     mean: Tensor
-    variance: Tensor  # the mean square deviation, which a batch norm divides by in training
+    variance: Tensor  # mean square deviation (divided by n), as a batch norm uses it in training
 
     @classmethod
     def of(cls, x: Tensor) -> "Moments":
-        """The moments of what a batch norm receives; its second axis holds the channels."""
+        """The moments of the inputs of a batch norm; the second axis holds the channels."""
         others = [axis for axis in range(x.dim()) if axis != 1]
         variance, mean = torch.var_mean(x, dim=others, correction=0)
         return cls(x.numel() // x.shape[1], mean, variance)
 
     @classmethod
     def pooled(cls, parts: Sequence["Moments"]) -> "Moments":
-        """The moments of all values together."""
+        """The moments of the values of all parts together."""
         total = sum(part.count for part in parts)
         mean = sum((part.mean * (part.count / total) for part in parts), torch.zeros_like(parts[0].mean))
         squares = [(part.variance + (part.mean - mean).square()) * (part.count / total) for part in parts]
         return cls(total, mean, torch.stack(squares).sum(0))
 
 
-Known = dict[str, Moments]  # by layer and batch norm, as in "conv1/1."
+Known = dict[str, Moments]  # measured moments by layer and batch norm, as in "conv1/1."
 
 
 class _Unknown(Exception):
-    """Ends a pass at a batch norm that has not been measured."""
+    """Ends a forward pass at a batch norm that has not been measured."""
 
     def __init__(self, name: str, moments: Moments) -> None:
         self.name, self.moments = name, moments
@@ -57,9 +57,9 @@ class _Unknown(Exception):
 def next_moments(
     layers: Mapping[str, nn.Module], states: Sequence[LayerState], x: Tensor, known: Known
 ) -> tuple[str, Moments] | Tensor:
-    """Pass samples through layers in evaluation mode.
+    """Pass samples through layers in evaluation mode, up to the first batch norm that is not `known`.
 
-    Returns the name and the moments of the first batch norm that is not `known`, or the outputs.
+    Returns the name and the moments of this batch norm. If all are known, returns the outputs of the layers.
     """
     try:
         for (layer, module), state in zip(layers.items(), states, strict=True):
@@ -70,7 +70,7 @@ def next_moments(
 
 
 def _through(layer: str, module: nn.Module, state: LayerState, x: Tensor, known: Known) -> Tensor:
-    """The outputs of a layer whose batch norms use `known` moments."""
+    """The outputs of a layer whose batch norms use `known` moments; raises _Unknown at an unknown one."""
     norms = norms_of(module)
     buffers, hooks = dict(state.buffers), []
     for prefix, norm in norms.items():
@@ -97,7 +97,7 @@ def _stop_at(name: str):  # type: ignore[no-untyped-def]
 
 
 def require_fitting(layers: Mapping[str, nn.Module], known: Known) -> None:
-    """Refuse moments that are not those of batch norms of these layers."""
+    """Refuse moments that do not fit a batch norm of these layers in name, shape or dtype."""
     norms = {f"{layer}/{prefix}": n for layer, m in layers.items() for prefix, n in norms_of(m).items()}
     for name, moments in known.items():
         if name not in norms:
@@ -111,7 +111,7 @@ def require_fitting(layers: Mapping[str, nn.Module], known: Known) -> None:
 def with_norms(
     layers: Mapping[str, nn.Module], states: Sequence[LayerState], known: Known
 ) -> list[LayerState]:
-    """Layers of the served model whose batch norms have measured running statistics; all must be known."""
+    """The layers with measured running statistics in their batch norms; refused if one is not known."""
     for layer, module in layers.items():
         for prefix in norms_of(module):
             if f"{layer}/{prefix}" not in known:
@@ -121,10 +121,10 @@ def with_norms(
 
 
 def _with_moments(layer: str, module: nn.Module, state: LayerState, known: Known) -> LayerState:
-    """A layer with measured running statistics.
+    """One layer with measured running statistics in its batch norms.
 
-    A running variance is an estimate for other samples, so it is divided by n − 1 instead of n, as torch
-    does in training.
+    A running variance estimates the variance of other samples, so the sum of squares is divided by n − 1
+    instead of n, as torch does in training.
     """
     buffers = dict(state.buffers)
     for prefix in norms_of(module):

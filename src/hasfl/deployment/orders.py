@@ -1,8 +1,8 @@
-"""What the fed server's app reads when a run starts: how its host serves, and what was ordered.
+"""The fed server's state folder: the settings of its host, and the orders of runs.
 
-The fed server's state folder holds both. An order has a folder of its own there, in which its app and whoever
-ordered it leave each other notes. Flower carries only the name of that folder, since every node can see the
-configuration of a run. Nothing here needs torch or Flower.
+Each order has its own folder, through which the fed server's app and the process that ordered the run
+communicate. Flower carries only the name of that folder, because every node can see the configuration of a
+run. This file needs neither torch nor Flower.
 """
 
 import json
@@ -23,28 +23,28 @@ from hasfl.runs.store import FolderLock, RunFolder, require_free
 
 HOST_FILE = "fed.json"
 ORDERS_FOLDER = "orders"
-ORDER_FILE, STOP_FILE, END_FILE = "order.json", "stop", "end.json"  # in the folder of an order
-NAME = re.compile(r"[0-9a-f]{16}")
-PATHS = ("scenario_file", "path")  # of a request
+ORDER_FILE, STOP_FILE, END_FILE = "order.json", "stop", "end.json"  # files in the folder of an order
+NAME = re.compile(r"[0-9a-f]{16}")  # name of an order
+PATHS = ("scenario_file", "path")  # fields of a request that are paths
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedHost:
-    """How the fed server's host serves."""
+    """The keys and addresses of the fed server's host."""
 
-    keys: Path  # the folder of the fed server's keys
-    superlink: str = SUPERLINK_ADDRESS  # host:port of Flower; loopback or private
+    keys: Path  # folder of the fed server's keys
+    superlink: str = SUPERLINK_ADDRESS  # host:port of Flower's SuperLink; loopback or private
     listen: str = FED_ADDRESS  # host:port where the edge server and devices connect during a run
-    announce: str = ""  # host:port that they are told, if it is not the same
+    announce: str = ""  # host:port that the edge server and devices are told, if it differs from `listen`
 
     @classmethod
     def read(cls, state: Path) -> "FedHost":
-        """How the fed server with this state folder serves."""
+        """Read the settings of the fed server with this state folder."""
         return _read(state / HOST_FILE, lambda found: cls(**{**found, "keys": Path(found["keys"])}))
 
     def write(self, state: Path) -> None:
-        """Keep how the fed server serves."""
+        """Write the settings into the state folder."""
         _write(state / HOST_FILE, {**asdict(self), "keys": str(self.keys.resolve())})
 
     @property
@@ -55,22 +55,22 @@ class FedHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrder:
-    """A training that somebody ordered: what to train, and how to begin."""
+    """An ordered training: what to train, and when to begin."""
 
     request: RunRequest
     resume: bool = False
-    devices: int = 1  # training begins when so many devices, and the edge server, are connected …
-    patience: float = 600.0  # … or fails after so many seconds
+    devices: int = 1  # number of devices that must be connected, with the edge server, before training begins
+    patience: float = 600.0  # seconds to wait for these parties before the run fails; chosen by hand
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "RunOrder":
-        """Read what `as_json` gave; TypeError or KeyError if it is something else."""
+        """Read the values of `as_json`; TypeError or KeyError for other values."""
         request = dict(found["request"])
         request |= {name: Path(request[name]) for name in PATHS}
         return cls(**{**found, "request": RunRequest(**request)})
 
     def as_json(self) -> dict[str, Any]:
-        """The order as plain values; paths are absolute, since another process carries it out."""
+        """The order as plain values, with absolute paths because another process carries it out."""
         request = self.request
         asked = {
             "scenario_file": str(request.scenario_file.resolve()),
@@ -90,32 +90,32 @@ class RunOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How an app ended that was not killed."""
+    """The note in which the fed server's app says how it ended, if it was not killed."""
 
-    sentence: str = ""  # why it ended before the training was finished; empty if it was
-    exit_code: int = 0  # of a command that hears of it
-    stopped: bool = False  # whether it was asked to stop, and did
+    sentence: str = ""  # reason for ending before the training was finished; empty if it was finished
+    exit_code: int = 0  # exit code for the command that ordered the run
+    stopped: bool = False  # whether the app stopped because it was asked to
 
 
 @dataclass(frozen=True, slots=True)
 class OrderFolder:
-    """The folder of one order, with the notes of its app and of whoever ordered it.
+    """The folder of one order: the order, the wish to stop, and the note of the app's end.
 
-    The app locks it while it works, so it is known at once when the app was killed.
+    The fed server's app locks the folder while it works, so others notice at once when the app was killed.
     """
 
     path: Path
 
     @classmethod
     def write(cls, state: Path, order: RunOrder) -> "OrderFolder":
-        """Keep an order in the fed server's state folder."""
+        """Write an order into a new folder in the fed server's state folder."""
         folder = cls(state.resolve() / ORDERS_FOLDER / secrets.token_hex(8))
         _write(folder.path / ORDER_FILE, order.as_json())
         return folder
 
     @classmethod
     def named(cls, state: Path, name: str) -> "OrderFolder":
-        """The folder of the order with this name, which came over the network."""
+        """The folder of the order with this name; the name is checked, as it came over the network."""
         if NAME.fullmatch(name) is None:
             raise InputError(f"the name of an order must have 16 hexadecimal digits, got {name!r:.40}")
         return cls(state.resolve() / ORDERS_FOLDER / name)
@@ -126,23 +126,23 @@ class OrderFolder:
         return self.path.name
 
     def order(self) -> RunOrder:
-        """What was ordered."""
+        """Read the order."""
         return _read(self.path / ORDER_FILE, RunOrder.from_json)
 
     def ask_to_stop(self) -> None:
-        """Have the app stop at the end of its interval, when everything is saved."""
+        """Ask the app to stop at the end of the interval, when everything is saved."""
         (self.path / STOP_FILE).touch()
 
     def stop_asked(self) -> bool:
-        """Whether the app is to stop."""
+        """Whether the app was asked to stop."""
         return (self.path / STOP_FILE).exists()
 
     def app_works(self) -> bool:
-        """Whether the app works at this moment."""
+        """Whether the app is working now."""
         return FolderLock.is_taken(self.path)
 
     def ending(self) -> Ending | None:
-        """How the app ended; None while it works, and if it was killed."""
+        """The note of the app's end; None while the app works, and if it was killed."""
         try:
             return Ending(**json.loads((self.path / END_FILE).read_text()))
         except (OSError, ValueError, TypeError):
@@ -150,7 +150,7 @@ class OrderFolder:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """The app works. How it ends is noted before it unlocks. To stop as asked is no failure."""
+        """Lock the folder while the app works, and note how the app ends; stopping as asked is no error."""
         lock = FolderLock.take(self.path)
         try:
             yield
@@ -172,12 +172,12 @@ class OrderFolder:
 
 
 def log_of_run(state: Path, number: int) -> Path:
-    """The log that the fed server's app writes of the run with this number, which Flower gave it."""
+    """The log file of the fed server's app for the run with this number at Flower."""
     return log_file(state, f"run-{number}")
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a file that its owner alone may read, in a folder for its owner alone."""
+    """Write a JSON file that only its owner may read, in a folder that only its owner may use."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -199,13 +199,13 @@ def _read(path: Path, make: Callable[[Any], Value]) -> Value:
         raise InputError(f"{path} is of another version of hasfl: order the run again") from None
 
 
-# ── what is checked before a run is ordered ─────────────────────────────────────────────────────────────────
+# ── checks before a run is ordered ───────────────────────────────────────────────────────────────────────
 
 
 def require_splitting(chosen: Any, folder: Path) -> None:
-    """Refuse ways of training that need no edge server, or that collect samples."""
+    """Refuse strategies whose training needs no edge server, or collects samples."""
     from hasfl.planning.strategies.catalogue import (
-        strategy,  # brings SciPy, which takes half a second to import
+        strategy,  # imported here because SciPy, which it imports, takes half a second
     )
 
     found = strategy(chosen, folder)
@@ -222,7 +222,7 @@ def require_splitting(chosen: Any, folder: Path) -> None:
 
 
 def check_request(request: RunRequest, *, resume: bool) -> None:
-    """Refuse a request that the fed server would refuse too, but later."""
+    """Refuse early a request that the fed server would refuse later."""
     require_splitting(request.strategy, request.folder)
     if request.scenario().training.score_last:
         raise InputError(

@@ -1,6 +1,6 @@
-"""Rehearsal of a box that one does not have: this machine's work and links, made as slow as the box's.
+"""Rehearsal of a slower machine: makes the work and the links of this machine as slow as those of another.
 
-A rehearsal only waits. It cannot make a machine faster, so a step never takes less time than it really took.
+A rehearsal only waits. It cannot make this machine faster, so a step takes at least its real time.
 """
 
 import threading
@@ -13,30 +13,30 @@ from typing import Self
 from hasfl.arrays import quantity
 from hasfl.units import BITS_PER_BYTE, Dimension, parse_quantity
 
-Clock = Callable[[], float]  # seconds since some moment; never goes back
+Clock = Callable[[], float]  # returns seconds; never goes back
 Sleep = Callable[[float], None]
 
 
 @dataclass(slots=True)
 class SlowTo:
-    """Makes every step of work take as long as on a box with so many FLOP/s."""
+    """Makes every step of work take as long as on a machine with `flops` FLOP/s."""
 
-    flops: float  # FLOP/s
+    flops: float  # FLOP/s of the imitated machine
     clock: Clock = time.monotonic
     sleep: Sleep = time.sleep
-    overruns: int = 0  # steps for which this machine was slower than the box; a rehearsal should have few
+    overruns: int = 0  # number of steps for which this machine was too slow; should stay small
 
     def __post_init__(self) -> None:
         quantity("the FLOP/s of a rehearsal", self.flops, positive=True)
 
     @classmethod
     def parse(cls, written: str) -> Self:
-        """Read "50 GFLOPS"."""
+        """Read a speed such as "50 GFLOPS"."""
         return cls(parse_quantity(written, Dimension.COMPUTE))
 
     @contextmanager
     def step(self, flop_count: float) -> Iterator[None]:
-        """Work of so many FLOP. If the work fails, nothing is waited out."""
+        """A context for work of `flop_count` FLOP, which waits at its end, except after an error."""
         end = self.clock() + flop_count / self.flops
         yield
         if self.clock() > end:
@@ -49,13 +49,13 @@ class Direction:
 
     def __init__(self, bits_per_second: float) -> None:
         self.bits_per_second = bits_per_second
-        self._free_at = 0.0  # when the last bit so far has left
+        self._free_at = 0.0  # time when the last queued bit has left
         self._lock = threading.Lock()
 
     def reserve(self, size: int, now: float) -> float:
-        """Queue so many bytes behind all earlier ones; returns the moment when their last bit has left.
+        """Queue `size` bytes behind all earlier bytes; return the time when their last bit has left.
 
-        A link that had nothing to send for a while has saved up nothing.
+        Idle time is not saved up: after a pause, bits leave at the same rate.
         """
         with self._lock:
             self._free_at = max(now, self._free_at) + BITS_PER_BYTE * size / self.bits_per_second
@@ -64,10 +64,10 @@ class Direction:
 
 @dataclass(slots=True)
 class Link:
-    """The stream to one server, made as slow as a link of so many bit/s; up and down do not share the rate.
+    """The stream to one server, made as slow as a link with a given rate; each direction has the full rate.
 
-    A device has one link to the edge server and another one to the fed server. A party that stamps times
-    stamps an answer before `before_sending`, and a question after `after_receiving`.
+    A device has one link to the edge server and another link to the fed server. The time stamps of an answer
+    are taken after `after_receiving` and before `before_sending`.
     """
 
     bits_per_second: float
@@ -82,15 +82,15 @@ class Link:
 
     @classmethod
     def parse(cls, written: str) -> Self:
-        """Read "20 Mbps"."""
+        """Read a rate such as "20 Mbps"."""
         return cls(parse_quantity(written, Dimension.RATE))
 
     def before_sending(self, size: int) -> None:
-        """Wait as long as the link needs for so many bytes."""
+        """Wait as long as the link needs to send `size` bytes."""
         self._pass(self.up, size)
 
     def after_receiving(self, size: int) -> None:
-        """Wait as long as the link would have needed for so many bytes."""
+        """Wait as long as the link would have needed to receive `size` bytes."""
         self._pass(self.down, size)
 
     def _pass(self, direction: Direction, size: int) -> None:
@@ -98,6 +98,6 @@ class Link:
 
 
 def _wait_until(end: float, clock: Clock, sleep: Sleep) -> None:
-    """Sleep until a moment; a sleep may end too early, so it is repeated."""
+    """Sleep until the time `end`; a sleep may end too early, so it is repeated."""
     while (rest := end - clock()) > 0:
         sleep(rest)

@@ -1,4 +1,4 @@
-"""A scenario's devices on this machine: their samples in files, and how slow each of them is made."""
+"""The devices of a scenario as workers on this machine: their samples in files, and their speeds."""
 
 import shutil
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from hasfl.fleet import Fleet
 from hasfl.runs.scenario import Scenario
 from hasfl.units import Dimension, parse_quantity
 
-FEW = 4  # devices that are started unless a person says how many
+FEW = 4  # default number of devices; chosen by hand
 DATA_FOLDER, KEYS_FOLDER = "data", "keys"
 
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """How slow devices are made, as people write it; nothing is slowed down if nothing is given."""
+    """The speeds and link rates that devices imitate, as a user writes them; None: as fast as possible."""
 
-    slow_to: str | None = None  # "50 GFLOPS" for all devices, or one for each with commas between
-    link: str | None = None  # "20 Mbps", or one for each
-    rehearse: float | None = None  # as slow as the scenario's fleet, with speeds and rates times this
+    slow_to: str | None = None  # such as "50 GFLOPS" for all devices, or a list with commas
+    link: str | None = None  # such as "20 Mbps" for all devices, or a list with commas
+    rehearse: float | None = None  # imitate the scenario's fleet with its speeds and rates times this factor
 
     def of_devices(self, count: int, fleet: Fleet) -> list[tuple[str, str]]:
-        """The speed and the rate of each device, as people write them; empty where nothing is given."""
+        """The speed and the link rate of each of `count` devices, as text; "" means as fast as possible."""
         if self.rehearse is None:
             speeds = _one_for_each("--slow-to", self.slow_to, count, Dimension.COMPUTE)
             links = _one_for_each("--link", self.link, count, Dimension.RATE)
@@ -44,7 +44,7 @@ class Slowness:
 
 
 def _one_for_each(option: str, written: str | None, count: int, dimension: Dimension) -> list[str]:
-    """A quantity for each device; one quantity is for all of them."""
+    """The value of an option for each device; a single value is used for all devices."""
     if written is None:
         return [""] * count
     parts = [part.strip() for part in written.split(",")]
@@ -62,9 +62,10 @@ def _one_for_each(option: str, written: str | None, count: int, dimension: Dimen
 def prepare_devices(
     scenario: Scenario, place: Path, folder: Path, count: int | None, slowness: Slowness
 ) -> tuple[list[WorkerSettings], Path]:
-    """Write the samples of the devices and the test set into a folder; `place` is that of the scenario.
+    """Write the samples of `count` devices and the test set into a folder; return settings and test file.
 
-    A scenario with more devices lends the first ones of its fleet, and the samples are dealt out among these.
+    `place` is the folder of the scenario. If the scenario has more devices, its first ones are used, and all
+    samples are dealt out to these.
     """
     fleet = scenario.draw()
     number = min(FEW, len(fleet)) if count is None else count
@@ -77,8 +78,8 @@ def prepare_devices(
 
 
 def export_scenario(scenario: Scenario, place: Path, folder: Path, count: int) -> list[Path]:
-    """The files with the samples of so many devices, and with the test set; older files are replaced."""
-    from hasfl.deployment.samples import export_samples  # brings torch
+    """Write a file of samples for each of `count` devices, and one of the test set; replaces older files."""
+    from hasfl.deployment.samples import export_samples  # imported here because it imports torch
     from hasfl.runs.task import shared_data
 
     own = scenario.draw().names
@@ -89,7 +90,7 @@ def export_scenario(scenario: Scenario, place: Path, folder: Path, count: int) -
 
 
 def require_own_folder(folder: Path) -> Path:
-    """A folder for a fleet: a new or an empty one, or that of an earlier fleet."""
+    """Make the folder of a local fleet; refuse a folder with files that are not of an earlier fleet."""
     if folder.exists() and not (
         folder.is_dir() and ((folder / KEYS_FOLDER).is_dir() or not any(folder.iterdir()))
     ):

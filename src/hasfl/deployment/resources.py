@@ -1,7 +1,7 @@
-"""What is known of compute, links and memory: measured before training, and followed as training goes.
+"""Compute, links and memory of devices and the edge server: measured before training, then in every round.
 
-A device measures its compute on the model's own layers when a training begins. As training goes, every pass
-and every transfer tells more. Plans are made from the newest values, and deadlines from plans.
+A device measures its compute on the model's own layers before training begins. During training, every pass
+and every transfer updates the measured values. Plans use the newest values, and deadlines use plans.
 """
 
 import time
@@ -38,46 +38,47 @@ from hasfl.world import LiveWorld
 # ── one machine ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-# All numbers below were chosen by hand.
-BATCH, CUTS, REPEATS = 8, 4, 3  # samples, cuts and passes of a measurement of compute
-LONGEST = 10.0  # seconds after which a measurement of compute takes no further cut
-INTERVALS = 5  # whose values are kept
-FADING = 0.5  # how much less an interval counts than the one after it
-OUTLIER = 1.5  # a value that differs from the median by this factor may be left out
-TRANSFERS = 64  # of one link in one interval that are kept
-SPREAD = 4.0  # the largest transfer must have so many times the bits of the smallest, to tell both numbers
-TELLING = 1 / 3  # the bits of the largest transfer must take so many times the latency, to tell the rate
-FEWEST = 4  # transfers that tell both numbers
-UNMEASURED_RATE = 100e6  # bit/s, of a link before its first transfer
-# Files of a control group, by its controllers: the limit, the use, and the cached files in memory.stat.
+# The numbers below were chosen by hand.
+BATCH, CUTS, REPEATS = 8, 4, 3  # batch size, cuts, and passes per cut, in a measurement of compute
+LONGEST = 10.0  # seconds after which a measurement of compute begins no further cut
+INTERVALS = 5  # number of last intervals whose values are kept
+FADING = 0.5  # weight of an interval's value, relative to the next interval's value
+OUTLIER = 1.5  # factor from the median beyond which one value may be left out
+TRANSFERS = 64  # number of last transfers that are kept for each link in an interval
+SPREAD = 4.0  # smallest ratio of the largest to the smallest transfer, to measure both rate and latency
+TELLING = 1 / 3  # smallest ratio of the largest transfer's bits / rate to the latency, to measure the rate
+FEWEST = 4  # smallest number of transfers, to measure both rate and latency
+UNMEASURED_RATE = 100e6  # assumed bit/s of a link before its first measurement
+# File names of a Linux control group: its memory limit, its memory use, and the name of cached files in its
+# memory.stat. The key is the group's controllers.
 GROUP_FILES = {
-    "": ("memory.max", "memory.current", "inactive_file"),  # version 2 has all controllers in one group
+    "": ("memory.max", "memory.current", "inactive_file"),  # version 2, which names no controllers
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
 }
-USABLE = 0.9  # share of the free memory that training may take; the rest is left for the system
+USABLE = 0.9  # share of the free memory that training may take; the rest is for the system
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """The compute, the link rates and the memory of one device; `hasfl.fleet.Device` explains them."""
+    """The compute, link rates and memory of a device or the edge server, as in `hasfl.fleet.Device`."""
 
     flops: float  # FLOP/s
-    up_rate: float  # bit/s
+    up_rate: float  # bit/s, as the other rates
     down_rate: float
     fed_up_rate: float
     fed_down_rate: float
-    memory: float  # bit
+    memory: float  # bits
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             quantity(f"{name} of a device's resources", value, positive=True)
 
     def as_device(self, name: str) -> Device:
-        """The device of this name with these resources."""
+        """A device of a fleet with this name and these resources."""
         return Device(name=name, **asdict(self))
 
     def as_server(self) -> dict[str, float]:
-        """The fields of a fleet's edge server, if these are its resources; it has no other links."""
+        """These resources as a fleet's fields for its edge server, whose only links are to the fed server."""
         return {
             "server_flops": self.flops,
             "server_fed_up_rate": self.fed_up_rate,
@@ -89,33 +90,33 @@ LINKS = ("up_rate", "down_rate", "fed_up_rate", "fed_down_rate")  # fields of `R
 
 
 class Transfer(NamedTuple):
-    """A message that was sent or received."""
+    """The size of a message, and how long it was under way."""
 
     bits: float
-    seconds: float  # under way
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
-    """How long a link takes for a message: seconds = latency + bits / rate."""
+    """The speed of a link: a message takes latency + bits / rate seconds."""
 
     rate: float  # bit/s
     latency: float = 0.0  # s
 
     def seconds(self, bits: float) -> float:
-        """How long a message of so many bits is under way."""
+        """How long a message of `bits` bits is under way."""
         return self.latency + bits / self.rate
 
     def effective_rate(self, bits: float) -> float:
-        """The bit/s of a link without latency on which a message of so many bits takes as long."""
+        """The rate in bit/s at which a message of `bits` bits would take as long without latency."""
         return bits / self.seconds(bits)
 
 
 def fit_link(transfers: Sequence[Transfer], known: LinkSpeed) -> LinkSpeed:
-    """The speed of a link from its last transfers; a few outliers among them do no harm.
+    """The speed of a link, estimated from its last transfers with medians, which tolerate some outliers.
 
-    Small messages tell the latency, and large ones the rate. If all messages have about the same size, they
-    tell only one of the two numbers: the one that takes more of their time. The other one stays as `known`.
+    Small messages show the latency, and large ones the rate. Messages of about the same size show only one of
+    the two numbers: the one that takes more of their time. The other number stays as in `known`.
     """
     if not transfers:
         return known
@@ -133,10 +134,10 @@ def fit_link(transfers: Sequence[Transfer], known: LinkSpeed) -> LinkSpeed:
 
 
 def _slope(bits: NDArray[np.float64], seconds: NDArray[np.float64]) -> float:
-    """Seconds a bit: the median of the slopes between all pairs of transfers, weighted with their distance.
+    """The seconds per bit: the weighted median of the slopes between all pairs of transfers.
 
-    This is the estimator of Theil and Sen. The weights keep pairs of about the same size from counting much:
-    their slopes are mostly noise.
+    This is the estimator of Theil and Sen. The weight of a pair is the difference of its sizes, because the
+    slope between two transfers of about the same size is mostly noise.
     """
     one, other = np.triu_indices(len(bits), k=1)
     distance = np.abs(bits[one] - bits[other])
@@ -148,15 +149,16 @@ def _slope(bits: NDArray[np.float64], seconds: NDArray[np.float64]) -> float:
 
 
 def _latency(bits: NDArray[np.float64], seconds: NDArray[np.float64], pace: float) -> float:
-    """The median of what the smaller half of the transfers took beside their bits; at least 0."""
+    """The latency: the median of seconds − pace · bits over the smaller half of the transfers, at least 0."""
     small = bits <= np.median(bits)
     return max(float(np.median((seconds - pace * bits)[small])), 0.0)
 
 
 def recent_mean(values: Sequence[float]) -> float:
-    """The geometric mean of values, oldest first, where older ones count less and one outlier does not count.
+    """The weighted geometric mean of values, oldest first; older values weigh less.
 
-    A change is therefore followed from its second interval on; a change by less than `OUTLIER`, at once.
+    Of three or more values, the one farthest from the median has no weight if it differs by more than the
+    factor `OUTLIER`. So a large change counts from its second interval on, and a small one at once.
     """
     logs = np.log(np.array(values))
     weights = FADING ** np.arange(len(logs))[::-1]
@@ -167,17 +169,17 @@ def recent_mean(values: Sequence[float]) -> float:
 
 
 class ResourceMeter:
-    """Measures the resources of a device while it trains. `flops` and `rates` count until training tells.
+    """Measures the resources of a party during training; begins with the given `flops` and `rates`.
 
     The paper's links have a rate and no latency, Eqs. (29) to (37). So the rates of `resources` are effective
-    ones: those at which messages of the interval's usual size would take as long without latency.
+    rates: without latency, messages of the interval's median size would take as long at these rates.
     """
 
     def __init__(
         self, flops: float, memory: Callable[[], float], rates: Mapping[str, float] | None = None
     ) -> None:
         given = rates or {}
-        self.memory = memory  # free for training, bit
+        self.memory = memory  # returns the memory that is free for training, in bits
         self.links = {link: LinkSpeed(given.get(link, UNMEASURED_RATE)) for link in LINKS}
         self._first = {"flops": flops} | {link: speed.rate for link, speed in self.links.items()}
         self._intervals: dict[str, deque[float]] = {name: deque(maxlen=INTERVALS) for name in self._first}
@@ -185,17 +187,17 @@ class ResourceMeter:
         self._transfers: dict[str, deque[Transfer]] = {link: deque(maxlen=TRANSFERS) for link in LINKS}
 
     def computed(self, flop_count: float, seconds: float) -> None:
-        """The forward and the backward pass of a round took so long together."""
+        """Note the FLOP of a round's forward and backward pass, and the seconds of both together."""
         if flop_count > 0 and seconds > 0:
             self._passes.append(flop_count / seconds)
 
     def transferred(self, link: str, bits: float, seconds: float) -> None:
-        """A message was under way so long on a link, which is named as in `Resources`."""
+        """Note the bits and seconds of a message on a link, which is named as in `Resources`."""
         if bits > 0 and seconds > 0:
             self._transfers[link].append(Transfer(bits, seconds))
 
     def end_interval(self) -> Resources:
-        """Take what the interval told; returns what is known now."""
+        """Update the resources with the measurements of this interval, and return them."""
         if self._passes:
             self._intervals["flops"].append(float(np.median(self._passes)))
             self._passes = []
@@ -208,7 +210,7 @@ class ResourceMeter:
         return self.resources()
 
     def resources(self) -> Resources:
-        """What is known now, from the intervals that have ended."""
+        """The resources, from all intervals that have ended."""
         known = {name: recent_mean(values or [self._first[name]]) for name, values in self._intervals.items()}
         return Resources(memory=self.memory(), **known)
 
@@ -216,7 +218,7 @@ class ResourceMeter:
 def measure_flops(model: LayeredModel, profile: Profile, slow: SlowTo | None = None) -> float:
     """The FLOP/s of this machine on the first layers of a model: the median over several cuts.
 
-    The model and the random numbers of torch stay as they are. `slow` is a rehearsal of a slower box.
+    The model and torch's random numbers do not change. `slow` imitates a slower machine.
     """
     found: list[float] = []
     began = time.monotonic()
@@ -228,7 +230,7 @@ def measure_flops(model: LayeredModel, profile: Profile, slow: SlowTo | None = N
 
 
 def _cuts(profile: Profile) -> list[int]:
-    """Cuts of the first half of the layers, among those that take any work."""
+    """Up to CUTS cuts in the first half of the layers, from the first layer that has any FLOP."""
     (working,) = np.nonzero(profile.forward_flops_upto)
     if not working.size:
         raise InputError("a model must take at least one FLOP, so that a device can measure its FLOP/s on it")
@@ -238,7 +240,7 @@ def _cuts(profile: Profile) -> list[int]:
 
 
 def _flops_of_cut(model: LayeredModel, profile: Profile, cut: int, slow: SlowTo | None) -> float:
-    """The median over several passes; a pass before them, in which torch prepares itself, does not count."""
+    """The FLOP/s of one cut: the median over REPEATS passes, after one pass in which torch warms up."""
     layers = list(model.layers.values())[:cut]
     states = [trainable(LayerState.of(layer, lambda weight: {})) for layer in layers]
     weights = [weight for state in states for weight in state.weights.values()]
@@ -266,16 +268,16 @@ def _flops_of_cut(model: LayeredModel, profile: Profile, cut: int, slow: SlowTo 
 
 
 class FreeMemory:
-    """The memory that training may take, in bits; what training has already taken counts as free."""
+    """The memory that training may take, in bits; memory that training has already taken counts as free."""
 
     def __init__(self, device: torch.device, limit: float | None = None, sharers: int = 1) -> None:
         self.device = device
-        self.limit = limit  # the most that a person allows, bits
-        self.sharers = sharers  # processes that train on this machine at the same time
+        self.limit = limit  # bits that the owner allows at most; None: no limit
+        self.sharers = sharers  # number of processes that train on this machine at the same time
         self._held_at_start = _held(device)
 
     def __call__(self) -> float:
-        """The free memory now."""
+        """The free memory now, in bits."""
         room = available_memory(self.device)
         if self.device.type == "cpu":
             room = min([room, *group_rooms(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))])
@@ -285,7 +287,7 @@ class FreeMemory:
 
 
 def _held(device: torch.device) -> int:
-    """Bytes that this process holds now."""
+    """The bytes of memory that this process holds now."""
     if device.type == "cuda":
         return int(torch.cuda.memory_reserved(device))
     try:
@@ -296,10 +298,10 @@ def _held(device: torch.device) -> int:
 
 
 def group_rooms(root: Path, membership: Path) -> list[int]:
-    """Bytes that are left to this process in each control group with a limit on memory.
+    """The free bytes in each Linux control group of this process that has a memory limit.
 
-    `root` is where control groups are mounted, and `membership` says in which ones this process is. Memory
-    that only caches files counts as left.
+    `root` is the folder where control groups are mounted, and the file `membership` lists the groups of this
+    process. Memory that only caches files counts as free.
     """
     try:
         lines = membership.read_text().splitlines()
@@ -316,13 +318,13 @@ def group_rooms(root: Path, membership: Path) -> list[int]:
 
 
 def _up_to_the_top(top: Path, path: str) -> list[Path]:
-    """The folder of a control group and those above it, whose limits hold too."""
+    """The folder of a control group and those of its parents, whose limits hold too."""
     own = top / path.strip("/")
     return [folder for folder in (own, *own.parents) if folder.is_relative_to(top)]
 
 
 def _room(folder: Path, limit: str, usage: str, cached: str) -> int | None:
-    """Bytes below the limit of one control group; None if it has none."""
+    """The free bytes below the memory limit of one control group; None without a limit."""
     try:
         most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
@@ -334,23 +336,24 @@ def _room(folder: Path, limit: str, usage: str, cached: str) -> int | None:
 # ── links, before the first round ────────────────────────────────────────────────────────────────────────
 
 
-PROBE_SIZES = tuple(2**power for power in (12, 15, 18, 21))  # bytes of a probe, from the first to the last
-LONGEST_PROBE = (
-    0.2  # seconds that a probe should take at most in one direction; a larger one is not sent then
-)
-PROBE_SECONDS = 120.0  # that a party has to answer a probe
-SHORTEST_WAY = 1e-6  # seconds; a clock may say that a message took none
+# The numbers below were chosen by hand.
+PROBE_SIZES = tuple(2**power for power in (12, 15, 18, 21))  # bytes of the probes, in the order of sending
+# Seconds that a probe should take at most in one direction. A probe that would take longer is not sent.
+LONGEST_PROBE = 0.2
+PROBE_SECONDS = 120.0  # time limit for the answer to a probe
+SHORTEST_WAY = 1e-6  # smallest seconds that a message counts with; clocks may say 0
 
 
 def answer_probe(question: Probe) -> Probed:
-    """Send back as many bytes as are asked for, so that the asker learns how fast the link is."""
+    """Send back as many bytes as the probe asks for, so that the asker can measure the link."""
     return Probed(bytes=torch.zeros(question.count, dtype=torch.uint8))
 
 
 def probe_rates(links: Links, parties: Collection[int]) -> dict[int, dict[str, float]]:
-    """The bit/s of the links to parties, by the names of `Resources`; those who do not answer are missing.
+    """Measure the links between the fed server and parties: bit/s by the names of `Resources`.
 
-    The links to the edge server are taken to be as fast as those to the fed server, which asks here.
+    A party that does not answer is missing. The links between a device and the edge server are assumed to be
+    as fast as those between the device and the fed server.
     """
     rates: dict[int, dict[str, float]] = {}
     left = set(parties)
@@ -370,26 +373,26 @@ def probe_rates(links: Links, parties: Collection[int]) -> dict[int, dict[str, f
     return rates
 
 
-# ── the fleet, from the seconds of every step ────────────────────────────────────────────────────────────
+# ── the fleet, measured during training ──────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True, eq=False)
 class FleetMeters:
-    """A meter for each party that was measured once; a device that comes later gets its own."""
+    """The meters of all parties, fed with the seconds of every step; they report to the world."""
 
     profile: Profile
     world: LiveWorld
-    meters: Mapping[int, ResourceMeter]
-    memory: dict[int, float]  # free on each device, bit
-    order: Order | None = None  # of the present round
-    forward: dict[int, float] = field(default_factory=dict)  # seconds of the forward passes of this round
+    meters: Mapping[int, ResourceMeter]  # by party; `Meeting` adds the meter of a device that comes later
+    memory: dict[int, float]  # free memory of each device, in bits
+    order: Order | None = None  # order of the present round
+    forward: dict[int, float] = field(default_factory=dict)  # seconds of forward passes in this round
 
     def begins_round(self, order: Order) -> None:
-        """A round begins. If it begins an interval, plans hear what the one before has told."""
+        """Note the order of the round that begins."""
         self.order = order
 
     def heard(self, step: str, seconds: Mapping[int, float]) -> None:
-        """Take the seconds of a step, by party."""
+        """Take the measured seconds of a step, by party."""
         if self.order is None:
             return
         places = {int(device): place for place, device in enumerate(self.order.devices)}
@@ -399,11 +402,11 @@ class FleetMeters:
             elif party in places and party in self.meters:
                 self._of_device(step, party, places[party], each)
         if step == "device_backward" and self.order.round % self.world.interval == 0:
-            self._report()  # before the next plan is made
+            self._report()  # the interval ends, and the next plan shall use its values
 
     def reported(self, party: int, resources: object) -> None:
-        """Take what a device says of its memory when an interval begins."""
-        with suppress(InputError):  # then what it said before counts
+        """Take the free memory that a device reports when an interval begins."""
+        with suppress(InputError):  # a wrong value is ignored, and the last value stays
             self.memory[party] = positive(resources if isinstance(resources, Mapping) else {}, "memory")
 
     def _of_device(self, step: str, device: int, place: int, seconds: float) -> None:
@@ -427,9 +430,11 @@ class FleetMeters:
             meter.computed(work, self.forward.pop(device) + seconds)
 
     def _of_edge(self, step: str, seconds: float) -> None:
-        """The middle parts count with the bits of Eqs. (35) and (37), so that rates suit these equations.
+        """Take the measured seconds of a step of the edge server.
 
-        Less is sent down: all middle parts begin an interval alike, so each of their layers is sent once.
+        A transfer of middle parts counts with the bits of Eqs. (35) and (37), so that the rates suit these
+        equations. Fewer bits are really sent down: at the beginning of an interval all replicas of a layer
+        are the same, so each layer is sent once.
         """
         assert self.order is not None
         links = {"submodel_upload": "fed_up_rate", "submodel_download": "fed_down_rate"}
@@ -446,7 +451,7 @@ class FleetMeters:
             self.meters[EDGE].computed(work, self.forward.pop(EDGE) + seconds)
 
     def _report(self) -> None:
-        """Let the next plan know what this interval has told."""
+        """End the interval of all meters, and report the resources to the world, for the next plan."""
         for party, meter in list(self.meters.items()):
             known = meter.end_interval()
             if party == EDGE:
@@ -455,23 +460,24 @@ class FleetMeters:
                 self.world.device_reports(party, known.as_device(self.world.fleet.names[party]))
 
 
-SLACK, SHORTEST = 5.0, 5.0  # a device may take so many times as long as predicted, and so many seconds more
-CONNECTING_SECONDS = 5.0  # that a device may need beside its sub-model to connect to the edge server
+# The time limit of an answer is SLACK times the predicted seconds, plus SHORTEST seconds; chosen by hand.
+SLACK, SHORTEST = 5.0, 5.0
+CONNECTING_SECONDS = 5.0  # extra time for a device to connect to the edge server; chosen by hand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deadlines:
-    """How long a device may take for one answer: a multiple of what the plan predicts."""
+    """The time limits of answers of devices: a multiple of the time that the plan predicts."""
 
     clock: ModelledClock
     world: LiveWorld
 
     def of_round(self, order: Order) -> float:
-        """Seconds for an answer in a round; the plan predicts the whole round."""
+        """The time limit in seconds of one answer in a round, from the predicted time of the whole round."""
         return SLACK * self.clock.round(self._now(order)).seconds + SHORTEST
 
     def of_exchange(self, order: Order) -> float:
-        """Seconds to take a sub-model or to give it; the plan predicts both."""
+        """The time limit in seconds to take or give a sub-model, from the predicted time of both."""
         now = self._now(order)
         return SLACK * self.clock.aggregation(now, now).seconds + SHORTEST + CONNECTING_SECONDS
 
@@ -481,7 +487,7 @@ class Deadlines:
 
 
 def positive(fields: Mapping[str, object], name: str) -> float:
-    """A number above 0 that a party has measured."""
+    """Read a number above 0 that a party has measured; InputError for anything else."""
     value = fields.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise InputError(f"a party must measure its {name} as a number above 0, got {value!r:.40}")

@@ -1,4 +1,4 @@
-"""The samples of a device in a file: one .npz with `x`, `y` and the number of classes."""
+"""The samples of a device in one .npz file: `x`, `y`, and `outputs`, the number of a model's outputs."""
 
 import hashlib
 import zipfile
@@ -21,7 +21,7 @@ TEST_FILE = "test.npz"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Samples with labels, and how many numbers a model must give for one of them."""
+    """Samples with labels, and the number of outputs that a model must have for one sample."""
 
     x: Tensor
     y: Tensor
@@ -31,7 +31,7 @@ class Samples:
         return len(self.x)
 
     def about(self) -> Mapping[str, Any]:
-        """What a device tells of its samples when it greets: their number and form, and no sample."""
+        """The facts on samples in a device's greeting: their number, their form and a hash."""
         found = hashlib.blake2b(digest_size=16)
         for tensor in (self.x, self.y):
             found.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
@@ -46,7 +46,7 @@ class Samples:
 
 
 def load_samples(path: Path) -> Samples:
-    """Read the samples of a file. Nothing in it is executed: arrays of objects are refused."""
+    """Read the samples of a file; arrays of objects are refused, so no code in the file is executed."""
     try:
         with np.load(path, allow_pickle=False) as file:
             x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
@@ -73,7 +73,7 @@ def _outputs(y: Tensor) -> int:
 
 
 def export_samples(data: Dataset, shares: Sequence[IntN], names: Sequence[str], folder: Path) -> list[Path]:
-    """Write one file for each device, and one with the test set; a folder with files is refused."""
+    """Write one file for each device, and one with the test set; refuse a folder that has files."""
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} must be a new or an empty folder, but has files: choose another one")
     try:

@@ -1,8 +1,8 @@
-"""A run on the fleet from its order to its end, as the person who ordered it sees it.
+"""Submitting a run to the fleet, and following it to its end in the process that ordered it.
 
-The fed server's app trains, and writes the run's folder and a log. Whoever ordered the run reads both. If the
-app is killed, the run is ordered again and goes on from its checkpoint. The fed server on this machine is
-found by its state folder.
+The fed server's app trains, and writes the run's folder and a log. The process that ordered the run reads
+both. If the app is killed, the run is ordered again and goes on from its checkpoint. The state folder tells
+where the fed server on this machine is.
 """
 
 import re
@@ -31,13 +31,14 @@ from hasfl.report.analysis import Outcome, outcome
 from hasfl.runs.interruption import Interruption
 from hasfl.runs.store import RunFolder
 
-LOOK_SECONDS = 0.2  # between two looks at what the run has written
-ASK_SECONDS = 2.0  # between two questions to Flower
-AWAY_SECONDS = 120.0  # that the SuperLink may be away, such as while the fed server's host restarts
-MOST_DEATHS = 3  # of the app without a new round between them
+# The numbers below were chosen by hand.
+LOOK_SECONDS = 0.2  # pause between two checks of the run's folder and log
+ASK_SECONDS = 2.0  # pause between two questions to Flower
+AWAY_SECONDS = 120.0  # time for which the SuperLink may be away, for example while its host restarts
+MOST_DEATHS = 3  # times that the app may be killed without a new round between them
 RESUME = "the same command with --resume continues the run"
 STOPPED = f"stopped at the end of an interval; {RESUME}"
-TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")  # at the beginning of a line of a log
+TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")  # the time at the beginning of a log line
 
 
 class RunFailed(HasflError):
@@ -49,24 +50,24 @@ class RunFailed(HasflError):
 
 
 class FleetWatcher(Protocol):
-    """Is told about a run on the fleet."""
+    """An observer of a run on the fleet, such as the command line."""
 
     def prepares(self, step: str) -> None:
-        """Something happened before the first round."""
+        """Called with each event before the first round."""
 
     def remarks(self, sentence: str) -> None:
-        """Something happened that the user should know."""
+        """Called with each other event that the user should know."""
 
     def recorded(self, record: RoundRecord) -> None:
-        """A round is over."""
+        """Called after each round."""
 
     def finished(self, reached: Outcome) -> None:
-        """The training is over."""
+        """Called when the training is finished."""
 
 
 @dataclass(slots=True, eq=False)
 class SubmittedRun:
-    """A run on the fed server with this state folder, through all attempts to carry out its order."""
+    """A submitted run, through all attempts to carry out its order; `state` is the fed server's folder."""
 
     control: Control
     state: Path
@@ -74,21 +75,21 @@ class SubmittedRun:
     watcher: FleetWatcher
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    number: int = field(init=False)  # that Flower gave the run
-    folder: OrderFolder = field(init=False)  # of the last order
+    number: int = field(init=False)  # Flower's number of the run
+    folder: OrderFolder = field(init=False)  # folder of the last order
     log: "LogTail" = field(init=False)
     records: "RecordTail" = field(init=False)
-    _prepares: bool = True  # whether no round is over since the last order
-    _deaths: int = 0  # of the app since the last round
+    _prepares: bool = True  # whether no round has ended since the last order
+    _deaths: int = 0  # times that the app was killed since the last round
     _begun: bool = False  # whether the app has begun to work
-    _asked: float = 0.0  # when Flower was asked last
-    _answered: float = 0.0  # when Flower answered last
+    _asked: float = 0.0  # time of the last question to Flower
+    _answered: float = 0.0  # time of Flower's last answer
 
     def follow(self) -> Outcome:
         """Order the run, and follow it to its end. Ctrl-C stops it at the end of an interval."""
         self.records = RecordTail(self.order.request.path)
         if self.order.resume:
-            list(self.records.records())  # those were told before
+            list(self.records.records())  # skip the records of earlier rounds
         with Interruption() as interruption:
             self._start()
             try:
@@ -107,7 +108,7 @@ class SubmittedRun:
         self._asked = self._answered = self.now()
 
     def _look(self, interruption: Interruption) -> Outcome | None:
-        """Tell what is new; the outcome if the run is finished."""
+        """Tell the watcher what is new, and return the outcome once the run is finished."""
         works, ending = self.folder.app_works(), self.folder.ending()
         self._tell_news()
         if interruption.wanted and not (works or self._begun or ending):
@@ -132,7 +133,7 @@ class SubmittedRun:
             self.watcher.recorded(record)
 
     def _end(self, ending: Ending, interruption: Interruption) -> Outcome:
-        """The app ended by itself: the training is finished, was stopped, or has failed."""
+        """Handle the end of the app, if it was not killed: training is finished, was stopped, or failed."""
         with RunFolder(self.order.request.path) as folder:
             if folder.finished:
                 self._tell_news()
@@ -146,7 +147,7 @@ class SubmittedRun:
         raise RunFailed(f"{sentence} (the log is {self.log.path})", ending.exit_code or EXIT_FAILURE)
 
     def _ended_at_flower(self) -> bool:
-        """Whether Flower says that the run has ended. This is asked while the app does not work yet."""
+        """Whether the run has ended at Flower before the app began to work; asks every ASK_SECONDS."""
         if self.now() - self._asked < ASK_SECONDS:
             return False
         self._asked = self.now()
@@ -166,7 +167,7 @@ class SubmittedRun:
         return run.finished
 
     def _order_again(self, interruption: Interruption) -> None:
-        """The app was killed: have Flower forget it, and order the run again."""
+        """Handle a killed app: stop its run at Flower, and order the run again."""
         interruption.act(f"the fed server's app was killed; {RESUME}")
         self._deaths += 1
         if self._deaths > MOST_DEATHS:
@@ -194,10 +195,10 @@ class LogTail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._read = 0  # bytes
+        self._read = 0  # number of bytes read so far
 
     def lines(self) -> list[str]:
-        """The complete lines since the last call, without their times; lines of a traceback are left out."""
+        """The complete lines since the last call, without their times and without tracebacks."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read)
@@ -211,14 +212,14 @@ class LogTail:
 
 
 class RecordTail:
-    """The new records of a run that another process writes. A run may go back to its checkpoint."""
+    """The new records of a run that another process writes, also if the run goes back to its checkpoint."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.seen = 0  # the round of the last record
+        self.seen = 0  # round of the last record that was returned
 
     def records(self) -> Iterator[RoundRecord]:
-        """The records since the last call; after a step back, those that are written anew."""
+        """The records since the last call; rounds after a checkpoint that are trained again come again."""
         if not (self.path / "settings.json").exists():
             return
         with RunFolder.open(self.path) as folder:
@@ -235,19 +236,19 @@ class RecordTail:
 
 @dataclass(frozen=True, slots=True)
 class KnownRun:
-    """A run that Flower knows, with what was ordered."""
+    """A run that Flower knows, with the folder and strategy of its order."""
 
-    number: int
+    number: int  # Flower's number of the run
     state: str  # pending, starting, running, completed, failed or stopped
-    details: str  # why it failed
-    log: str  # the file that the fed server's app writes
-    folder: str  # of the run; empty if the order is gone
+    details: str  # reason of a failure
+    log: str  # log file of the fed server's app
+    folder: str  # folder of the run; empty if the order is missing
     strategy: str = ""
 
 
 @contextmanager
 def fed_server(state: Path, superlink: str | None = None, keys: Path | None = None) -> Iterator[Control]:
-    """The control API of the fed server with this state folder; addresses and keys may be given instead."""
+    """The control API of the fed server with this state folder; `superlink` and `keys` replace its own."""
     if not (state / HOST_FILE).is_file():
         raise InputError(
             f"{state} must be the state folder of a fed server, but has no {HOST_FILE}: start hasfl serve "
@@ -264,21 +265,21 @@ def fed_server(state: Path, superlink: str | None = None, keys: Path | None = No
 
 
 def devices_of_run(state: Path, run: Path) -> int | None:
-    """How many devices a run began with, as its order says; None if it was not ordered here."""
+    """The number of devices in the order with which a run began; None if no order is in this folder."""
     files = sorted((state / ORDERS_FOLDER).glob("*/order.json"), key=lambda file: file.stat().st_mtime)
     began = None
     for file in files:
         try:
             order = OrderFolder(file.parent).order()
-        except HasflError:  # of another version
+        except HasflError:  # an order of another version of hasfl
             continue
         if order.request.path == run.resolve() and (began is None or not order.resume):
-            began = order.devices  # a folder may have been removed and the run ordered anew
+            began = order.devices  # the last order without --resume counts, as the run may have begun again
     return began
 
 
 def devices_to_wait_for(found: Control, wanted: int | None) -> int:
-    """With how many devices a run begins: as many as wanted, or all that are admitted."""
+    """The number of devices with which a run begins: `wanted`, or all admitted devices."""
     admitted = sum(node.name != EDGE_NAME for node in found.nodes())
     if admitted == 0:
         raise InputError("the fed server must admit a device, but admits none: make keys with hasfl keys")
@@ -291,12 +292,12 @@ def devices_to_wait_for(found: Control, wanted: int | None) -> int:
 
 
 def sorted_nodes(nodes: Sequence[Node]) -> list[Node]:
-    """The edge server, then devices in the order of the fleet."""
+    """Sort nodes: the edge server, then devices in the order of the fleet."""
     return sorted(nodes, key=lambda node: (node.name != EDGE_NAME, len(node.name), node.name))
 
 
 def known_run(state: Path, run: Run) -> KnownRun:
-    """A run, with what was ordered."""
+    """Add the folder and strategy of its order to a run of Flower."""
     folder = strategy = ""
     word = run.outcome if run.finished else run.status
     try:
@@ -305,6 +306,6 @@ def known_run(state: Path, run: Run) -> KnownRun:
         folder, strategy = str(request.path), request.strategy
         if word == "completed" and ending is not None and ending.stopped:  # Flower counts this as success
             word = "stopped"
-    except HasflError:  # it was ordered elsewhere, or by another version
+    except HasflError:  # the order is in another state folder, or of another version of hasfl
         pass
     return KnownRun(run.number, word, run.details, str(log_of_run(state, run.number)), folder, strategy)

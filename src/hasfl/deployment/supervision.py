@@ -1,4 +1,4 @@
-"""Programs that are kept running, and that never outlive the process that started them."""
+"""A supervisor: restarts programs that end, and ends them all when its own process ends."""
 
 import os
 import signal
@@ -16,26 +16,28 @@ from hasfl.deployment import lifetime
 from hasfl.deployment.addresses import listened_at
 from hasfl.errors import HasflError, StorageError
 
-FIRST_PAUSE = 0.5  # seconds before a program starts again; doubled each time …
-LONGEST_PAUSE = 4.0  # … up to this: a node that was killed is refused for 40 s, and should be back soon after
-SETTLED = 30.0  # a program that ran so many seconds begins with the first pause again
-POLL = 0.1  # seconds between two looks at a program
+# The numbers below were chosen by hand.
+FIRST_PAUSE = 0.5  # seconds before a program is started again; doubled each time
+# Longest pause in seconds. Flower refuses a node that was killed for 40 s, and it should be back soon after.
+LONGEST_PAUSE = 4.0
+SETTLED = 30.0  # seconds of running after which a program's next pause is FIRST_PAUSE again
+POLL = 0.1  # seconds between two checks of a program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What to run, and where its output goes."""
+    """A program to keep running: its command, its log, and its environment."""
 
     name: str
     command: tuple[str, ...]
-    log: Path
-    environment: Mapping[str, str] | None = None  # the environment of this process, if not given
-    after: str = ""  # host:port that somebody must listen at before the program starts
-    grace: float = 5.0  # seconds that the program has to end by itself when it is told to
+    log: Path  # file for the output
+    environment: Mapping[str, str] | None = None  # None: the environment of this process
+    after: str = ""  # host:port; the program starts when another program accepts connections there
+    grace: float = 5.0  # seconds that the program has to end after SIGTERM; chosen by hand
 
 
 def start_program(program: Program) -> "subprocess.Popen[bytes]":
-    """Start a program at the head of a process group, tied to the calling thread."""
+    """Start a program as leader of a new process group; the program ends with the calling thread."""
     try:
         program.log.parent.mkdir(parents=True, exist_ok=True)
         with program.log.open("ab") as log:
@@ -56,8 +58,8 @@ def start_program(program: Program) -> "subprocess.Popen[bytes]":
 class Supervisor:
     """Keeps programs running: `with Supervisor(programs): …`.
 
-    A program that ends is started again, after pauses that grow. Each program leads a process group of its
-    own, so that Ctrl-C reaches this process first; when this process ends in any way, the programs end too.
+    A program that ends is started again, after pauses that grow. Each program leads its own process group, so
+    Ctrl-C reaches only this process. When this process ends for any reason, the programs end too.
     """
 
     def __init__(
@@ -73,43 +75,43 @@ class Supervisor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tell all programs to end, and kill those that do not within a few seconds."""
+        """Tell all programs to end, and kill those that do not end within their `grace`."""
         for keeper in self._keepers:
             keeper.ending.set()
         for keeper in self._keepers:
             keeper.join()
 
     def running(self) -> Mapping[str, int]:
-        """The process numbers of the programs that run now, by name."""
+        """The process numbers of all running programs, by name."""
         return {keeper.program.name: pid for keeper in self._keepers if (pid := keeper.pid) is not None}
 
     def starts(self) -> Mapping[str, int]:
-        """How often each program was started, by name."""
+        """The number of starts of each program, by name."""
         return {keeper.program.name: keeper.starts for keeper in self._keepers}
 
 
 class _Keeper(threading.Thread):
-    """Runs one program again and again.
+    """The thread that starts one program again and again.
 
-    Linux ties a program to the thread that started it, so this thread lives as long as it keeps the program.
+    Linux kills a program when the thread that started it ends, so this thread lives as long as the program.
     """
 
     def __init__(self, program: Program, tell: Callable[[str], None]) -> None:
         super().__init__(name=f"keeper of {program.name}", daemon=True)
         self.program = program
         self.starts = 0
-        self.ending = threading.Event()  # set when the program is to end
+        self.ending = threading.Event()  # set when the program shall end
         self._tell = tell
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
-        """The process number, while the program runs."""
+        """The process number of the program; None while it does not run."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def run(self) -> None:
-        """Start the program, and start it again whenever it ends, until it is to end."""
+        """Start the program, and again whenever it ends, until `ending` is set."""
         pause = FIRST_PAUSE
         while self.program.after and not listened_at(self.program.after):
             if self.ending.wait(POLL):
@@ -125,7 +127,7 @@ class _Keeper(threading.Thread):
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _run_once(self) -> str:
-        """Run the program until it ends, or until it is to end; say what happened."""
+        """Run the program until it ends, or until `ending` is set; return what happened, in words."""
         try:
             self._process = process = start_program(self.program)
         except HasflError as error:
@@ -138,9 +140,9 @@ class _Keeper(threading.Thread):
 
 
 def _end_group(process: "subprocess.Popen[bytes]", grace: float) -> None:
-    """End a program and the programs that it started: by asking first, then by force."""
+    """End a program and the programs that it started: with SIGTERM, and after `grace` with SIGKILL."""
     deadline = time.monotonic() + grace
-    with suppress(ProcessLookupError, PermissionError):  # then all have ended
+    with suppress(ProcessLookupError, PermissionError):  # raised once all have ended
         os.killpg(process.pid, signal.SIGTERM)
         while time.monotonic() < deadline:
             process.poll()

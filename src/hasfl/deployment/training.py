@@ -1,7 +1,7 @@
-"""A training on a fleet of real machines: the same loop as a simulation, with parties instead of an engine.
+"""Training on a fleet of real machines: the same loop as in a simulation, with the networked engine.
 
 The fed server meets the parties, measures the fleet, trains, and writes the run's folder. If the edge server
-or all devices are lost, it waits for them and goes on from the last checkpoints.
+or all devices are lost, the fed server waits for them and goes on from the last checkpoints.
 """
 
 import logging
@@ -31,9 +31,10 @@ from hasfl.runs.task import settings_of
 from hasfl.training.clock import ModelledClock
 from hasfl.training.loop import Training
 
-LOOK_SECONDS = 0.2  # between two looks at who is connected
-RETURN_SECONDS = 6.0  # for all devices to come back, once the edge server and one device are there
-MOST_LOSSES = 10  # of one interval; then something is wrong that does not pass
+# The numbers below were chosen by hand.
+LOOK_SECONDS = 0.2  # pause between two checks of which parties are connected
+RETURN_SECONDS = 6.0  # time for all devices to come back, once the edge server and one device are connected
+MOST_LOSSES = 10  # times that one interval may be lost before the run fails
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 def train_on_fleet(
     links: PartyServer, order: RunOrder, stop_asked: Callable[[], bool] = lambda: False
 ) -> None:
-    """Carry out an order. A lost interval is repeated as soon as the fleet is there again."""
+    """Carry out an order; a lost interval is repeated once enough of the fleet is connected again."""
     fleet, watcher, resume = FleetAtWork(links, order, stop_asked), LogWatcher(), order.resume
     with fleet.meeting.ushering():
         while True:
@@ -57,7 +58,7 @@ def train_on_fleet(
 
 
 class FleetLost(HasflError):
-    """The fleet does not come back, or fails again and again."""
+    """The fleet does not come back in time, or the same interval was lost too often."""
 
     exit_code = 1
 
@@ -69,24 +70,25 @@ class FleetTraining:
     training: Training
     engine: NetworkedEngine
     built: Built
-    samples_marks: str
+    samples_marks: str  # hashes of all devices' samples
     looped_layers: Mapping[str, str] = field(default_factory=dict)
-    saves_always: bool = True  # the edge server keeps its layers of the last two intervals only
+    # Save a checkpoint after every interval, because the edge server keeps its last two intervals only.
+    saves_always: bool = True
 
     @property
     def marks(self) -> Mapping[str, str]:
-        """Marks of the devices' samples and of the model."""
+        """Hashes of the devices' samples and of the model."""
         return {
             "data": mark([self.samples_marks.encode()]),
             "model": mark_of_model(self.built.computation.model),
         }
 
     def model(self) -> Weights:
-        """Weights and buffers of the model that is handed out, as the module's `state_dict` names them."""
+        """The weights and buffers of the model that is handed out, with the names of its `state_dict`."""
         return self.built.computation.model.state_names.state_dict(self.engine.model())
 
     def model_input(self) -> Mapping[str, Any]:
-        """The form of a sample, and how many numbers the model gives for it."""
+        """The shape and dtype of a sample, and how many numbers the model gives for it."""
         return form_of_samples(self.built.computation.model, self.built.example)
 
 
@@ -99,7 +101,7 @@ class FleetAtWork:
         self.order, self.meeting, self.stop_asked = order, Meeting(links, order.devices), stop_asked
 
     def wait(self, seconds: float) -> None:
-        """Wait until the edge server and at least one device are connected, and a little for the others."""
+        """Wait until the edge server and one device are connected, then up to RETURN_SECONDS for the rest."""
         deadline = time.monotonic() + seconds
         while EDGE not in (present := self.meeting.connected()) or len(present) == 1:
             self._leave_if_asked()
@@ -151,7 +153,7 @@ def _holdings(agreement: Agreement, built: Built, engine: NetworkedEngine) -> Sa
 
 
 def _clock(agreement: Agreement, built: Built) -> ModelledClock:
-    """The clock that predicts how long answers take."""
+    """The modelled clock, which predicts how long answers take."""
     return ModelledClock(
         profile=built.profile,
         paradigm=strategy(built.settings.strategy).paradigm,
@@ -161,13 +163,13 @@ def _clock(agreement: Agreement, built: Built) -> ModelledClock:
 
 
 class LogWatcher:
-    """Writes down what happens in a training; the run's folder has every record."""
+    """Logs what happens in a training; the records are in the run's folder."""
 
     def __init__(self) -> None:
-        self.losses = 0  # of intervals, since one was completed
+        self.losses = 0  # number of lost intervals since the last aggregation
 
     def lost(self, reason: IntervalLost) -> None:
-        """An interval was lost and is repeated, unless this happens again and again."""
+        """Log that an interval was lost; raise FleetLost after more than MOST_LOSSES losses in a row."""
         self.losses += 1
         if self.losses > MOST_LOSSES:
             raise FleetLost(
@@ -177,31 +179,31 @@ class LogWatcher:
         log.warning("%s; the interval is repeated", reason)
 
     def asked(self, request: RunRequest) -> None:
-        """It is this run's turn."""
+        """Log that a run begins."""
         log.info("%s: %s with seed %d", request.path, request.strategy, request.seed)
 
     def prepares(self, step: str) -> None:
-        """A step before the first round begins."""
+        """Log a step before the first round."""
         log.info("%s", step)
 
     def found(self, request: RunRequest) -> None:
-        """The folder holds a finished training already."""
+        """Log that the folder holds a finished training already."""
         log.info("%s is finished", request.path)
 
     def remarks(self, sentence: str) -> None:
-        """Something that the user should know about the run before it goes on."""
+        """Log something that the user should know about the run."""
         log.info("%s", sentence)
 
     def started(self, request: RunRequest, prepared: Prepared, last: RoundRecord | None) -> None:
-        """A training begins, or goes on after the round `last`."""
+        """Log that training begins, or goes on after the round `last`."""
         log.info("training begins" if last is None else f"training goes on after round {last.round}")
 
     def recorded(self, record: RoundRecord) -> None:
-        """A round is over."""
+        """Log the parties that were dropped in a round."""
         self.losses = 0 if record.aggregated else self.losses
         for party, reason in record.measured.dropped.items() if record.measured else ():
             log.warning("round %d: %s was dropped: %s", record.round, party_name(party), reason)
 
     def finished(self, reached: Outcome) -> None:
-        """A training is over."""
+        """Log that the training is finished."""
         log.info("the training is finished after %d rounds", reached.rounds)

@@ -1,13 +1,13 @@
-"""Frames: messages as bytes. A frame is a safetensors file in memory; it holds data and never code.
+"""Frames: messages as bytes. A frame is a safetensors file in memory, so it holds data and never code.
 
     8 bytes     length of the header, little-endian
     header      JSON: for each tensor its dtype, its shape and its place in the data; and under `__metadata__`
                 one text, which is JSON again: version, kind, id, fields, times
     data        the tensors' bytes, without gaps
 
-A frame comes from elsewhere, so `unpack` trusts nothing. Every limit has a name here. A frame beyond a limit,
-or one that contradicts itself, is a WireError and nothing else. Memory is allocated for bytes that arrived,
-never for sizes that a header only claims.
+A frame comes from another machine, so `unpack` checks everything. Every limit is a constant below. A frame
+that exceeds a limit or contradicts itself raises WireError and no other error. Memory is allocated for bytes
+that arrived, never for sizes that a header claims.
 """
 
 import json
@@ -20,22 +20,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasfl.deployment.channels import MOST_FRAME_BYTES as MOST_FRAME_BYTES  # gRPC keeps this limit too
+from hasfl.deployment.channels import MOST_FRAME_BYTES as MOST_FRAME_BYTES  # also gRPC's limit
 from hasfl.deployment.fields import NOTHING, Message
 from hasfl.errors import HasflError
 
-VERSION = 2  # of the frames; both ends must have the same
+VERSION = 2  # version of the frame format, the same at both ends
+# The limits below were chosen by hand, unless a reason is given.
 MOST_HEADER_BYTES = 1 << 20
 MOST_TENSORS = 4096
-MOST_NAME_LENGTH = 256  # of a kind, of a tensor's name, of a time's name
+MOST_NAME_LENGTH = 256  # characters in the name of a kind, a tensor or a time
 MOST_AXES = 8
-MOST_ELEMENTS = 1 << 40  # of a tensor, with empty axes counted as 1, so that strides fit in 64 bits
+MOST_ELEMENTS = 1 << 40  # elements of a tensor, with empty axes counted as 1, so that strides fit in 64 bits
 MOST_TIMES = 16
-MOST_DEPTH = 16  # of lists and mappings within the fields
-MOST_INTEGER = (1 << 63) - 1  # what fits in 64 bits
+MOST_DEPTH = 16  # levels of lists and mappings within the fields
+MOST_INTEGER = (1 << 63) - 1  # largest integer of 64 bits
 PREFIX = 8  # bytes of the header's length
-METADATA = "__metadata__"  # safetensors keeps texts under this name
-TEXT = "hasfl"  # … and this is ours
+METADATA = "__metadata__"  # key in the header under which safetensors keeps texts
+TEXT = "hasfl"  # name of our text under METADATA
 
 DTYPES = {
     "F64": torch.float64,
@@ -50,28 +51,28 @@ DTYPES = {
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)  # made once, since frames are frequent
 
-SHORT = reprlib.Repr()  # writes what came into a message
+SHORT = reprlib.Repr()  # shows received values in error messages, shortened
 SHORT.maxlevel = 2
 SHORT.maxlist = SHORT.maxdict = 8
 SHORT.maxstring = SHORT.maxother = SHORT.maxlong = 60
 
 
 class WireError(HasflError):
-    """A frame is malformed or beyond a limit, or a message cannot become a frame."""
+    """A frame is malformed or exceeds a limit, or a message cannot become a frame."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """A message on its way. An answer has the `id` of its question."""
+    """A message with its id and time stamps. An answer has the `id` of its question."""
 
     id: int
     message: Message
-    times: Mapping[str, float]  # readings of the sender's own clock, in seconds
+    times: Mapping[str, float]  # seconds on the sender's own clock, by name
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tensor lies in the data of a frame."""
+    """The place of a tensor in the data of a frame."""
 
     name: str
     dtype: torch.dtype
@@ -87,9 +88,9 @@ def pack(
     times: Mapping[str, float] = NOTHING,
     most_bytes: int = MOST_FRAME_BYTES,
 ) -> bytes:
-    """The frame of a message. Tensors may lie on any device; their bytes are copied once.
+    """Make the frame of a message. Tensors may be on any processor; their bytes are copied once.
 
-    Raise WireError if the message has what no frame can carry, such as NaN among the fields.
+    Raise WireError if a frame cannot carry the message, for example because a field is NaN.
     """
     content = {
         "version": VERSION,
@@ -122,10 +123,10 @@ def pack(
 
 
 def unpack(frame: bytes, *, most_bytes: int = MOST_FRAME_BYTES) -> Frame:
-    """The message of a frame. Raise WireError, and nothing else, if the frame is malformed.
+    """Read the message of a frame. Raise WireError, and no other error, if the frame is malformed.
 
-    Every tensor has memory of its own. So it may be written to, it is aligned, and keeping one tensor does
-    not keep the whole frame. torch knows no read-only tensors, so views on the frame would be unsafe.
+    Every tensor has its own memory. So the tensor is aligned and may be written to, and keeping one tensor
+    does not keep the whole frame. torch has no read-only tensors, so views on the frame would be unsafe.
     """
     _check_size(len(frame), most_bytes)
     length = int.from_bytes(frame[:PREFIX], "little")
@@ -150,13 +151,13 @@ def unpack(frame: bytes, *, most_bytes: int = MOST_FRAME_BYTES) -> Frame:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor in memory order, without a copy where it lies in one piece on this machine."""
+    """The bytes of a tensor in memory order; copied only if it is not contiguous or not on the CPU."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
 
 def _tensor(place: _Place, data: memoryview) -> Tensor:
-    """A tensor with a copy of its bytes, which are aligned as Python aligns memory, to 16 bytes."""
+    """Make a tensor with a copy of its bytes, which Python aligns to 16 bytes."""
     if place.start == place.end:
         return torch.empty(place.shape, dtype=place.dtype)
     arrived = bytearray(data[place.start : place.end])
@@ -166,7 +167,7 @@ def _tensor(place: _Place, data: memoryview) -> Tensor:
 
 
 def _place(name: str, entry: object) -> _Place:
-    """One tensor's part of the header, checked by itself."""
+    """Read and check one tensor's entry in the header."""
     _check_name(name, "the name of a tensor")
     if type(entry) is not dict or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise WireError(
@@ -188,7 +189,7 @@ def _place(name: str, entry: object) -> _Place:
 
 
 def _check_places(places: list[_Place], length: int) -> None:
-    """The tensors must fill the data: no gap, no overlap, nothing after them."""
+    """Require that the tensors fill the data: no gap, no overlap, nothing after them."""
     end = 0
     for place in sorted(places, key=lambda place: (place.start, place.end)):
         if place.start != end:
@@ -199,7 +200,7 @@ def _check_places(places: list[_Place], length: int) -> None:
 
 
 def _parsed(text: str | bytes, what: str) -> dict[str, Any]:
-    """A JSON object in UTF-8 without repeated keys."""
+    """Read a JSON object in UTF-8 without repeated keys."""
     try:
         value = DECODER.decode(text.decode() if isinstance(text, bytes) else text)
     except (ValueError, RecursionError):  # ValueError: no JSON, no UTF-8, or a number with too many digits
@@ -220,7 +221,7 @@ DECODER = json.JSONDecoder(object_pairs_hook=_once_each)
 
 
 def _check_content(content: Mapping[str, Any]) -> None:
-    """What a frame says beside its tensors, at either end."""
+    """Check everything in a frame except its tensors; used by `pack` and `unpack`."""
     if content.get("version") != VERSION:
         raise WireError(
             f"a frame must have version {VERSION}, got {_short(content.get('version'))}: install the same "
@@ -247,7 +248,7 @@ def _check_content(content: Mapping[str, Any]) -> None:
 
 
 def _check_plain(fields: Mapping[str, Any]) -> None:
-    """Fields must be what JSON carries unchanged, in numbers that others can compute with."""
+    """Require values that JSON carries unchanged, with finite numbers of at most 64 bits."""
     level: list[Any] = [fields]
     for _ in range(MOST_DEPTH):
         level = [value for container in level for value in _checked_values(container)]
@@ -257,7 +258,7 @@ def _check_plain(fields: Mapping[str, Any]) -> None:
 
 
 def _checked_values(container: Any) -> Iterator[Any]:
-    """The lists and mappings within one of them; all other values are checked here."""
+    """The lists and mappings within a list or mapping; all other values in it are checked."""
     if isinstance(container, dict):
         for key in container:
             if not _is_text(key):
@@ -278,7 +279,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Whether it is a text that has bytes in UTF-8, which half a surrogate pair has not."""
+    """Whether `value` is a text that UTF-8 can encode; half a surrogate pair cannot be encoded."""
     if type(value) is not str:
         return False
     try:
@@ -289,7 +290,7 @@ def _is_text(value: object) -> bool:
 
 
 def _are_counts(values: object) -> bool:
-    """Whether it is a list of integers from 0 to 2^63 - 1; true and false are none."""
+    """Whether `values` is a list of integers from 0 to 2^63 - 1, without true and false."""
     return type(values) is list and all(type(value) is int and 0 <= value <= MOST_INTEGER for value in values)
 
 
@@ -304,7 +305,7 @@ def _check_size(length: int, most: int) -> None:
 
 
 def _short(value: object) -> str:
-    """What came, in few characters, however long or deep it is."""
+    """A received value in few characters, even if it is long or deep."""
     if type(value) is int and abs(value) > MOST_INTEGER:
         return "a number of more than 64 bits"
     return SHORT.repr(value)

@@ -1,8 +1,8 @@
-"""The process of a worker: the device or the edge server beside a SuperNode.
+"""The process of a worker, which runs a device or the edge server beside a SuperNode.
 
     python -m hasfl.deployment.worker SETTINGS
 
-SETTINGS is a JSON file of `WorkerSettings`. The process ends at SIGTERM and at Ctrl-C.
+SETTINGS is a JSON file with the fields of `WorkerSettings`. SIGTERM and Ctrl-C end the process.
 """
 
 import json
@@ -26,11 +26,11 @@ from hasfl.deployment.samples import load_samples
 from hasfl.errors import HasflError, InputError
 from hasfl.units import Dimension, parse_quantity
 
-DEVICE = "device-"  # the beginning of the name in a device's certificate
+DEVICE = "device-"  # prefix of the common name in a device's certificate
 
 
 def main() -> None:
-    """Run the worker whose settings the command names, until the process is told to end."""
+    """Run the worker with the settings file that the command names, until SIGTERM or Ctrl-C."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def open_worker(settings: WorkerSettings) -> AbstractContextManager[object]:
-    """The worker that the certificate of this machine says."""
+    """Open the worker of a device or of the edge server, as the name in its certificate says."""
     torch.set_num_threads(settings.threads)
     name = certificate_name(Path(settings.keys))
     if name == EDGE_NAME:

@@ -1,1 +1,1 @@
-"""Flower: who is there, who may join, and the start of a run. Nothing else knows of Flower."""
+"""Flower admits nodes, says which are online, and starts runs. Only this folder imports Flower."""

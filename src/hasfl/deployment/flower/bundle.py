@@ -1,6 +1,6 @@
-"""The bundle that Flower sends to every node with a run: two modules that name the apps of hasfl.
+"""The bundle that Flower sends to every node at the start of a run: two modules that import hasfl's apps.
 
-hasfl itself is installed on every host, so the bundle holds no code of a run.
+hasfl itself is installed on every host, so the bundle holds no other code.
 """
 
 import warnings
@@ -10,7 +10,7 @@ from hasfl import __version__
 from hasfl.errors import StorageError
 
 PACKAGE = "hasfl_run"
-ORDER_KEY = "order"  # of the run's configuration, which every node sees: the name of the order, and no more
+ORDER_KEY = "order"  # key of the order's name in the run's configuration, which every node can see
 PROJECT = f"""\
 [build-system]
 requires = ["hatchling"]
@@ -48,12 +48,12 @@ FILES = {
 
 
 def build_bundle(state: Path) -> bytes:
-    """The bundle as Flower sends it; its files are kept in a state folder."""
-    from flwr.cli.build import build_fab_from_disk  # the apps import this module too, and need no builder
+    """Build the bundle as Flower sends it; its files are written into the state folder."""
+    from flwr.cli.build import build_fab_from_disk  # late, because the apps import this module for ORDER_KEY
 
     folder = _write_files(state)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own
+        warnings.simplefilter("ignore", DeprecationWarning)  # warnings of Flower's own code
         return build_fab_from_disk(folder)
 
 

@@ -1,6 +1,6 @@
-"""What a SuperNode starts for each message: it hands a session to the worker beside it, and ends.
+"""The client app, which a SuperExec starts for each message: hands the offer to the worker, and ends.
 
-The data, the model and torch stay in the worker, which lives longer than any message.
+The data, the model and torch stay in the worker, which runs longer than any app.
 """
 
 import json
@@ -15,10 +15,10 @@ from flwr.clientapp import ClientApp
 from hasfl.deployment.addresses import SOCKET_FILE, STATE_VARIABLE
 from hasfl.deployment.lifetime import end_with_flower
 
-SESSION = "session"  # the name of the only message
-OFFER = "offer"
-ANSWER = "answer"
-MOST_BYTES = 64 * 1024  # in an offer or an answer
+SESSION = "session"  # name of the only message
+OFFER = "offer"  # record of the message
+ANSWER = "answer"  # record of the reply
+MOST_BYTES = 64 * 1024  # bytes of a worker's answer; chosen by hand
 
 app = ClientApp()
 end_with_flower()
@@ -26,16 +26,16 @@ end_with_flower()
 
 @app.train(SESSION)
 def session(message: Message, context: Context) -> Message:
-    """Hand the offer of a session to the worker of this node, and answer what it answers."""
+    """Hand the offer of a session to the worker of this node, and reply with the worker's answer."""
     offer = message.content.config_records[OFFER]
     answer = hand_over(Path(os.environ[STATE_VARIABLE]) / SOCKET_FILE, dict(offer))
     return Message(RecordDict({ANSWER: ConfigRecord(answer)}), reply_to=message)
 
 
 def hand_over(worker: Path, offer: dict[str, Any]) -> dict[str, Any]:
-    """Send an offer to a worker's unix socket as one line of JSON, and wait for its answer, another line.
+    """Send an offer to a worker's unix socket as a line of JSON, and return the answer, another such line.
 
-    An answer is an object whose values are texts, numbers or truth values; anything else is an error.
+    The answer must be a JSON object. Values that are not texts, numbers or truth values are left out.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(worker))

@@ -1,6 +1,6 @@
-"""Flower's control API, from Python: admit nodes, start, list and stop runs.
+"""A client of Flower's control API: admits nodes, and starts, lists and stops runs.
 
-It answers at the SuperLink's address, which is private to the fed server's machine or network.
+The API is at the SuperLink's address, which is private to the fed server's machine or network.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class SuperLinkAway(HasflError):
-    """The SuperLink cannot be reached, or does not accept a request."""
+    """The SuperLink cannot be reached, or refuses a request."""
 
     exit_code = 1
 
@@ -48,21 +48,21 @@ class SuperLinkAway(HasflError):
 class Node:
     """A node that the SuperLink knows."""
 
-    name: str  # edge or device-INDEX
-    number: int
+    name: str  # "edge" or "device-INDEX"
+    number: int  # Flower's number of the node
     status: str  # registered (never seen), online, offline or unregistered
-    since: str = ""  # when it came online or went offline, as ISO 8601; empty if it was never seen
+    since: str = ""  # time of coming online or going offline, in ISO 8601; empty if the node was never seen
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """A run that was submitted to the SuperLink."""
 
-    number: int
+    number: int  # Flower's number of the run
     status: str  # pending, starting, running or finished
-    outcome: str  # of a finished run: completed, failed or stopped
-    details: str  # why it failed
-    order: str = ""  # the name of the order that it carries out
+    outcome: str  # completed, failed or stopped, once the run is finished
+    details: str  # reason of a failure
+    order: str = ""  # name of the order that the run carries out
 
     @property
     def finished(self) -> bool:
@@ -71,7 +71,7 @@ class Run:
 
 
 class Control:
-    """The control API of the SuperLink at host:port, trusted by the authority in a folder of keys."""
+    """The control API of the SuperLink at host:port, checked against the authority in a folder of keys."""
 
     def __init__(self, superlink: str, keys: Path) -> None:
         self.superlink = superlink
@@ -93,7 +93,7 @@ class Control:
         return True
 
     def nodes(self) -> list[Node]:
-        """All nodes that are admitted."""
+        """All admitted nodes."""
         found = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
         return [
             Node(node.name, node.node_id, node.status, _since(node))
@@ -102,7 +102,7 @@ class Control:
         ]
 
     def admit(self, keys: Mapping[str, Path]) -> None:
-        """Admit the nodes with these public keys, by the names of their parties, and nobody else."""
+        """Admit exactly the nodes with these public keys, by the name of the party; remove all others."""
         wanted = {name: _public_key(path) for name, path in keys.items()}
         known = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
         current = [node for node in known if node.status != "unregistered"]
@@ -115,7 +115,7 @@ class Control:
             self._ask(self._client.RegisterNode, request)
 
     def start(self, state: Path, order: str) -> int:
-        """Start the run that an order says, on the fed server with this state folder; give its number."""
+        """Start a run for an order in the fed server's state folder; return the run's number."""
         bundle = build_bundle(state)
         fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
         config = user_config_to_proto({ORDER_KEY: order})
@@ -123,7 +123,7 @@ class Control:
         return int(self._ask(self._client.StartRun, request).run_id)
 
     def runs(self) -> list[Run]:
-        """All runs, the latest first."""
+        """All runs, the newest first."""
         found = self._ask(self._client.ListRuns, ListRunsRequest()).run_dict
         return [
             _run(number, run)
@@ -131,14 +131,14 @@ class Control:
         ]
 
     def run(self, number: int) -> Run:
-        """One run."""
+        """The run with this number."""
         found = self._ask(self._client.ListRuns, ListRunsRequest(run_id=number)).run_dict
         if number not in found:
             raise InputError(f"there is no run {number} at {self.superlink}: hasfl status lists the runs")
         return _run(number, found[number])
 
     def stop(self, number: int) -> None:
-        """Stop a run; its checkpoint stays, so that it can be resumed."""
+        """Stop a run at once; its checkpoint stays, so the run can be resumed."""
         self._ask(self._client.StopRun, StopRunRequest(run_id=number))
 
     def __enter__(self) -> "Control":

@@ -1,7 +1,8 @@
-"""Flower's programs as they run on each host: SuperLink and SuperExec, or SuperNode and SuperExec.
+"""Flower's programs on each host: SuperLink and SuperExec, or SuperNode and SuperExec.
 
-A SuperLink knows the nodes and hands out messages. A SuperNode fetches those of its node. A SuperExec beside
-either one starts the app that a message is for. All are offline and keep their files in a state folder.
+A SuperLink knows the nodes and distributes messages. A SuperNode fetches the messages of its node. A
+SuperExec beside either one starts the app that handles a message. All programs keep their files in the state
+folder, and Flower's telemetry and update checks are off.
 """
 
 import os
@@ -28,12 +29,12 @@ OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # hasfl is installed on every host
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-POLL_SECONDS = "0.2"  # between two questions of a SuperExec for work
-SECRET_FILE = "superexec.secret"
+POLL_SECONDS = "0.2"  # pause between two questions of a SuperExec for work; chosen by hand
+SECRET_FILE = "superexec.secret"  # file with the secret of `_secret`
 
 
 def fed_programs(keys: Path, state: Path, address: str) -> list[Program]:
-    """The SuperLink at host:port, and the SuperExec that starts the fed server's app."""
+    """The programs of the fed server's host: SuperLink at `address`, and SuperExec for its app."""
     host, port = split_address(require_private(address))
     make_state_folder(state)
     secret = _secret(state)
@@ -53,10 +54,10 @@ def fed_programs(keys: Path, state: Path, address: str) -> list[Program]:
 
 
 def node_programs(keys: Path, state: Path, superlink: str, runtime_port: int) -> list[Program]:
-    """The SuperNode of a device or of the edge server, and the SuperExec that starts its app.
+    """The programs of a device's or the edge server's host: SuperNode, and SuperExec for the client app.
 
-    Sessions are handed to the worker with the same state folder. The two programs meet at `runtime_port` of
-    the loopback address.
+    The app hands sessions to the worker with the same state folder. SuperNode and SuperExec communicate at
+    `runtime_port` of the loopback address.
     """
     split_address(superlink)
     make_state_folder(state)
@@ -68,7 +69,7 @@ def node_programs(keys: Path, state: Path, superlink: str, runtime_port: int) ->
         *("--host", "127.0.0.1", "--port", str(runtime_port), "--isolation", "process"),
         *("--superexec-auth-secret-file", secret),
     ]
-    work = ["--insecure", "--runtime-api-address", meeting]  # on this machine only
+    work = ["--insecure", "--runtime-api-address", meeting]  # no TLS, because it stays on this machine
     return [
         _program("supernode", state, node),
         _program("superexec", state, [*work, "--superexec-auth-secret-file", secret], after=meeting),
@@ -76,10 +77,10 @@ def node_programs(keys: Path, state: Path, superlink: str, runtime_port: int) ->
 
 
 def _program(name: str, state: Path, arguments: list[str], after: str = "") -> Program:
-    """A program of Flower's. It finds other ones of Flower's, which it starts, on its path.
+    """A program of Flower, for a supervisor; PATH is set so that it finds Flower's other programs.
 
-    It starts when somebody listens at the address `after`: if it came earlier, it would look again only after
-    pauses that grow to a minute.
+    The program starts only when another one listens at the address `after`. An earlier start would cost time,
+    because Flower's pauses between attempts to connect grow to a minute.
     """
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     found = shutil.which(f"flower-{name}", path=path)
@@ -106,7 +107,7 @@ def _key_file(keys: Path, name: str) -> str:
 
 
 def _secret(state: Path) -> str:
-    """A secret that a SuperExec shares with the program it works for, so that no other may ask for work."""
+    """The file of a secret that SuperExec shares with SuperLink or SuperNode, so that no other gets work."""
     path = state.resolve() / SECRET_FILE
     try:
         if not path.exists():

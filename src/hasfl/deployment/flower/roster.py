@@ -1,8 +1,8 @@
-"""Who is there, and who needs a session: the fed server's look at the fleet, through Flower.
+"""The roster: finds the parties that are online, through Flower, and offers them sessions.
 
-Flower knows a node by its key, and the fed server admitted each key under the name of its party. So the
-name of a node that is online says whose it is. Each party gets a session by one Flower message. The message
-carries the address of the fed server's port and the party's token for this run; the rest goes over that port.
+Flower identifies a node by its key, and the fed server admitted each key under the name of its party. So the
+name of an online node is the name of its party. An offer is one Flower message. The message carries the
+address of the fed server's port and the party's token for this run; all else goes over that port.
 """
 
 import secrets
@@ -18,27 +18,27 @@ from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.flower.client_app import ANSWER, OFFER, SESSION
 from hasfl.record import EDGE
 
-LOOK_SECONDS = 0.5  # between two looks
-UNANSWERED_SECONDS = 60.0  # an offer without an answer is forgotten: its node may have died with it
-LOST_SECONDS = (
-    3.0  # a worker that lost its stream comes back by itself within this time, unless it was restarted
-)
-FIRST_PAUSE = 2.0  # seconds before an offer is repeated that was refused, or taken in vain; they double …
-LONGEST_PAUSE = 60.0  # … up to this
+# The numbers below were chosen by hand.
+LOOK_SECONDS = 0.5  # pause between two looks
+UNANSWERED_SECONDS = 60.0  # time limit for the answer to an offer; then the offer is repeated
+# Seconds to wait for a party that lost its stream: its worker reconnects by itself, unless it was restarted.
+LOST_SECONDS = 3.0
+FIRST_PAUSE = 2.0  # seconds before an answered offer is repeated if the party does not connect; they double
+LONGEST_PAUSE = 60.0  # longest such pause
 
 
 @dataclass(slots=True)
 class _Offer:
-    """The last session message to a party, and when it may be repeated."""
+    """The last offer to a party, and when it may be repeated."""
 
-    message: str  # its identity in Flower; "" once it is answered
-    node: int
-    again: float  # on the monotonic clock
-    pause: float = FIRST_PAUSE
+    message: str  # Flower's id of the message; "" once it is answered
+    node: int  # Flower's number of the node
+    again: float  # earliest time of the next offer, by the monotonic clock
+    pause: float = FIRST_PAUSE  # seconds between an answer and the next offer
 
 
 class Roster:
-    """Offers a session to every party that is online and not connected, for as long as a run goes on."""
+    """Offers a session to every party that is online but not connected, until the run ends."""
 
     def __init__(
         self,
@@ -59,30 +59,30 @@ class Roster:
         self._offers: dict[int, _Offer] = {}
         self._connected: frozenset[int] = frozenset()
         self._ending = threading.Event()
-        self.failure: Exception | None = None  # why the roster is no longer kept
+        self.failure: Exception | None = None  # the error that ended the roster
         self.online: frozenset[int] = frozenset()  # parties whose nodes are online
 
     def keep(self) -> None:
-        """Look again and again until `end`; runs in a thread of its own, and waits while Flower is away."""
+        """Look regularly until `end` is called; runs in its own thread, and waits while Flower is away."""
         while not self._ending.wait(LOOK_SECONDS):
             try:
                 self.look()
-            except Exception as error:  # the training in another thread goes on with those who are connected
+            except Exception as error:  # training goes on in another thread, with the connected parties
                 self.failure = error
                 self._tell(f"the roster ends: {error}")
                 return
 
     def end(self) -> None:
-        """Look no more."""
+        """End the thread of `keep`."""
         self._ending.set()
 
     def look(self) -> None:
-        """Take answers, see who is online and connected, and send offers to those who need one."""
+        """Take answers to offers, find the online and connected parties, and send the offers that are due."""
         nodes = {party: node for node, name in self._nodes() if (party := party_of(name)) is not None}
         self.online = frozenset(nodes)
         self._take_answers()
         present, now = self._door.present(), self._now()
-        for party in self._connected - present:  # its stream was lost; it may come back by itself
+        for party in self._connected - present:  # a lost stream may come back by itself
             self._tell(f"{party_name(party)} is no longer connected")
             if party in self._offers:
                 self._offers[party].again = now + LOST_SECONDS
@@ -91,7 +91,7 @@ class Roster:
             self._tell(f"{party_name(party)} is connected")
         self._connected = present
         for party in [party for party, offer in self._offers.items() if nodes.get(party) != offer.node]:
-            del self._offers[party]  # its node went, and what it was given is lost
+            del self._offers[party]  # the node of this offer is gone
         self._send(
             {
                 party: node
@@ -104,7 +104,7 @@ class Roster:
         return [(node.node_id, node.name) for node in self._grid.get_nodes()]
 
     def _send(self, nodes: Mapping[int, int]) -> None:
-        """Push one message to each node, with the party's token for this run."""
+        """Send one offer to each node, with the party's token for this run."""
         if not nodes:
             return
         new = {party: secrets.token_hex(32) for party in nodes if party not in self._tokens}
@@ -129,7 +129,7 @@ class Roster:
             self._offers[party] = _Offer(message, node, again, pause)
 
     def _take_answers(self) -> None:
-        """Learn which offers were taken, and which failed."""
+        """Take the answers to offers, and tell which parties refused."""
         by_message = {offer.message: party for party, offer in self._offers.items() if offer.message}
         for answer in self._grid.pull_messages(list(by_message)) if by_message else ():
             party = by_message[answer.metadata.reply_to_message_id]
@@ -140,7 +140,7 @@ class Roster:
 
 
 def _refusal(answer: Message) -> str | None:
-    """Why a worker did not take its session; None if it did."""
+    """The reason why a worker did not take its session; None if it did."""
     if answer.has_error():
         return answer.error.reason
     said = answer.content.config_records.get(ANSWER, ConfigRecord())
@@ -148,7 +148,7 @@ def _refusal(answer: Message) -> str | None:
 
 
 def party_of(name: str) -> int | None:
-    """The party with this name; None if it is nobody's."""
+    """The party with this name; None if no party has it."""
     if name == party_name(EDGE):
         return EDGE
     index = name.rpartition("-")[2]

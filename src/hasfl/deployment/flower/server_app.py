@@ -1,7 +1,7 @@
-"""The fed server's app: Flower starts it for each run.
+"""The fed server's app, which Flower starts for each run.
 
-It opens the port that parties connect to, offers them sessions through Flower, waits until enough are
-connected, trains, and ends the sessions.
+The app opens the port that parties connect to, offers them sessions through Flower, waits until the edge
+server and enough devices are connected, trains, and ends the sessions.
 """
 
 import logging
@@ -25,10 +25,11 @@ from hasfl.deployment.orders import FedHost, OrderFolder, RunOrder, log_of_run
 from hasfl.errors import HasflError, InputError, Interrupted
 from hasfl.record import EDGE
 
-LOOK_SECONDS = 0.1  # between two looks at who is connected
-PORT_SECONDS = 30.0  # that a run waits until the run before has closed its port
+# The numbers below were chosen by hand.
+LOOK_SECONDS = 0.1  # pause between two checks of which parties are connected
+PORT_SECONDS = 30.0  # time limit for an earlier run to close the port
 
-StopAsked = Callable[[], bool]  # whether somebody wants the run to stop at the end of an interval
+StopAsked = Callable[[], bool]  # whether the run was asked to stop at the end of an interval
 log = logging.getLogger(__name__)
 
 app = ServerApp()
@@ -36,14 +37,14 @@ end_with_flower()
 
 
 class FleetMissing(HasflError):
-    """Too few parties came to begin the training."""
+    """The edge server or enough devices did not connect in time to begin the training."""
 
     exit_code = 1
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Carry out one run."""
+    """Carry out one run, from its order to its end."""
     state = Path(os.environ[STATE_VARIABLE])
     with _logged(log_of_run(state, context.run_id)):
         host = FedHost.read(state)
@@ -58,7 +59,7 @@ def _carry_out(grid: Grid, run: str, host: FedHost, order: RunOrder, stop_asked:
         roster = Roster(grid, links, run=run, announce=host.told, tell=log.info)
         threading.Thread(target=roster.keep, name="roster", daemon=True).start()
         try:
-            from hasfl.deployment.training import train_on_fleet  # brings torch, while parties connect
+            from hasfl.deployment.training import train_on_fleet  # late: torch loads while parties connect
 
             _wait_for_fleet(links, roster, order, stop_asked)
             train_on_fleet(links, order, stop_asked)
@@ -67,7 +68,7 @@ def _carry_out(grid: Grid, run: str, host: FedHost, order: RunOrder, stop_asked:
 
 
 def _open_port(host: FedHost) -> PartyServer:
-    """Open the port for sessions; a run that was stopped a moment ago may still have it."""
+    """Open the port for sessions, and wait if a run that was just stopped still uses it."""
     deadline = time.monotonic() + PORT_SECONDS
     while True:
         try:
@@ -97,7 +98,7 @@ def _wait_for_fleet(links: PartyServer, roster: Roster, order: RunOrder, stop_as
 
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Write to a file what happens, and why a run fails: Flower shows nobody what an app prints."""
+    """Log to a file what happens and why a run fails, because Flower does not show the output of an app."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = logging.FileHandler(path)
     file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
