@@ -35,10 +35,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", ":", "-.")
 DARK, GREY, PALE = "#444444", "#999999", "#dddddd"
 TO_PERCENT = 100
-LINE_WIDTH, FIRST_LINE_WIDTH = (
-    1.3,
-    2.6,
-)  # points; a wide first line stays visible below the others
+LINE_WIDTH, FIRST_LINE_WIDTH = 1.3, 2.6  # points; the first line is wide: it stays visible below others
 MARK_SIZE = 6.5  # diameter of a mark in points
 ABOVE_LINES = 3  # the drawing order of marks; matplotlib draws lines at 2
 GRID_WIDTH = 0.5  # width of grid lines in points

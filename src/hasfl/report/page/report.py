@@ -43,9 +43,8 @@ class PlanQuality:
     lower_bound: float  # no plan has a smaller Θ, s
     pace_setters: Mapping[str, str]  # who sets T₃ to T₆, from `planning/advice/why.py`
     faults: tuple[str, ...]  # faults of the best plan that `planning/verify.py` found
-    upgrades: tuple[
-        tuple[str, float, float], ...
-    ] = ()  # the best upgrades: (resource, saving in s, its error in s)
+    # The best upgrades: (resource, saving in s, error of the saving in s).
+    upgrades: tuple[tuple[str, float, float], ...] = ()
     tried: int = 0  # number of resources whose upgrade was tried
     resources: int = 0  # number of resources that could be upgraded
 
