@@ -1,9 +1,9 @@
-"""Through how many files of the source does a command walk?
+"""In how many files of the source does a command call functions?
 
     python -m benchmarks.walk [--files]
 
-With `--files`, the files of each walk are listed. A file counts if a function of it is called. `an ordinary
-round` is one round of the training that neither begins an interval, nor aggregates, nor evaluates.
+With `--files`, these files are listed. `an ordinary round` is one round of the training that neither begins
+an interval, nor aggregates, nor evaluates.
 """
 
 import argparse
@@ -24,12 +24,12 @@ from hasfl.runs.scenario import read_scenario
 from hasfl.runs.task import task_of
 
 SOURCE, DEMO = Path(hasfl.__file__).parent, Path("examples/demo.toml").resolve()
-ORDINARY = 20  # a round in the middle of the second interval
+ORDINARY = 20  # an ordinary round: it is in the middle of the second interval
 
 
 @contextlib.contextmanager
 def walked(files: set[str]) -> Iterator[None]:
-    """Note the files of the source in which functions are called."""
+    """Add the files of the source in which functions are called to `files`."""
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and frame.f_code.co_name != "<module>":
@@ -45,7 +45,7 @@ def walked(files: set[str]) -> Iterator[None]:
 
 
 def files_of(act: Callable[[], object]) -> set[str]:
-    """The files through which an act walks."""
+    """The files of the source in which `act` calls functions."""
     files: set[str] = set()
     with walked(files):
         act()
@@ -53,7 +53,7 @@ def files_of(act: Callable[[], object]) -> set[str]:
 
 
 def hasfl_command(*words: object) -> None:
-    """A command, without what it prints."""
+    """Run a command of hasfl without its output."""
     quiet = io.StringIO()
     with (
         patch.object(sys, "argv", ["hasfl", *map(str, words)]),

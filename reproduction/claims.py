@@ -202,7 +202,7 @@ Found = Sequence[tuple[ClaimText, Finding]]
 def write_claims(
     folder: Path, results: Results, out: Path, *, quick: bool, seeds: Sequence[int] | None = None
 ) -> Path:
-    """Judge every claim by the results that are there, and write the page."""
+    """Judge every claim by the available results, and write the page."""
     texts = read_toml(str(folder / TEXTS), ClaimsFile)
     experiments = {each.name: each for each in read_experiments([ALL], folder, quick=quick, seeds=seeds)}
     recipe = folder / RECIPE
@@ -342,7 +342,7 @@ def _hardware(run: RunResult) -> str:
     return str(known.get("gpu") or f"{known.get('system', 'not known')}, {known.get('cores', '?')} cores")
 
 
-# ── further tables, with more than one row of the claims can say ─────────────────────────────────────────
+# ── further tables, which say more than a row of claims can ──────────────────────────────────────────────
 
 
 def contestants_table(experiment: Experiment, results: Results) -> str:
