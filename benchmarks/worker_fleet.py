@@ -86,8 +86,7 @@ class WorkerFleet:
         scenario: Path,
         *,
         hosts: tuple[str, str] = (HERE, HERE),  # addresses of the fed server and of the edge server
-        prefix: Mapping[int, Sequence[str]]
-        | None = None,  # words before the command of a party's process, by party
+        prefix: Mapping[int, Sequence[str]] | None = None,  # words before a party's command, by party
     ) -> None:
         self.folder, self.scenario = folder, scenario
         self.hosts, self.prefix = hosts, prefix or {}

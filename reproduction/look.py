@@ -28,7 +28,7 @@ OUR_RULES = ("habs", "hams")
 class Look:
     """The look of one strategy."""
 
-    name: str  # for people
+    name: str  # name that people read in figures
     colour: str
     dashes: str | tuple[float, tuple[float, ...]] = "-"
     marker: str = "o"

@@ -182,8 +182,8 @@ class Task:
     setting: str
     seed: int
     strategy: str
-    rounds: int  # at most
-    data: str  # the name of a dataset, or a file
+    rounds: int  # most rounds of the training
+    data: str  # name of a dataset, or path of a file
     fleet: str = "narrow"
     serve: Literal["mean", "last"] = "mean"
     constants: Literal["measured", "paper"] | None = None

@@ -26,12 +26,13 @@ Outcome = dict[str, Any]  # the fields of a task, and the outcome of its trainin
 class Notes:
     """The records of a training that go into its outcome."""
 
-    evaluations: list[list[Any]] = field(
+    # Round, clock, accuracy of the last model and of the running mean, mean training loss.
+    evaluations: list[list[Any]] = field(default_factory=list)
+    losses: list[float] = field(
         default_factory=list
-    )  # round, clock, accuracy of last and mean model, loss
-    losses: list[float] = field(default_factory=list)  # training losses since the last evaluation
-    plans: list[list[Any]] = field(default_factory=list)  # first round, batch sizes, cuts
-    notes: list[list[Any]] = field(default_factory=list)  # round, why the guard made batches larger
+    )  # training losses of the rounds since the last evaluation
+    plans: list[list[Any]] = field(default_factory=list)  # the first round, batch sizes and cuts of each plan
+    notes: list[list[Any]] = field(default_factory=list)  # the round and the text of each note
 
     def take(self, record: "RoundRecord") -> None:
         """Add the plan, the loss and the notes of a round."""

@@ -67,7 +67,7 @@ def label_ends(axes: "Axes", ends: Mapping[int, tuple[float, float]], colours: M
     """
     from matplotlib.patheffects import withStroke
 
-    to_panel = axes.transScale + axes.transLimits  # from data to shares of the panel
+    to_panel = axes.transScale + axes.transLimits  # maps data to shares of the panel
     columns: dict[float, list[int]] = {}
     for cut, (x, _) in ends.items():
         columns.setdefault(round(x, 9), []).append(cut)

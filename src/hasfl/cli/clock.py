@@ -94,9 +94,9 @@ class ClockReport:
     """Errors of the predicted seconds of a run, by span, step and device."""
 
     rounds: int
-    spans: Mapping[str, PredictionError]  # by span: what all parties do together
-    steps: Mapping[str, PredictionError]  # by step, for the slowest party
-    devices: Mapping[str, Mapping[str, PredictionError]]  # by device or edge server, then by step
+    spans: Mapping[str, PredictionError]  # errors by span (what all parties do together)
+    steps: Mapping[str, PredictionError]  # errors by step, for the slowest party
+    devices: Mapping[str, Mapping[str, PredictionError]]  # errors by device or edge server, then by step
     dropped: Sequence[tuple[int, str, str]]  # round, device, reason
     for_reports: float  # share of the wall time that went into evaluations for reports only
 

@@ -64,7 +64,7 @@ class TrainingView:
         self.label = ""  # prefix of the lines of one of several runs
         self.goal, self.accuracy = Goal(), ""
         self.outlook = Outlook(self.goal)  # outlook after the last evaluation
-        self.forecast_times = ForecastTimes()  # when the present training's forecast is announced
+        self.forecast_times = ForecastTimes()  # times at which the forecast is announced
         self.folder: Path | None = None  # folder of the present run, until its records are read
         # Records of the present run from before it was stopped, which were announced then.
         self.before: Sequence[RoundRecord] = ()
@@ -126,7 +126,7 @@ class TrainingView:
         where = f", from round {last.round} on" if last else ""
         self._say(f"{self._called(request)}: training{where}")
         for layer, reason in training.looped_layers.items():
-            why = reason.partition("; ")[0]  # after "; ", reasons name parts of torch
+            why = reason.partition("; ")[0]  # the part after "; " names parts of torch
             self._say(f"{self.label}layer {layer!r} is trained for one device after the other: {why}")
         for line in self.plans.beginning():
             self._say(f"{self.label}{line}")

@@ -67,7 +67,7 @@ class Finish:
     seconds: float
     rounds: int
     held_out_accuracy: float
-    accuracy: float  # at the same evaluation: on the test set, or else on held-out samples
+    accuracy: float  # shown accuracy at the same evaluation
 
 
 def finish(strategy: str, records: Records, goal: float) -> Finish:
@@ -119,8 +119,8 @@ class Outcome:
     saved_round: int  # round whose model is saved
     held_out_accuracy: float | None = None  # accuracy of the saved model on held-out samples
     held_out_loss: float | None = None  # loss of the saved model on held-out samples
-    mean_device_accuracy: float | None = None  # of the saved model: mean of the devices' own accuracies
-    worst_device_accuracy: float | None = None  # of the saved model: lowest of the devices' own accuracies
+    mean_device_accuracy: float | None = None  # mean over devices of the saved model's accuracy
+    worst_device_accuracy: float | None = None  # lowest accuracy of the saved model on a device
     lowest_held_out_loss: float | None = None  # lowest loss of all evaluations
     measured_on: str | None = TEST_SET  # samples of the accuracies; older results lack this field
 

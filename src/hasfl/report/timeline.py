@@ -132,7 +132,7 @@ def beside_training(record: RoundRecord) -> dict[str, float]:
 class Step:
     """A step of one party, from `start` to `end` in seconds."""
 
-    name: str  # as in the phases of a record
+    name: str  # name of the step, as among the phases of a record
     party: int  # the index of a device, EDGE, FED or FLEET
     round: int
     start: float
