@@ -28,8 +28,8 @@ FLEETS = {
 }
 # Constants of ResNet-18 on CIFAR-100, IID, fitted to the grid of fixed plans (docs/constants.md).
 RESNET_ROUNDS, RESNET_NOISE, RESNET_DRIFT = 300.0, 5.0, 8.1
-STARTS = (1, 2, 4, 8, 16, 32, 64)
-MOST_STEPS = 50
+STARTS = (1, 2, 4, 8, 16, 32, 64)  # batch sizes from which Algorithm 2 starts
+MOST_STEPS = 50  # most planning steps of `exact_by_touching`
 
 
 def problems() -> dict[str, Problem]:

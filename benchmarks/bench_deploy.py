@@ -25,7 +25,7 @@ from benchmarks.worker_fleet import WorkerFleet, write_scenario
 from hasfl.record import RoundRecord
 
 HERE = Path(__file__).parent
-DEVICES = (4, 16, 50)
+DEVICES = (4, 16, 50)  # sizes of fleets
 SAMPLES = 16  # batch size for rounds a second; overheads are measured with one sample
 INTERVAL = 5
 ROUNDS = 5 * INTERVAL

@@ -1,4 +1,4 @@
-"""How long does a simulated round with 20 to 2,000 devices take on the CPU, and how much memory?
+"""How much time and memory does a simulated round with 20 to 2,000 devices take on the CPU?
 
     python -m benchmarks.bench_devices
 

@@ -37,7 +37,7 @@ from hasfl.models.networks import network
 from hasfl.runs.build import simulate
 from hasfl.seeds import Seeds
 
-CPUS = 2
+CPUS = 2  # number of CPUs that each simulator may use
 BATCH = 16
 LEARNING_RATE = 0.01
 NEVER = 10**9  # rounds between two evaluations: more than any case has, so there are none

@@ -33,9 +33,9 @@ from tests.report.browser import chromium, installed
 
 STRATEGIES = ("hasfl", "hasfl-bcd", "rbs+rms", "sfl", "fl")
 TRAINED = 4  # number of rounds that are really trained
-EVALUATE_EVERY, READ_EVERY, PLAN_EVERY = 5, 100, 50
-OPENINGS = 10
-MOST_SECONDS, MOST_MB = 3.0, 15.0
+EVALUATE_EVERY, READ_EVERY, PLAN_EVERY = 5, 100, 50  # rounds between evaluations, estimates and new plans
+OPENINGS = 10  # number of times that the page is opened
+MOST_SECONDS, MOST_MB = 3.0, 15.0  # limits for opening the page, and for its size
 SCENARIO = """
 [data]
 name = "digits"

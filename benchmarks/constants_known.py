@@ -36,9 +36,9 @@ DEVICES = 20
 SAMPLES = 400  # samples of each device
 NOISE = 0.5  # standard deviation of e
 ESTIMATES = 40  # number of estimates for each point of the picture
-DIMENSIONS = (8, 32, 128)
+DIMENSIONS = (8, 32, 128)  # values of d
 BATCH = 16  # the batch size of the training
-RATE = 0.3
+RATE = 0.3  # learning rate
 
 
 def half_square(outputs: Tensor, labels: Tensor) -> Tensor:

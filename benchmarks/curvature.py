@@ -21,7 +21,7 @@ from hasfl.theory.rounds import MeasuredRounds
 
 GAPS = {20: 1e-3, 1000: 1e-3, 20_000: 1e-2}  # gaps at which searches stop, by the number of devices
 SEEDS, CURVATURES, UNLIKENESS = (0, 1, 2), (0.03, 0.3), 0.8
-MOST_SECONDS = 300.0
+MOST_SECONDS = 300.0  # time limit of a search
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ class BareStream:
         await self.over.wait()
 
     def exchange(self, messages: list[bytes]) -> None:
-        """Send messages and wait for each to come back before the next one is sent."""
+        """Send messages one after the other, each when the one before has come back."""
 
         async def to_and_fro() -> None:
             for data in messages:

@@ -30,7 +30,7 @@ from hasfl.training.learning_curve import ALONE, SPREAD, WANDER
 
 SHARES = {"a third": 1 / 3, "a half": 1 / 2, "two thirds": 2 / 3}
 TEST_SAMPLES = {"digits": 360, "cifar10": 10_000, "cifar100": 10_000}
-LOSS_GOAL = 0.12
+LOSS_GOAL = 0.12  # loss on the test set toward which runs are forecast
 LARGE = ("vgg-", "resnet-")  # beginnings of the names of settings with a large network
 OUT_OF_SIGHT = 20.0  # a forecast without an end counts as this many times the real rounds; by hand
 

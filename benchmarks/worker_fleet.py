@@ -34,7 +34,7 @@ from hasfl.runs.store import RunFolder
 from hasfl.runs.task import shared_data
 
 HERE = "127.0.0.1"
-CONNECTING_SECONDS = 300.0
+CONNECTING_SECONDS = 300.0  # time limit for all workers to connect
 SCENARIO = """seed = 0
 [data]
 name = "digits"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 BAR_HEIGHT, LEAST_ROWS, ROW_MARGIN, OTHER_HEIGHT = 0.21, 3, 0.75, 0.65
 BAR_SHARE = 0.7  # share of a bar's row that is filled
 MARGIN, LOG_MARGIN = 1.04, 1.3  # end of a linear and of a logarithmic axis, over the largest value
-TICKS = 3
+TICKS = 3  # most ticks of a time axis
 SEED_MARK = 5.0  # size of the mark of one seed in points
 # Rows and heights of the figure with accuracies beside times.
 PAIR_LEAST_ROWS, PAIR_ROW_MARGIN, PAIR_OTHER_HEIGHT = 4, 0.85, 0.75
@@ -67,8 +67,8 @@ def draw_bars(experiment: Experiment, results: Results) -> "Figure":
     """Draw the virtual time of each strategy to an accuracy, in one part for each panel.
 
     A bar is the mean over seeds; small marks are single seeds. The factor is to the first strategy of the
-    panel. An open bar is a training that ended before. On a logarithmic axis, where a bar has no beginning,
-    there are dots.
+    panel. An open bar is a training that ended before it reached the accuracy. A logarithmic axis has dots
+    instead of bars, because it has no zero.
     """
     panels = trained_panels(experiment, results)
     rows, columns = grid(experiment)

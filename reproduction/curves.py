@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 Against = Literal["clock", "rounds"]
 # Numbers are chosen by hand, by the look of the figures; heights are in inches.
 ROW_HEIGHT, RESOURCE_ROW_HEIGHT, OTHER_HEIGHT = 2.35, 2.55, 0.75
-BAND_OPACITY, LONE_OPACITY = 0.16, 0.5
+BAND_OPACITY, LONE_OPACITY = 0.16, 0.5  # opacity of the range over seeds, and of a lone seed's line
 LONE_WIDTH = 0.7  # points: width of the line of a seed that trained longer than others
 BEFORE_FIRST = 0.9  # a logarithmic axis begins at this share of the first evaluation's time
-AFTER_LAST = 1.03
+AFTER_LAST = 1.03  # a time axis ends at this multiple of the last evaluation's time
 MARGIN = 1.3  # end of a logarithmic time axis, over the largest time
 LINEAR_MARGIN = 1.08  # end of a linear time axis, over the largest time
 ARROW = 9  # points: length of the arrow at a training that ended before it reached the accuracy

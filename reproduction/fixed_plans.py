@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 # Numbers are chosen by hand, by the look of the figures; heights are in inches.
 BATCH_ROW_HEIGHT, CUT_ROW_HEIGHT, OTHER_HEIGHT = 2.6, 2.9, 0.75
-BAR_WIDTH = 0.7
+BAR_WIDTH = 0.7  # width of a bar, as a share of the distance of bars
 SECONDS_TOP, OVERHEAD_TOP = 1.12, 1.18  # end of an axis, over its highest bar
 PALER = 0.35  # opacity of the aggregation's part of a bar
-ROUND_TICKS = 6
+ROUND_TICKS = 6  # most ticks of an axis of rounds
 SAMPLES_BITS = ("activation_upload", "gradient_download")  # arrows whose bits grow with the batch size
 SUBMODEL_BITS = ("submodel_upload", "submodel_download")
 # The steps of a round in the order of time, with the name of the group in which they are drawn. A step that
-# is missing here keeps its own name, so nothing of a round vanishes. `readings` are estimates of constants in
-# old results. The colours are Paul Tol's muted ones, which people with any colour vision can distinguish. No
+# is missing here keeps its own name, so nothing of a round vanishes. `reading_…` are estimates of the paper's
+# constants. The colours are Paul Tol's muted ones, which people with any colour vision can distinguish. No
 # strategy has one of them.
 GROUPS = {
     "device_forward": "devices compute",

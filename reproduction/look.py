@@ -1,8 +1,8 @@
 """The look of a strategy in all figures: its name, colour, dashes and marker.
 
-HASFL is the strongest line. The paper's four benchmarks have the other colours of Okabe and Ito. What the
-paper does not compare with is grey. Fixed plans have a sequential palette: the darker, the larger the batch
-or the deeper the cut.
+HASFL is the strongest line. The paper's four benchmarks have the other colours of Okabe and Ito. Strategies
+that the paper does not compare with are grey. Fixed plans have a sequential palette: larger batches or deeper
+cuts are darker.
 """
 
 import math

@@ -474,7 +474,7 @@ OF_THE_PAPER: Mapping[str, Measure] = {
     "depth-costs-more-time-non-iid": depth_hurts_more_without_iid(FASTER),
     "hams-before-fixed-cuts": held(FASTER, ours_and_fixed),
     "hams-more-accurate-than-fixed-cuts": held(MORE_ACCURATE_IN_EQUAL_TIME, ours_and_fixed),
-    # Figs. 2 and 3: what batch sizes and cuts do
+    # Figs. 2 and 3: effects of batch sizes and cuts
     "larger-batches-need-fewer-rounds": held(FEWER_ROUNDS, larger_and_smaller),
     "larger-batches-make-longer-rounds": held(more("phases", *STEPS), larger_and_smaller),
     "activations-in-proportion-to-batches": activations_proportional,

@@ -28,7 +28,7 @@ LEGEND_WIDTH, PART_LEGEND_WIDTH = 105, 66  # characters in a row of a legend: be
 LEGEND_GAP = 8  # characters that have room in an entry's mark and its distance to the next entry
 BELOW_AXIS = 27  # points from an axis to the legend below the axis's label
 LOGARITHMIC_FROM = 10  # an axis is logarithmic if the largest time is this many times the smallest
-TIME_TICKS = 5
+TIME_TICKS = 5  # most ticks of a time axis
 # Units of time, each with its seconds and its round numbers.
 UNITS = {
     "ms": (1e-3, (1, 10, 100)),

@@ -202,7 +202,7 @@ def percent(share: float) -> str:
 
 
 # ── trainings that differ only in their fleet ────────────────────────────────────────────────────────────
-# A fleet decides how long a round takes, but not what is learnt in it. On a GPU, two trainings with the same
+# A fleet changes the seconds of a round, but not the accuracy after it. On a GPU, two trainings with the same
 # plans still differ a little, because sums are added up in another order each time. Times to an accuracy
 # would then differ between fleets by chance. So such trainings share the mean of their accuracies, and each
 # keeps its own clock.
@@ -217,10 +217,10 @@ def pooled(runs: Mapping[Label, RunResult]) -> dict[Label, RunResult]:
 
 
 def _what_is_learnt(run: RunResult) -> Hashable:
-    """A key that two trainings share if their results show no difference but the fleet and chance."""
+    """A key that two trainings share if they differ only in their fleet and by chance."""
     scenario = {name: part for name, part in tomllib.loads(run.scenario_text).items() if name != "fleet"}
     plans = (run.rounds, run.samples, run.mean_batch, run.mean_cut)
-    # The bits differ where a single device has another cut, which the mean cut may hide.
+    # The key has the bits, because they differ if a single device has another cut; the mean cut may not.
     texts = (json_text(part, run.scenario) for part in (scenario, run.bits))
     return run.strategy, run.seed, *texts, *(part.tobytes() for part in plans)
 

@@ -8,10 +8,10 @@
     python -m benchmarks.hindsight.report                           # tables and pictures
 
 Settings: digits-... (small CNN, on a CPU), vgg-... (VGG-16 on CIFAR-10) and resnet-... (ResNet-18 on
-CIFAR-100), both on a GPU; the data are `cifar10` or `cifar100`, or a file named by --data. `settings.py` says
-what they are. Results go to benchmarks/hindsight/results, a file for each setting, kind of training and seed.
-A new training replaces the same training in its file; all other trainings in the file stay. Where the running
-mean is served, the last model is evaluated too; serving does not change training.
+CIFAR-100), both on a GPU; the data are `cifar10` or `cifar100`, or a file named by --data. `settings.py`
+defines the settings. Results go to benchmarks/hindsight/results, a file for each setting, kind of training
+and seed. A new training replaces the same training in its file; all other trainings in the file stay. If
+the running mean is served, the last model is evaluated too; serving does not change training.
 """
 
 import argparse

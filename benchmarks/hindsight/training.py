@@ -28,9 +28,7 @@ class Notes:
 
     # Round, clock, accuracy of the last model and of the running mean, mean training loss.
     evaluations: list[list[Any]] = field(default_factory=list)
-    losses: list[float] = field(
-        default_factory=list
-    )  # training losses of the rounds since the last evaluation
+    losses: list[float] = field(default_factory=list)  # training losses since the last evaluation
     plans: list[list[Any]] = field(default_factory=list)  # the first round, batch sizes and cuts of each plan
     notes: list[list[Any]] = field(default_factory=list)  # the round and the text of each note
 

@@ -17,8 +17,8 @@ from hasfl.cli.options import AsJson, ScenarioFile
 from hasfl.cli.tables import say, titled
 from hasfl.errors import InputError, naming
 
-DEVICES_SHOWN = 40
-CLASSES_SHOWN = 10
+DEVICES_SHOWN = 40  # most devices in the table; chosen by hand
+CLASSES_SHOWN = 10  # most classes that get a column; chosen by hand
 ANY_WIDTH = 10_000  # width of a terminal, in columns, that has room for every table
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-LEAST_PYTHON = (3, 11)
+LEAST_PYTHON = (3, 11)  # oldest version of Python that hasfl supports
 NOT_FOR_USERS = ("dev",)  # extras for developers of hasfl, which are not checked
 LITTLE = 2**30  # bytes of free memory or disk below which there is a warning; chosen by hand
 TINY = """

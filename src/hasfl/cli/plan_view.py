@@ -30,7 +30,7 @@ from hasfl.units import format_quantity, format_seconds, format_share
 
 ROWS = 24  # most devices shown; of a larger fleet, the slowest. Chosen by hand
 BAR = 16  # length of the bar of the longest phase, in characters
-SHOWN_UPGRADES = 3
+SHOWN_UPGRADES = 3  # most upgrades that are printed; chosen by hand
 PARTS = {
     "T3": "is the last to send its activations",
     "T4": "is the last to be done with its gradients",

@@ -18,7 +18,7 @@ from hasfl.deployment.addresses import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDR
 from hasfl.errors import InputError, Interrupted, naming
 from hasfl.units import Dimension, parse_quantity
 
-MOST_THREADS = 1024
+MOST_THREADS = 1024  # largest value of --threads; chosen by hand
 LOOK_SECONDS = 2.0  # seconds between two searches for new devices to admit; chosen by hand
 
 serve = typer.Typer(

@@ -101,7 +101,7 @@ def measured_on(records: Records) -> str | None:
 class Outcome:
     """The outcome of one run.
 
-    A run converges by the paper's rule, judged on held-out samples where there are any, otherwise on the test
+    A run converges by the paper's rule, judged on held-out samples if there are any, otherwise on the test
     set. If the run did not converge, `converged_…` describe its last evaluation. Without a test set, held-out
     samples take its place; a run that has neither has no accuracy.
     """
@@ -182,9 +182,9 @@ def as_result(reached: Outcome, goal: Goal) -> dict[str, Any]:
 def _converged_at(records: Records) -> int | None:
     """The index of the evaluation at which a run converged; None if it did not.
 
-    Held-out samples decide. The test set decides only in a run without any, and such a run can only be
-    reported. The running mean changes only at aggregations. So an evaluation with the same loss as the one
-    before, and no aggregation between them, is of the same model and does not count.
+    Held-out samples decide. In a run without held-out samples the test set decides, but only for reports. The
+    running mean changes only at aggregations. So an evaluation with the same loss as the one before, and no
+    aggregation between them, is of the same model and does not count.
     """
     held_out = any(record.held_out_accuracy is not None for record in records)
     judged: list[tuple[int, float]] = []  # (index of an evaluation, its accuracy)

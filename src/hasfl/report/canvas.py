@@ -26,9 +26,9 @@ HALF_CELL = 0.5  # a cell of a matrix is centred at a whole number and reaches h
 # The colour scale (legend) of a heat map.
 SCALE_DISTANCE, SCALE_WIDTH = 0.012, 0.05  # distance from the axes, and width, as shares of the axes' width
 SCALE_SLENDERNESS = 10  # length over width of the scale, for axes of one inch in height
-SCALE_TICKS = 8
+SCALE_TICKS = 8  # most ticks of the scale
 PALEST = 0.2  # the colours begin at this share of matplotlib's palette, because paler ones vanish on white
-SHADES = 256
+SHADES = 256  # number of colours of a continuous scale
 # The colours of Okabe and Ito, which people with any colour vision can distinguish. Their yellow is left out,
 # because it is too pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -86,7 +86,7 @@ LEAST_MATRIX, MOST_MATRIX = 1.6, 7.0  # the smallest and the largest height of t
 TOTALS_HEIGHT = 0.55  # height of the bars above the matrix
 OTHER_HEIGHT = 1.2  # height of the bars, the labels and the margins together
 BAR_WIDTH = 0.8  # share of a column's width that its bar fills
-DEVICE_TICKS = 20
+DEVICE_TICKS = 20  # most ticks of the axis of devices
 DARK_FROM = 0.45  # cells above this share of the largest one are dark, so their numbers are white
 SORTED_BY = 2  # number of a device's largest classes by which devices are sorted
 
@@ -94,7 +94,7 @@ SORTED_BY = 2  # number of a device's largest classes by which devices are sorte
 PLAN_HEIGHT = 4.4
 MOST_DEVICES = 200  # most devices that are shown; of more, every k-th
 MOST_ROUNDS = 400  # most rounds that are shown; of more, every k-th
-ROUND_TICKS, PLAN_TICKS = 10, 6
+ROUND_TICKS, PLAN_TICKS = 10, 6  # most ticks of the axes of rounds and of devices
 MOST_NAMES = 12  # most names at the rows; of more devices, kinds are named
 
 

@@ -66,9 +66,7 @@ class RoundSeconds:
 
     devices: IntN  # indices of the devices that train in the round or receive a sub-model
     steps: SecondsByParty  # a1 to a5, and b1 and b3 if the round has them
-    beside: Mapping[str, float] = field(
-        default_factory=dict
-    )  # seconds of efforts beside training, by a name in `BESIDE`
+    beside: Mapping[str, float] = field(default_factory=dict)  # seconds of efforts, by a name in `BESIDE`
     # Whether b3 comes before a1: machines fetch sub-models as an interval begins, not as one ends.
     download_first: bool = False
     # Whether the estimate of the constants comes before a1: only the first one of a training does.

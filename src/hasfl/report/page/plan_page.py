@@ -78,7 +78,7 @@ class Slider:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GuessTable:
-    """What the scenario's own plan costs by each guess of the constants."""
+    """The table of the guesses of the constants, with the ratio of the scenario's own plan by each guess."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -87,7 +87,7 @@ class GuessTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Advice:
-    """What `--why` and `--sensitivity` say about the scenario's own values."""
+    """The sentences of `--why` and `--sensitivity` on the scenario's own values."""
 
     pace: Sequence[str] = ()  # sentences on who sets the pace
     upgrades: Sequence[tuple[str, str, str]] = ()  # (resource, saving, its error), in words

@@ -15,7 +15,7 @@ from hasfl.errors import InputError
 LOOPBACK = "127.0.0.1"
 MOST_BYTES = 4096  # largest request in bytes; chosen by hand
 PATIENCE = 10.0  # seconds within which a browser must send its request; chosen by hand
-TOKEN_BYTES = 24
+TOKEN_BYTES = 24  # random bytes of the token in the address
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",

@@ -34,7 +34,7 @@ class ShownRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanQuality:
-    """How good the last plan of a run is, by a law of rounds."""
+    """The quality of the last plan of a run, by a law of rounds."""
 
     constants: str  # name of the constants that judge the plan, in words
     rounds_known: bool  # whether Θ forecasts the seconds of training; the paper's constants only rank plans
@@ -391,7 +391,7 @@ def commands_in_words(runs: Sequence[RunReport]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Report:
-    """One or several runs, and who holds which labels in the first of them."""
+    """The report of one or several runs, with the labels of the first run's devices."""
 
     runs: Sequence[RunReport]
     labels: Labels | str  # a sentence if they cannot be read
