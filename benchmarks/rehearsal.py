@@ -37,7 +37,7 @@ FLEETS: dict[str, list[Box]] = {
     "real": [("", "")] * 4,  # nothing is slowed down: processes share this machine
 }
 PATIENCE = 180.0  # time limit for the parties to connect, in seconds
-LOOK_SECONDS = 0.5  # seconds between two checks for connected parties
+LOOK_SECONDS = 0.5  # seconds between two checks whether the run has finished
 LEVELS = (1.0, 0.7, 0.5, 0.3)  # losses on the test set to which the time is measured
 SCENARIO = """seed = {seed}
 [data]

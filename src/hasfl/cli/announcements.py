@@ -145,7 +145,7 @@ ROOMY = 120  # columns of a terminal with room for the virtual time that is left
 VERY_ROOMY = 150  # columns of a terminal with room for its range, too
 ALL = 100.0  # a whole budget, or the whole way to the goal, in per cent
 PARTS = 3  # number of parts of the way to the goal; the forecast is announced after each
-OVERRUN = 4 / 3  # a training that takes longer than announced is announced again after this factor of rounds
+OVERRUN = 4 / 3  # rounds over those of the last announcement before a late training is announced again
 
 
 @dataclass(frozen=True, slots=True)

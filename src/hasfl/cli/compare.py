@@ -122,7 +122,7 @@ class RaceRow:
     reached: int  # number of seeds that reached the goal
     seeds: int
     seconds: Spread  # time to the goal, or to the run's end if the goal was not reached
-    slower: Spread | None  # time over that of the first strategy; None if a run of the two is late
+    slower: Spread | None  # time over that of the first strategy; None if a run missed the goal
     rounds: Spread
     held_out_accuracy: Spread
     accuracy: Spread  # accuracy on the test set at that time
@@ -252,7 +252,7 @@ def show_convergence(rows: Sequence[ConvergenceRow], seeds: Sequence[int], pictu
 
 
 def _winner(rows: Sequence[RaceRow], goal: float) -> str:
-    """A sentence on which strategies were first, after how long, and how much longer the others took."""
+    """A sentence on the first strategies, their time, and how much longer the others took."""
     arrived = sorted((row for row in rows if row.reached == row.seeds), key=lambda row: row.seconds.mean)
     if not arrived:
         return f"No strategy reached {100 * goal:g} % with every seed: give more rounds or a lower accuracy."

@@ -333,7 +333,7 @@ LAW_ENDS = (
     f"The law was measured for intervals up to {LONGEST_MEASURED} rounds and for trainings of at least "
     f"{FEWEST_INTERVALS} intervals."
 )
-# Measured in docs/constants.md, "How the constants go with N and I".
+# The numbers are from docs/constants.md, "How the constants go with N and I".
 LEFT_OUT = (
     "The rounds that infinitely large batches would need count as the same for every interval. In trainings "
     "of 20 devices they rose by 4 to 20 % from 15 to 50 rounds, so long intervals take a little longer than "

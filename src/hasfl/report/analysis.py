@@ -308,7 +308,7 @@ class Arrival:
     seconds: Spread | None  # time to the level, over the seeds that reached it
     rounds: Spread | None  # rounds to the level, over the same seeds
     best: Spread | None  # the best accuracy of each run
-    times_as_long: float | None  # mean time over that of the first strategy; None if a seed is late
+    times_as_long: float | None  # mean time over that of the first strategy; None if a seed missed it
     converged: Spread | None  # time to convergence by the paper's rule, over converged runs
     converged_runs: int
 

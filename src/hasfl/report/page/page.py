@@ -33,7 +33,7 @@ class Section:
 
     id: str  # scripts draw into `page.body(id)`
     title: str
-    answer: str = ""  # one or a few sentences; empty if there is nothing to say yet
+    answer: str = ""  # one or a few sentences; may be empty
 
 
 def page(

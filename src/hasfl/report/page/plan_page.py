@@ -100,7 +100,7 @@ class PlanPage:
     """The content of the page of a plan."""
 
     name: str  # name of the scenario
-    about: str  # the model, the devices and where the constants come from, in a few words
+    about: str  # the model, the devices and the source of the constants, in a few words
     base: ShownPlan  # the plan for the scenario's own values
     own: Mapping[str, float]  # the scenario's own values, by the names of quantities that sliders may change
     sliders: Sequence[Slider]
