@@ -254,7 +254,7 @@ class Times:
     at: dict[tuple[float, str], Bounded]  # times by (place, strategy)
 
     def growth(self, strategy: str, gap: "Gap") -> Bounded | None:
-        """The growth of a time from the most to the least of the resource; None if the first is not exact."""
+        """The growth of a time from the most to the least resource; None if the former is not exact."""
         scarce, rich = (self.at[place, strategy] for place in (self.places[0], self.places[-1]))
         return Bounded(gap(scarce.value, rich.value), scarce.exact) if rich.exact else None
 
@@ -282,7 +282,7 @@ def _times(evidence: Evidence, panel: Panel, seed: int) -> Times | None:
 
 
 def over_points(orders: Orders) -> Measure:
-    """A measure that counts comparisons of times over panels and seeds, if all trainings have results."""
+    """A measure that counts comparisons of times, over panels and seeds with all trainings."""
 
     def measure(evidence: Evidence) -> Measurement:
         by_panel = [
