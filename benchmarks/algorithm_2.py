@@ -1,10 +1,11 @@
-"""How far Algorithm 2 with measured constants is from the best plan (docs/decisions/0020).
+"""How far are plans of Algorithm 2 with measured constants from the best plan (docs/decisions/0020)?
 
     python -m benchmarks.algorithm_2
 
-A row is a model and a fleet, drawn with ten seeds. Each number is Θ over that of the exact planner, by the
-measured law. Algorithm 2 starts at b = 16, as `hasfl-bcd` does, or at the best of seven batch sizes. The last
-column is the exact planner on the problems that Algorithm 2 gets. It shows what Corollary 1's form costs.
+A row is a model and a kind of fleet, of which ten are drawn. Each number is Θ (the training time by the
+measured law) over that of the exact planner. Algorithm 2 starts at b = 16, as `hasfl-bcd` does, or at the
+best of seven batch sizes. The last column is the exact planner on the problems that Algorithm 2 gets, whose
+law has the form of Corollary 1. It shows what this form costs.
 """
 
 import argparse
@@ -25,10 +26,10 @@ FLEETS = {
     "Table I": FleetRanges(),
     "wide": FleetRanges(flops=(1e11, 2e12), up_rate=(1e7, 8e7), fed_up_rate=(1e7, 8e7)),
 }
-# ResNet-18 on CIFAR-100, IID: what the grid of fixed plans says (docs/constants.md).
+# Constants of ResNet-18 on CIFAR-100, IID, fitted to the grid of fixed plans (docs/constants.md).
 RESNET_ROUNDS, RESNET_NOISE, RESNET_DRIFT = 300.0, 5.0, 8.1
-STARTS = (1, 2, 4, 8, 16, 32, 64)
-MOST_STEPS = 50
+STARTS = (1, 2, 4, 8, 16, 32, 64)  # batch sizes from which Algorithm 2 starts
+MOST_STEPS = 50  # most planning steps of `exact_by_touching`
 
 
 def problems() -> dict[str, Problem]:
@@ -46,7 +47,9 @@ def problems() -> dict[str, Problem]:
 
 
 def exact_by_touching(problem: Problem, start: Plan) -> float:
-    """Θ of the plan at which the exact planner settles on touching problems."""
+    """Θ of the plan at which the exact planner settles if, like Algorithm 2, it replaces the law again and
+    again by one in the form of Corollary 1 that touches it at the present plan.
+    """
     best = evaluate(start, problem)
     for _ in range(MOST_STEPS):
         new = evaluate(best_plan(corollary_1_at(problem, best.plan)).plan, problem)
@@ -57,7 +60,7 @@ def exact_by_touching(problem: Problem, start: Plan) -> float:
 
 
 def ratios(problem: Problem) -> tuple[float, float, float]:
-    """Θ over the least one: Algorithm 2, Algorithm 2 from its best start, the exact planner by touching."""
+    """Θ over the least Θ, for Algorithm 2, Algorithm 2 from its best start, and `exact_by_touching`."""
     least = best_plan(problem).objective
     devices = len(problem.fleet)
     found = algorithm_2(problem)
@@ -67,7 +70,7 @@ def ratios(problem: Problem) -> tuple[float, float, float]:
 
 
 def in_words(values: Sequence[float]) -> str:
-    """The median and the range."""
+    """The median and the range of values, in words."""
     return f"{np.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 

@@ -1,11 +1,11 @@
-"""What does a deployment cost beside compute: bytes a second, milliseconds a round, messages an interval?
+"""What does a deployment cost beside compute: bytes a second, seconds of a round, messages of an interval?
 
     python -m benchmarks.bench_deploy              # everything, some minutes
     python -m benchmarks.bench_deploy --quick      # fewer repeats, and no fleet of 50 devices
 
-It writes benchmarks/deploy_<hardware>_<date>.md. Everything runs on loopback with TLS on; every party is a
-process of its own, but for the fed server, which is in this process. Flower only offers sessions, so it is
-left out (benchmarks/worker_fleet.py).
+It writes benchmarks/deploy_<hardware>_<date>.md. Everything runs on loopback with TLS. Every party is a
+process of its own, except the fed server, which is in this process. Flower is left out, because it only
+offers sessions to parties (benchmarks/worker_fleet.py).
 """
 
 import argparse
@@ -25,8 +25,8 @@ from benchmarks.worker_fleet import WorkerFleet, write_scenario
 from hasfl.record import RoundRecord
 
 HERE = Path(__file__).parent
-DEVICES = (4, 16, 50)
-SAMPLES = 16  # of each device in a round, for rounds a second; overheads are measured with one sample
+DEVICES = (4, 16, 50)  # sizes of fleets
+SAMPLES = 16  # batch size for rounds a second; overheads are measured with one sample
 INTERVAL = 5
 ROUNDS = 5 * INTERVAL
 ROUND_COLUMNS = (
@@ -37,14 +37,15 @@ MESSAGES = (
     "device processes", "begin, edge server", "begin, devices", "give, devices", "give, edge server",
     "finish", "all messages", "whole end of an interval",
 )  # fmt: skip
-STEPS = ("device_forward", "server_forward", "server_backward", "device_backward")  # of compute
+# The steps in which parties compute.
+STEPS = ("device_forward", "server_forward", "server_backward", "device_backward")
 
 
 # ── rounds and intervals ─────────────────────────────────────────────────────────────────────────────────
 
 
 def fleets(sizes: tuple[int, ...], rounds: int) -> tuple[list[str], list[str]]:
-    """Two tables: overhead and rounds a second, and what the messages of an interval cost."""
+    """Two tables: overhead and rounds a second, and milliseconds of the messages of an interval."""
     table, messages = [row(ROUND_COLUMNS), rule(ROUND_COLUMNS)], [row(MESSAGES), rule(MESSAGES)]
     for devices in sizes:
         with tempfile.TemporaryDirectory() as name:
@@ -62,7 +63,7 @@ def fleets(sizes: tuple[int, ...], rounds: int) -> tuple[list[str], list[str]]:
 
 
 def _counted(records: list[RoundRecord]) -> list[RoundRecord]:
-    """Without the first interval, in which everything is done for the first time."""
+    """The records without the first interval, in which everything happens for the first time."""
     return [record for record in records if record.round > INTERVAL]
 
 
@@ -83,7 +84,7 @@ def _rounds_row(devices: int, small: list[RoundRecord], usual: list[RoundRecord]
 
 
 def _compute(record: RoundRecord) -> float:
-    """Seconds in which parties computed: those of the slowest device, and those of the edge server."""
+    """The measured seconds of computation in a round, of the slowest device and of the edge server."""
     assert record.measured is not None
     return sum(max(record.measured.measured[step].values()) for step in STEPS)
 

@@ -1,4 +1,4 @@
-"""Wall time and memory of a simulated round with 20 to 2,000 devices, on the CPU.
+"""How much time and memory does a simulated round with 20 to 2,000 devices take on the CPU?
 
     python -m benchmarks.bench_devices
 
@@ -12,11 +12,11 @@ import sys
 import time
 
 ROUNDS, INTERVAL = 50, 5  # the first interval warms up and is not timed
-FLEETS = (20, 100, 500, 2000)  # devices
+FLEETS = (20, 100, 500, 2000)  # numbers of devices
 
 
 def train(devices: int) -> None:
-    """Train one fleet; prints seconds of a round, peak memory and accuracy as JSON."""
+    """Train one fleet, and print the seconds of a round, the peak memory and the accuracy as JSON."""
     import torch
 
     from hasfl import FleetRanges, Seeds, draw_fleet, simulate

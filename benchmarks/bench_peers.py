@@ -37,10 +37,10 @@ from hasfl.models.networks import network
 from hasfl.runs.build import simulate
 from hasfl.seeds import Seeds
 
-CPUS = 2
+CPUS = 2  # number of CPUs that each simulator may use
 BATCH = 16
 LEARNING_RATE = 0.01
-NEVER = 10**9  # rounds between two evaluations: more than any case has
+NEVER = 10**9  # rounds between two evaluations: more than any case has, so there are none
 
 Weights = dict[str, Tensor]
 
@@ -50,14 +50,14 @@ class Case:
     model: str
     clients: int
     steps: int  # I, local steps in a round
-    rounds: int  # the first warms up, the others are timed
+    rounds: int  # number of rounds; the first warms up, the others are timed
 
 
 @dataclass
 class Measured:
     stamps: list[float] = field(default_factory=list)  # the times when rounds ended
-    weights: Weights = field(default_factory=dict)  # after all rounds
-    client_seconds: float | None = None  # of the clients' own work in a round, divided by the workers
+    weights: Weights = field(default_factory=dict)  # weights after all rounds
+    client_seconds: float | None = None  # seconds of the clients' work in a round, over the number of workers
 
     def note(self, *_: object) -> None:
         self.stamps.append(time.perf_counter())
@@ -82,7 +82,7 @@ class WithLoss(LayeredModel):
 
 
 def the(path: str) -> Any:
-    """Import a name from a peer's module, both given as "module:name"."""
+    """Import a name from a module, given as "module:name"."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -243,7 +243,7 @@ def flower_client(case: Case, threads: int, message: Any, context: Any) -> Any:
 
 
 OURS = "hasfl, 2 threads"
-SIMULATORS: dict[str, tuple[int, Callable[[Case], Measured]]] = {  # threads of this process, and a function
+SIMULATORS: dict[str, tuple[int, Callable[[Case], Measured]]] = {  # (threads of this process, function)
     OURS: (CPUS, with_hasfl),
     "hasfl, 1 thread": (1, with_hasfl),
     "pfl, 1 process, 2 threads": (CPUS, with_pfl),
@@ -255,7 +255,7 @@ SIMULATORS: dict[str, tuple[int, Callable[[Case], Measured]]] = {  # threads of 
 
 
 def report(case: Case, repeats: int) -> None:
-    """Print a row for each simulator. They take turns, so that other load on the machine slows all alike."""
+    """Print a row for each simulator. Simulators take turns, so that other load slows all of them alike."""
     runs: dict[str, list[Measured]] = {name: [] for name in SIMULATORS}
     for _ in range(repeats):
         for name in runs:

@@ -5,8 +5,8 @@
     python -m benchmarks.bench_planner --hard       # only the hard fleets of 1,000 and 20,000 devices
     python -m benchmarks.bench_planner --constants  # each constant of the search halved and doubled
 
-The first two write benchmarks/planner_<hardware>_<date>.md with a plot beside it, the others print. The
-problems are described in benchmarks/planner_problems.py.
+The first two commands write benchmarks/planner_<hardware>_<date>.md with a plot beside it, the others print.
+The problems are described in benchmarks/planner_problems.py.
 """
 
 import argparse
@@ -37,16 +37,17 @@ from tests.planning.random_problems import measured as measured_problem
 from tests.planning.random_problems import random_problem
 
 HERE = Path(__file__).parent
-BCD_SECONDS = 120  # after which the paper's solver (bcd) stops
-EXACT_SECONDS = 300  # after which the exact planner stops on a large fleet
-RANDOM_SECONDS = 120  # after which the exact planner stops on a random problem
-RANDOM_STARTS = 200  # random plans, of which the first that keeps the constraints is taken
-TIMED_RUNS = 7  # of which the median is taken
-GAP, LARGE_GAP, LARGE_FLEET = 1e-3, 1e-2, 100_000  # fleets from LARGE_FLEET devices on get the larger gap
-REPEATS = 20  # fleets of 20 devices that are planned, because one takes milliseconds
+# Time limits in seconds, and numbers of repeats, chosen by hand.
+BCD_SECONDS = 120  # time limit of the paper's solver (bcd)
+EXACT_SECONDS = 300  # time limit of the exact planner on a large fleet
+RANDOM_SECONDS = 120  # time limit of the exact planner on a random problem
+RANDOM_STARTS = 200  # most random plans that are drawn until one keeps the constraints
+TIMED_RUNS = 7  # number of timed runs, whose median counts
+GAP, LARGE_GAP, LARGE_FLEET = 1e-3, 1e-2, 100_000  # gaps to prove; the larger one from LARGE_FLEET devices on
+REPEATS = 20  # number of fleets of 20 devices, each of which takes milliseconds
 
 
-# ── one measurement in its own process, so that its peak memory is not that of another ──────────────────
+# ── one measurement in its own process, which keeps peak memories apart ──────────────────────────────────
 
 
 Measurement = dict[str, Any]
@@ -131,9 +132,9 @@ def hard_table() -> list[str]:
     return lines
 
 
-LEAST_UPWARDS = 1.05  # the factor UPWARDS must stay above 1
-SEARCH_SECONDS = 20  # after which a search in `_seconds` stops
-CONSTANTS = (  # of the search
+LEAST_UPWARDS = 1.05  # least value of UPWARDS, a factor that must stay above 1
+SEARCH_SECONDS = 20  # time limit of a search in `_seconds`
+CONSTANTS = (  # constants of the search, as (module, name)
     (search, "STEPS"),
     (search, "DEVICE_SHARE"),
     (search, "SLOPE_WEIGHT"),
@@ -146,7 +147,7 @@ CONSTANTS = (  # of the search
 
 
 def constants_table() -> list[str]:
-    """Seconds with each constant of the search halved and doubled, over the seconds without a change."""
+    """A table of seconds with each constant of the search halved and doubled, over those without a change."""
     problems = [*hard_problems(100).values(), *hard_problems(500).values()]
     for seed in range(3000, 3060):
         problem = random_problem(seed, devices=(1, 50), layers=(2, 8), max_batch=32)
@@ -172,7 +173,7 @@ def constants_table() -> list[str]:
 
 
 def _seconds(problems: list[Problem]) -> float:
-    """Seconds to find a plan for every problem, and the best batch sizes for its cuts."""
+    """Seconds to find a plan for every problem, and then the best batch sizes for its cuts."""
     began = time.perf_counter()
     for problem in problems:
         try:
@@ -206,7 +207,7 @@ def batches_table(sizes: list[int]) -> list[str]:
 
 
 def timed(work: Callable[[], PlanReport]) -> tuple[float, PlanReport]:
-    """The median seconds of several runs, and the last result."""
+    """The median seconds of several runs of `work`, and the last result."""
     seconds = []
     for _ in range(TIMED_RUNS):
         began = time.perf_counter()
@@ -216,7 +217,7 @@ def timed(work: Callable[[], PlanReport]) -> tuple[float, PlanReport]:
 
 
 def ratios_table(problems: int) -> list[str]:
-    """Θ(bcd)/Θ(exact) over random problems, with bcd started from several plans."""
+    """A table of Θ(bcd)/Θ(exact) over random problems, with bcd started from several plans."""
     from hasfl.planning.paper.algorithm_2 import alternate
 
     first, better, seed, solved = [], [], 100_000, 0
@@ -244,7 +245,7 @@ def ratios_table(problems: int) -> list[str]:
 
 
 def random_start(problem: Problem, rng: np.random.Generator) -> Plan | None:
-    """The first of several random plans that keeps the constraints; None where none does."""
+    """The first of several random plans that keeps the constraints; None if none does."""
     from hasfl.planning.exhaustive import objectives
 
     devices, layers = len(problem.fleet), len(problem.profile)
@@ -256,7 +257,7 @@ def random_start(problem: Problem, rng: np.random.Generator) -> Plan | None:
 
 
 def growth(sizes: list[int], picture: Path) -> list[str]:
-    """Draw seconds against N at a gap of 1 %, with N log N for comparison; returns the numbers as a table."""
+    """Draw seconds against N at a gap of 1 %, with N log N for comparison; return a table of the numbers."""
     import matplotlib
 
     matplotlib.use("Agg")

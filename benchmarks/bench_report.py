@@ -4,7 +4,7 @@
 
 Five strategies train for a few rounds, so that the folders of their runs are real. Then their records are
 prolonged: later rounds repeat the early ones, with curves that rise, plans that change in every round where a
-strategy draws them at random, and every 50 rounds otherwise, and readings every 100 rounds. A new Chromium
+strategy draws them at random, and every 50 rounds otherwise, and estimates every 100 rounds. A new Chromium
 without a window opens the page ten times. The page counts as open when all charts are on the screen. The
 baseline is the report of one of these runs before it was prolonged. At most 3 s and 15 MB are allowed for
 5,000 rounds.
@@ -32,10 +32,10 @@ from hasfl.runs.store import Journal, RunFolder
 from tests.report.browser import chromium, installed
 
 STRATEGIES = ("hasfl", "hasfl-bcd", "rbs+rms", "sfl", "fl")
-TRAINED = 4  # rounds that are really trained
-EVALUATE_EVERY, READ_EVERY, PLAN_EVERY = 5, 100, 50
-OPENINGS = 10
-MOST_SECONDS, MOST_MB = 3.0, 15.0
+TRAINED = 4  # number of rounds that are really trained
+EVALUATE_EVERY, READ_EVERY, PLAN_EVERY = 5, 100, 50  # rounds between evaluations, estimates and new plans
+OPENINGS = 10  # number of times that the page is opened
+MOST_SECONDS, MOST_MB = 3.0, 15.0  # limits for opening the page, and for its size
 SCENARIO = """
 [data]
 name = "digits"
@@ -54,7 +54,7 @@ rounds = {rounds}
 
 
 def trained(folder: Path, seeds: int, devices: int) -> list[Path]:
-    """The folders of short runs."""
+    """Train short runs, and return their folders."""
     scenario = folder / "long.toml"
     scenario.write_text(SCENARIO.format(devices=devices, rounds=TRAINED))
     requests = [
@@ -69,7 +69,7 @@ def trained(folder: Path, seeds: int, devices: int) -> list[Path]:
 
 
 def prolonged(records: list[RoundRecord], rounds: int, *, moving: bool, seed: int) -> Iterator[RoundRecord]:
-    """A long run that is made of a short one."""
+    """The records of a long run, made of those of a short one."""
     draws = np.random.default_rng(seed)
     plan, speed, clock = records[0].plan, draws.uniform(300, 900), 0.0
     constants = {"noise": 1.0, "drift_of": [0.1] * 5, "standard_error": 0.2}
@@ -99,7 +99,7 @@ def prolonged(records: list[RoundRecord], rounds: int, *, moving: bool, seed: in
 
 
 def prolong(run: Path, rounds: int, seed: int) -> None:
-    """Put a long run into the folder of a short one."""
+    """Replace the records in the folder of a short run by those of a long one."""
     with RunFolder.open(run) as folder:
         records = folder.records()
     (run / "rounds.jsonl").unlink()
@@ -112,14 +112,14 @@ def prolong(run: Path, rounds: int, seed: int) -> None:
 
 
 def written(file: Path, runs: list[Path]) -> tuple[Path, float]:
-    """The page of runs, and the seconds that it takes to make."""
+    """Write the page of runs; return its file, and the seconds that this takes."""
     began = time.perf_counter()
     file.write_text(report_of(runs).html())
     return file, time.perf_counter() - began
 
 
 def opening(file: Path, folder: Path) -> list[float]:
-    """The seconds until all charts are on the screen."""
+    """Seconds until all charts are on the screen, for each opening of the page."""
     with chromium(folder) as tab:
         found = [tab.show(file) for _ in range(OPENINGS)]
         assert not tab.faults, tab.faults

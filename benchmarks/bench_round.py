@@ -3,11 +3,11 @@
     python -m benchmarks.bench_round                                     # a quick look, on the CPU
     python -m benchmarks.bench_round --device cuda --cases vgg16:20,small-cnn:500 --warm 260 --rounds 60
 
-Both are timed in the same run. Centralised: forward, backward and SGD step of one model on N·b samples that
-are in memory already; on a GPU this step is captured as a CUDA graph. It is timed with torch's default layout
-of images, and with channels last, which is faster on a GPU. Ours: `split_train`, which includes the drawing
-of samples, and the aggregations. The reference engine loops over devices. The data are random numbers,
-because only time is measured.
+Both are timed in the same run. The centralised step is forward, backward and SGD of one model on N·b samples
+that are in memory already; on a GPU this step is captured as a CUDA graph. The step is timed with torch's
+default layout of images, and with channels last, which is faster on a GPU. The simulated round is
+`split_train`, which includes the drawing of samples, and its share of the aggregations. The reference engine
+loops over devices. The data are random numbers, because only time is measured.
 """
 
 import argparse
@@ -36,11 +36,11 @@ from hasfl.plan import Order, Plan
 from hasfl.schedule import RateSchedule
 
 INTERVAL = 15
-SAMPLES = 80  # of each device
+SAMPLES = 80  # samples of each device
 LARGEST_RAGGED = 31  # the largest batch size in a ragged case
-SAMPLED_ROUNDS = 199  # over which the mean size of a ragged round is taken
+SAMPLED_ROUNDS = 199  # number of ragged rounds whose mean size is taken
 CAPTURE_WARM = 3  # steps before a CUDA graph is captured, as in torch's documentation
-MOST_REFERENCE_ROUNDS = 3  # because the reference engine is slow
+MOST_REFERENCE_ROUNDS = 3  # most timed rounds of the reference engine, which is slow
 TABLE_I = Path(__file__).parents[1] / "examples" / "table1.toml"
 COLUMNS = (
     "model", "N", "b", "cut", "centralised ms", "channels last ms", "ours ms", "ratio",
@@ -141,7 +141,7 @@ def timed(step: Callable[[], object], device: str, rounds: int) -> float:
 
 
 def engine_seconds(kind: type[LocalEngine], case: Case, device: str, warm: int, rounds: int) -> float:
-    """Mean seconds of a round with its share of the aggregations, after `warm` rounds that are not timed."""
+    """The mean seconds of a round with its share of the aggregations, after `warm` untimed rounds."""
     engine = kind(job(case, device))
     everyone, drawn = np.arange(case.devices), np.zeros(case.devices, dtype=np.int64)
     cuts, began = everyone, 0.0

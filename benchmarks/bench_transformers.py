@@ -34,13 +34,13 @@ from hasfl.plan import Order, Plan
 from hasfl.schedule import RateSchedule
 
 WIDTH, HEADS, BLOCKS = 32, 4, 2
-WORDS, TOKENS = 100, 16  # of a text
-IMAGE, PATCH, CHANNELS = 32, 8, 3  # so that an image has 16 patches
+WORDS, TOKENS = 100, 16  # size of the vocabulary, and length of a text
+IMAGE, PATCH, CHANNELS = 32, 8, 3  # pixels of a side of an image and of a patch (16 patches), and channels
 CLASSES = 4
-DROPOUT = 0.1  # as in BERT
-SAMPLES = 40  # of each device
+DROPOUT = 0.1  # share of dropped values, as in BERT
+SAMPLES = 40  # samples of each device
 LARGEST_RAGGED = 15  # the largest batch size in a ragged case, so that the mean is 8
-NOT_TIMED = 2  # rounds of each engine before those that are timed
+NOT_TIMED = 2  # untimed first rounds of each engine
 COLUMNS = (
     "model",
     "N",
@@ -75,7 +75,7 @@ class Block(nn.Module):
 
 
 class Bert(nn.Module):
-    """Words and positions are embedded; the class is read from the first token."""
+    """A classifier of texts: embedded words and positions, blocks, and a class from the first token."""
 
     def __init__(self, dropout: float = DROPOUT) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Bert(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches of an image, a class token before them, and a parameter for each position."""
+    """A classifier of images: patches after a class token, a parameter for each position, and blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class ViT(nn.Module):
 
 
 class Logits(nn.Module):
-    """A Hugging Face model that returns its logits alone."""
+    """A Hugging Face model that returns only its logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -4,11 +4,12 @@
 
 hasfl runs the common layers on one batch with the samples of all devices, so a common batch norm uses the
 mean and the variance of all samples. The paper's Eqs. (3) and (4) run the edge server's layers on each
-device's samples alone. The script trains both ways and prints the rounds to 95 % test accuracy, of two served
-models with calibrated norms: the running mean (new every 15 rounds) and the last model (new every round).
+device's samples alone. The script trains in both ways and prints the rounds to 95 % test accuracy, for two
+served models with calibrated norms: the running mean (new every 15 rounds) and the last model (new every
+round).
 
 The small CNN has batch norms in layers 1 to 3. So two norms are common at cut 1, one at cut 2, and none at
-cut 3: there both ways are the same training, which checks the script.
+cut 3. At cut 3 both ways are the same training, which checks the script.
 """
 
 import math
@@ -49,7 +50,7 @@ class CommonNormApart(NormApart):
 
 
 class ApartEngine(ReferenceEngine):
-    """The reference engine, with common batch norms over each device's samples alone."""
+    """The reference engine, with common batch norms that see each device's samples alone."""
 
     def _train(self, order: Order) -> Tensor:
         with CommonNormApart(Rows(order.batch_sizes.tolist())):
@@ -61,7 +62,7 @@ ENGINES: tuple[Engine, Engine] = (ReferenceEngine, ApartEngine)
 
 
 def accuracies(kind: Engine, strategy: str, seed: int) -> Iterator[tuple[int, tuple[float, float]]]:
-    """Train; yields the round of each evaluation, with the accuracies of the served models."""
+    """Train, and yield the round of each evaluation with the accuracies of the served models."""
     task = Task(setting=SETTING, seed=seed, strategy=strategy, rounds=MOST_ROUNDS, data="digits")
     simulation = simulation_of(task)
     job, training = simulation.engine.job, simulation.training
@@ -76,7 +77,7 @@ def accuracies(kind: Engine, strategy: str, seed: int) -> Iterator[tuple[int, tu
 
 
 def rounds_to_target(kind: Engine, strategy: str, seed: int) -> list[float]:
-    """Rounds until each served model has the target accuracy; infinite where it never has."""
+    """Rounds until each served model has the target accuracy; infinite if it never has."""
     rounds = [math.inf for _ in SERVED]
     for round, pair in accuracies(kind, strategy, seed):
         rounds = [min(r, round if a >= TARGET else math.inf) for r, a in zip(rounds, pair, strict=True)]
@@ -86,7 +87,7 @@ def rounds_to_target(kind: Engine, strategy: str, seed: int) -> list[float]:
 
 
 def spread(rounds: NDArray[np.float64]) -> str:
-    """The mean over the seeds, and the rounds of each seed."""
+    """The mean over the seeds and the rounds of each seed, in words."""
     return f"{rounds.mean():.0f} ({', '.join(f'{r:g}' for r in rounds)})"
 
 

@@ -32,13 +32,13 @@ DOCS = Path(__file__).parents[1] / "docs"
 TABLE_1 = Path(__file__).parents[1] / "examples" / "table1.toml"
 DEVICES = 20
 
-# The known problem.
-SAMPLES = 400  # of each device
+# The problem whose constants are known.
+SAMPLES = 400  # samples of each device
 NOISE = 0.5  # standard deviation of e
-ESTIMATES = 40  # for each point of the picture
-DIMENSIONS = (8, 32, 128)
+ESTIMATES = 40  # number of estimates for each point of the picture
+DIMENSIONS = (8, 32, 128)  # values of d
 BATCH = 16  # the batch size of the training
-RATE = 0.3
+RATE = 0.3  # learning rate
 
 
 def half_square(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def least_squares(dimension: int) -> Probe:
 
 
 def orders() -> list[Order]:
-    """As many rounds as estimates are averaged over."""
+    """The orders of `ESTIMATES` rounds, over which estimates are averaged."""
     devices = np.arange(DEVICES)
     plan = Plan.uniform(DEVICES, batch_size=BATCH, cut=1)
     rounds = range(1, ESTIMATES + 1)
@@ -85,7 +85,7 @@ def draw_known(path: Path) -> None:
             ratios[name].append((float(ratio.mean()), float(ratio.std())))
     for k, (name, words) in enumerate((("variance_of", "σ²"), ("moment_of", "G²"))):
         mean, spread = np.array(ratios[name]).T
-        place = np.array(DIMENSIONS) * (0.93, 1.07)[k]  # σ² left of its dimension, G² right of it
+        place = np.array(DIMENSIONS) * (0.93, 1.07)[k]  # σ² is drawn left of its dimension, G² right of it
         axes.errorbar(place, mean, spread, fmt="o", ms=4, capsize=2, color=COLOURS[k])
         axes.text(0.04, 0.92 - 0.07 * k, words, transform=axes.transAxes, color=COLOURS[k])
     axes.axhline(1.0, color=DARK, lw=0.6)

@@ -1,11 +1,11 @@
-"""How long the exact planner takes with curvature, over a law without it that is as hard, and with guesses.
+"""How long does the exact planner take with curvature in the law of rounds, and with guesses?
 
     python -m benchmarks.curvature
 
-At the best plan of the law with curvature, the law without it has the same value and the same derivative by
-the noise. So both searches end at about the same plan. The second table has the six guesses of `hasfl` for a
-training of VGG-16 with unlike labels: the best plan for each guess comes first, then the plan for all of
-them. Seconds are of the processor.
+The first table compares a law with curvature and an equally hard law without it. At the best plan of the
+former, both laws have the same value and the same derivative by the noise, so both searches end at about the
+same plan. The second table has the six guesses of `hasfl` for a training of VGG-16 with unlike labels: the
+search finds the best plan for each guess first, then the plan for all of them. Seconds are CPU time.
 """
 
 import time
@@ -19,9 +19,9 @@ from hasfl.runs.questions import read_problem
 from hasfl.theory.objective import law_of
 from hasfl.theory.rounds import MeasuredRounds
 
-GAPS = {20: 1e-3, 1000: 1e-3, 20_000: 1e-2}  # that searches stop at, by the number of devices
+GAPS = {20: 1e-3, 1000: 1e-3, 20_000: 1e-2}  # gaps at which searches stop, by the number of devices
 SEEDS, CURVATURES, UNLIKENESS = (0, 1, 2), (0.03, 0.3), 0.8
-MOST_SECONDS = 300.0
+MOST_SECONDS = 300.0  # time limit of a search
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def with_constants(known: MeasuredConstants, devices: int, seed: int) -> Problem
 
 
 def guessed_row(devices: int, seed: int, gap: float) -> str:
-    """A search with six guesses as a row of the table."""
+    """The row of a search with six guesses."""
     problem = wide_problem(devices, seed, grown=True)
     six = guesses(
         problem.profile,
@@ -76,7 +76,7 @@ def timed(problem: Problem, gap: float) -> tuple[float, PlanReport]:
 
 
 def cost_of_noise(problem: Problem, report: PlanReport) -> float:
-    """x of the law of rounds, under a plan."""
+    """The value of x, the cost of noise in the law of rounds, under a plan."""
     law, plan = law_of(problem), report.plan
     assert isinstance(law, MeasuredRounds)
     noise = law.noise.total(plan.batch_sizes, plan.deepest_cut)
@@ -84,7 +84,7 @@ def cost_of_noise(problem: Problem, report: PlanReport) -> float:
 
 
 def straight(known: MeasuredConstants, curvature: float, x: float) -> MeasuredConstants:
-    """A law without curvature. Its R is in proportion to the tangent of 1 + x' + c x'² at x' = x.
+    """A law without curvature, whose R is proportional to the tangent of 1 + x' + c x'² at x' = x.
 
     The tangent is (1 − c x²) + (1 + 2 c x) x', so noise is multiplied by (1 + 2 c x) / (1 − c x²).
     """

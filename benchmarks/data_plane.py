@@ -1,4 +1,4 @@
-"""The data plane beside a bare stream: the same bytes through `PartyServer.ask` and through gRPC alone.
+"""Compares the data plane with a bare stream: the same bytes through `PartyServer.ask` and gRPC alone.
 
 `benchmarks/bench_deploy.py` prints the table. The other end of each stream is a process of its own:
 `python -m benchmarks.data_plane KIND PORT KEYS`.
@@ -27,13 +27,13 @@ from hasfl.deployment.fields import Message
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
 
 LOOPBACK = "127.0.0.1"
-MEGABYTES = (0.1, 1.0, 10.0)  # of activations
-BLOCKS = 40  # of exchanges, ours and bare ones in turn; the median over blocks counts
-BLOCK_BYTES = 5e6  # that a block sends each way at least …
-FEWEST_EXCHANGES = 4  # … and its exchanges
-KINDS = 8  # different messages in turn: no message of a training is in the processor's cache already
+MEGABYTES = (0.1, 1.0, 10.0)  # sizes of activations
+BLOCKS = 40  # number of blocks of exchanges, ours and bare ones in turn; their median counts
+BLOCK_BYTES = 5e6  # least bytes that a block sends in each direction
+FEWEST_EXCHANGES = 4  # least number of exchanges in a block
+KINDS = 8  # number of messages in turn, because in training no message is in the processor's cache
 NAME, TOKEN = "box", "token"
-PARTY_SECONDS = 60.0  # for a party to connect
+PARTY_SECONDS = 60.0  # time limit for a party to connect
 SPEED_COLUMNS = (
     "activations", "hasfl", "bare gRPC", "bare, other thread", "ratio", "ratio, other thread",
     "hasfl, one exchange", "bare", "bare, other thread",
@@ -41,7 +41,7 @@ SPEED_COLUMNS = (
 
 
 def party(kind: str, port: int, keys: Path) -> None:
-    """The other end, in a process of its own: it sends back what it received."""
+    """Run the other end of a stream, which sends back every message that it receives."""
     folder, address = keys / DEVICES_FOLDER / NAME, f"{LOOPBACK}:{port}"
     if kind == "ours":
         hello = {"token": TOKEN, "party": 0}
@@ -68,7 +68,7 @@ def other_end(kind: str, port: int, keys: Path) -> Iterator[None]:
 
 
 class BareStream:
-    """A server of grpc.aio with the same TLS and options, on which bytes go to and fro."""
+    """A server of grpc.aio with the same TLS and options, which exchanges bytes with a party."""
 
     def __init__(self, keys: Path) -> None:
         self.loop = asyncio.new_event_loop()
@@ -99,7 +99,7 @@ class BareStream:
         await self.over.wait()
 
     def exchange(self, messages: list[bytes]) -> None:
-        """Send messages and wait for each to come back before the next one is sent."""
+        """Send messages one after the other, each when the one before has come back."""
 
         async def to_and_fro() -> None:
             for data in messages:
@@ -113,7 +113,7 @@ class BareStream:
 
 
 def throughput(folder: Path, *, quick: bool) -> list[str]:
-    """A table of speeds and ratios."""
+    """The lines of a table of speeds and ratios."""
     blocks = BLOCKS // 4 if quick else BLOCKS
     keys = folder / "keys"
     make_keys(keys, devices=[NAME], fed=[LOOPBACK], edge=[LOOPBACK])
@@ -155,7 +155,7 @@ def _throughput_row(ours: PartyServer, bare: BareStream, megabytes: float, block
     for block in range(blocks + 1):
         for name, work in ways.items():
             taken = _timed(work) / count
-            if block > 0:  # the first one warms up
+            if block > 0:  # the first block warms up
                 seconds[name].append(taken)
     usual = {name: statistics.median(of) for name, of in seconds.items()}
     speeds = [f"{2 * size / each / 1e6:,.0f} MB/s" for each in usual.values()]

@@ -1,4 +1,4 @@
-"""How the cost of noise and drift goes with the number of devices N and the interval I.
+"""How do the costs of noise and drift depend on the number of devices N and the interval I?
 
     python -m benchmarks.devices_and_intervals train --study digits --processes 16   # minutes on a CPU
     python -m benchmarks.devices_and_intervals train --study resnet --processes 6    # minutes on an H200
@@ -7,10 +7,10 @@
 Two studies train fixed plans, with one batch size and one cut for all devices, on IID data: the small CNN on
 digits, and ResNet-18 on CIFAR-100. A training ends at the study's goal on the test set.
 
-For each N and I, the report fits R = R∞ (1 + s_J/b) for the cuts J. At cut 1 there are hardly any private
-layers, so the noise is about s_1. At the deepest cut d, s_d = noise (1 + drift_d), so the drift is about
-s_d/s_1 − 1. Beside them the report shows what `Conditions` makes of the values at N = 20 and I = 15, and the
-powers of N and I that fit best.
+For each N and I, the report fits R = R∞ (1 + s_J/b), the rounds with batch size b, for the cuts J. At cut 1
+there are hardly any private layers, so the noise is about s_1. At the deepest cut d, s_d = noise (1 +
+drift_d), so the drift is about s_d/s_1 − 1. Beside them the report shows the forecasts of `Conditions` from
+the values at N = 20 and I = 15, and the powers of N and I that fit best.
 """
 
 import argparse
@@ -32,27 +32,27 @@ from benchmarks.hindsight.runs import crossing
 from hasfl.constants import Conditions
 
 LEARNING_RATE = 0.05
-KNOWN = Conditions(LEARNING_RATE, 20, 15)  # what the law's forecasts start from
-MEASURABLE = 0.02  # samples; a smaller cost of noise cannot be told from nothing
+KNOWN = Conditions(LEARNING_RATE, 20, 15)  # conditions from which the law forecasts
+MEASURABLE = 0.02  # samples; a smaller noise cannot be distinguished from 0. Chosen by hand
 
 Outcome = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What is trained, and how it is judged."""
+    """The trainings of a study, and the goals by which they are judged."""
 
     name: str
     network: str
     data: str
-    conditions: tuple[tuple[int, int], ...]  # (N, I)
+    conditions: tuple[tuple[int, int], ...]  # pairs (N, I)
     cuts: tuple[int, ...]
     batches: tuple[int, ...]
     seeds: tuple[int, ...]
-    measure: Literal["loss", "accuracy"]  # on the test set
-    goal: float  # where a training ends
-    rounds: int  # at most
-    targets: tuple[float, ...]  # of the report
+    measure: Literal["loss", "accuracy"]  # measure on the test set
+    goal: float  # value of the measure at which a training ends
+    rounds: int  # most rounds of a training
+    targets: tuple[float, ...]  # values of the measure for which the report has tables
     served: tuple[str, ...]  # the models that are judged: the last one, the running mean
     evaluate_every: int
     device: str = "cpu"
@@ -63,7 +63,7 @@ class Study:
         return Path(__file__).parent / f"devices_and_intervals_{self.name}.json.gz"
 
     def progress(self, value: float) -> float:
-        """The measure so that it rises and is about linear between two evaluations."""
+        """The measure, transformed so that it rises and is about linear between two evaluations."""
         return -math.log(value) if self.measure == "loss" else value
 
 
@@ -168,16 +168,16 @@ def train(task: Task) -> Outcome:
 
 
 def _progress(study: Study, row: Sequence[float], served: str) -> float:
-    """The measure of an evaluation: round, accuracy and loss of the running mean, then of the last model."""
+    """The progress in a row with the round, accuracy and loss of the running mean, then of the last model."""
     column = {"mean": 1, "last": 3}[served] + (study.measure == "loss")
     return study.progress(row[column])
 
 
 def rounds_to(study: Study, target: float, outcome: Outcome, served: str) -> float:
-    """Rounds until the target.
+    """The rounds of a training until the target.
 
     From the first aggregation on, the running mean changes only with aggregations. So an evaluation of it
-    belongs to the round of the last aggregation, or long intervals would seem slower than they are.
+    counts for the round of the last aggregation; otherwise long intervals would seem slower than they are.
     """
     rows, interval = outcome["evaluations"], outcome["interval"]
     t = np.array([row[0] for row in rows], dtype=float)
@@ -190,7 +190,7 @@ def rounds_to(study: Study, target: float, outcome: Outcome, served: str) -> flo
 def laws(
     study: Study, outcomes: Sequence[Outcome], target: float, served: str
 ) -> Iterator[tuple[Conditions, Law]]:
-    """The law for each N and I, fitted to geometric means over seeds."""
+    """The laws for each N and I, fitted to geometric means over seeds."""
     for devices, interval in study.conditions:
         here = [each for each in outcomes if (each["devices"], each["interval"]) == (devices, interval)]
         logs: dict[tuple[int, int], list[float]] = {}
@@ -213,7 +213,7 @@ def powers(points: Sequence[tuple[Conditions, float]]) -> tuple[float, float]:
 
 
 def noise_and_drift(law: Law, cut: int) -> tuple[float, float]:
-    """s_1, and s_d/s_1 − 1; the drift is NaN where the noise is too small to be told from nothing."""
+    """The noise s_1 and the drift s_d/s_1 − 1; the drift is NaN if the noise is less than `MEASURABLE`."""
     noise = law.noise[1]
     return noise, law.noise[cut] / noise - 1 if noise > MEASURABLE else math.nan
 

@@ -1,12 +1,12 @@
-"""How good the forecasts of the time to the goal are, on stored runs.
+"""How good are the forecasts of the time to the goal, on stored runs?
 
     python -m benchmarks.forecasts                          # the tables of docs/forecasts.md; half a minute
     python -m benchmarks.forecasts --alone 1 --spread 1.28  # the same with other numbers of the forecast
 
-Every stored run of `benchmarks/hindsight` that reached its setting's higher target is watched by the
-forecaster of `hasfl train`, evaluation by evaluation, up to a share of the rounds that it took. The forecast
-of the last of these evaluations is compared with what came. The runs of `benchmarks/devices_and_intervals`
-are watched toward a loss. The goal is judged on the test set here, because stored runs have no other scores.
+The forecaster of `hasfl train` watches every stored run of `benchmarks/hindsight` that reached its setting's
+higher target, evaluation by evaluation, up to a share of the rounds to the target. Its last forecast is
+compared with the real end. The goal of the runs of `benchmarks/devices_and_intervals` is a loss. Goals are
+judged on the test set here, because stored runs have no other scores.
 """
 
 import argparse
@@ -30,23 +30,23 @@ from hasfl.training.learning_curve import ALONE, SPREAD, WANDER
 
 SHARES = {"a third": 1 / 3, "a half": 1 / 2, "two thirds": 2 / 3}
 TEST_SAMPLES = {"digits": 360, "cifar10": 10_000, "cifar100": 10_000}
-LOSS_GOAL = 0.12
-LARGE = ("vgg-", "resnet-")  # how the names of settings with a large network begin
-OUT_OF_SIGHT = 20.0  # a forecast of no end counts as so many times the rounds that it took
+LOSS_GOAL = 0.12  # loss on the test set toward which runs are forecast
+LARGE = ("vgg-", "resnet-")  # beginnings of the names of settings with a large network
+OUT_OF_SIGHT = 20.0  # a forecast without an end counts as this many times the real rounds; by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A stored run with all that the forecaster needs of it."""
+    """A stored run, with the values that the forecaster needs."""
 
-    group: str  # the row of the table
+    group: str  # name of the table's row to which the run belongs
     goal: Goal
-    samples: int  # of an evaluation
+    samples: int  # number of samples of an evaluation
     interval: int
-    scores: Mapping[int, float]  # the accuracy or the loss, by round
-    plans: Sequence[tuple[int, Plan]]  # each with its first round
-    seconds: Mapping[int, float]  # on the clock, by round
-    pace: Mapping[int, float]  # seconds of a round under each of the plans, by first round
+    scores: Mapping[int, float]  # accuracy or loss, by round
+    plans: Sequence[tuple[int, Plan]]  # plans, each with its first round
+    seconds: Mapping[int, float]  # virtual seconds at each evaluation, by round
+    pace: Mapping[int, float]  # seconds of a round under each plan, by the plan's first round
 
     @property
     def end(self) -> int:
@@ -71,7 +71,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A forecast beside what came."""
+    """The errors of a forecast."""
 
     in_all: float  # ln(forecast rounds / real rounds)
     time_left: float  # ln(forecast seconds left / real seconds left)
@@ -79,7 +79,7 @@ class Verdict:
 
 
 def watched(curve: Curve, share: float) -> Verdict | None:
-    """Watch a run up to a share of its rounds; None where there is no forecast until then."""
+    """The errors of the forecast after a share of a run's rounds; None if there is no forecast until then."""
     now = max((t for t in curve.scores if t <= share * curve.end), default=None)
     if now is None:
         return None
@@ -210,7 +210,7 @@ def _row(group: str, verdicts: Sequence[Verdict | None]) -> str:
 
 
 def _errors(logs: Sequence[float]) -> str:
-    """The median and the 90th percentile of |forecast / real − 1|, counted alike in both directions."""
+    """The median and the 90th percentile of exp |ln(forecast / real)| − 1, in words."""
     median, ninth = np.expm1(np.percentile(np.abs(logs), [50, 90]))
     return f"{median:.0%} ({ninth:.0%})"
 

@@ -1,4 +1,4 @@
-"""Measure the constants of the paper's bound on a real network; prints a [constants] section for a scenario.
+"""Measure the constants of the paper's bound on a real network, and print them as a [constants] section.
 
     python benchmarks/gradient_constants.py cifar10.npz
 
@@ -11,7 +11,7 @@ SGD on batches of 320. Then the constants are measured:
 G²_j   chosen so that 4 γ² I² G²_j is the measured squared distance in layer j. Lemma 1 bounds this distance
        with the second moment of the gradient itself; that bound is some sixty times larger than the distance.
 ϑ      the loss before training; the least possible loss is taken as 0
-ε      twice the floor of the bound at 20 devices, b = 16 and cut 4
+ε      twice the value to which the bound falls after endless rounds, for 20 devices, b = 16 and cut 4
 """
 
 import argparse
@@ -25,12 +25,12 @@ from hasfl.models.layered_model import LayeredModel
 from hasfl.models.networks import vgg16
 
 LEARNING_RATE, INTERVAL, BATCH, DEVICES = 0.05, 15, 16, 8
-ROUNDS, TRAINING_BATCH = 600, 320  # of the training before the constants are measured
-VARIANCE_BATCHES = 400  # batches over which the variance is taken
-SMOOTHNESS_SAMPLES = 512  # of each device, for β
-LOSS_SAMPLES = 2000  # for ϑ
-TARGET_DEVICES, TARGET_CUT = 20, 4  # for ε
-PIXEL_MEAN, PIXEL_DEVIATION = 0.47, 0.25  # of CIFAR-10, rounded
+ROUNDS, TRAINING_BATCH = 600, 320  # rounds and batch size of the training before the measurement
+VARIANCE_BATCHES = 400  # number of batches over which the variance is taken
+SMOOTHNESS_SAMPLES = 512  # samples of each device for β
+LOSS_SAMPLES = 2000  # samples for ϑ
+TARGET_DEVICES, TARGET_CUT = 20, 4  # devices and cut for ε
+PIXEL_MEAN, PIXEL_DEVIATION = 0.47, 0.25  # mean and deviation of the pixels of CIFAR-10, rounded
 
 
 class Images:
@@ -73,7 +73,7 @@ def train(model: LayeredModel, images: Images, *, rounds: int, batch: int, seed:
 
 
 def variances(model: LayeredModel, images: Images, *, batches: int = VARIANCE_BATCHES) -> list[float]:
-    """σ²_j of each layer."""
+    """The variance σ²_j of the gradient of each layer."""
     generator = torch.Generator().manual_seed(2)
     sums: list[Tensor] = []
     squares = [0.0] * len(model)

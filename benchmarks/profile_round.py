@@ -13,8 +13,8 @@ from benchmarks.bench_round import Case, job
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.plan import Order, Plan
 
-WARM, PROFILED = 60, 4  # rounds
-SHOWN = 16  # kernels
+WARM, PROFILED = 60, 4  # numbers of rounds
+SHOWN = 16  # number of kernels
 
 
 def main() -> None:

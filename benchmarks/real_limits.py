@@ -1,11 +1,11 @@
-"""Predicted against measured seconds on a fleet with nothing but real limits (Linux, as root).
+"""Compares predicted and measured seconds on a fleet with real limits only (Linux, as root).
 
     python -m benchmarks.real_limits --strategies b=16+cut=2 hasfl --rounds 30
     python -m benchmarks.real_limits --without-quotas        # only threads and priorities of the system
 
 Each device is a process in a network namespace of its own. `tc` limits its link in both directions, and a
-control group limits its share of a core. The edge server and the fed server have no limits. What is made
-here is removed at the end.
+control group limits its share of a core. The edge server and the fed server have no limits. Namespaces,
+links and groups are removed at the end.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from hasfl.deployment.asking import party_name
 
 GROUPS = Path("/sys/fs/cgroup/cpu")
 PERIOD = 20_000  # µs; the kernel gives each group its share once in a period
-SHARES = (0.4, 0.2, 0.1, 0.05)  # of a core; a share must be at least 1 ms in a period
+SHARES = (0.4, 0.2, 0.1, 0.05)  # shares of a core; the kernel allows no less than 1 ms in a period
 RATES = ("20mbit", "10mbit", "5mbit", "2mbit")
-BURST, QUEUE = "4kb", "1mb"  # bytes that a link lets through at once, and that may wait
+BURST, QUEUE = "4kb", "1mb"  # bytes that a link lets through at once, and bytes that may wait
 INTERVAL = 5
-NAME = f"hasfl{os.getpid() % 1000}"  # of namespaces, links and groups
+NAME = f"hasfl{os.getpid() % 1000}"  # beginning of the names of namespaces, links and groups
 
 
 def ip(*words: str) -> None:
@@ -75,7 +75,7 @@ def quota(index: int, share: float, process: int) -> Iterator[None]:
 
 
 def compare(folder: Path, strategies: Sequence[str], rounds: int, quotas: bool) -> None:
-    """Train with each strategy, and print what `hasfl clock` says."""
+    """Train with each strategy, and print the comparison of `hasfl clock`."""
     scenario = write_scenario(folder, devices=len(RATES), rounds=rounds, interval=INTERVAL)
     with ExitStack() as limits:
         spaces = [limits.enter_context(namespace(i, rate)) for i, rate in enumerate(RATES)]

@@ -1,11 +1,11 @@
-"""Rehearse an unequal fleet on this machine: predicted against measured seconds, and which strategy is first.
+"""Rehearse an unequal fleet on this machine: compare predicted and measured seconds, and strategies.
 
     python -m benchmarks.rehearsal --fleet four --strategies hasfl b=16+cut=2 --seconds 60
     python -m benchmarks.rehearsal --fleet eight --strategies b=16+cut=2 --rounds 40
 
 The whole deployment runs: Flower, TLS, one process for each party. Devices wait out the rest of each step and
-pace their streams, so they are as slow as their boxes. For each strategy the report has the seconds of every
-step (hasfl clock), and the seconds on the wall until the loss on the test set was low enough.
+pace their streams, so they are as slow as the computers that they stand for. For each strategy the report has
+the seconds of every step (hasfl clock), and the wall time until the loss on the test set was low enough.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from hasfl.runs.scenario import read_scenario
 from hasfl.runs.store import RunFolder
 from hasfl.runs.task import shared_data
 
-Box = tuple[str, str]  # FLOP/s and bit/s
+Box = tuple[str, str]  # compute in FLOP/s and link in bit/s of a computer
 FAST, GOOD, FAIR, SLOW = "200 MFLOPS", "100 MFLOPS", "50 MFLOPS", "25 MFLOPS"
 FLEETS: dict[str, list[Box]] = {
     "four": [(FAST, "4 Mbps"), (GOOD, "2 Mbps"), (FAIR, "1 Mbps"), (SLOW, "400 kbps")],
@@ -34,11 +34,11 @@ FLEETS: dict[str, list[Box]] = {
         *[(FAST, "4 Mbps"), (FAST, "400 kbps"), (GOOD, "2 Mbps"), (GOOD, "1 Mbps")],
         *[(FAIR, "4 Mbps"), (FAIR, "1 Mbps"), (SLOW, "2 Mbps"), (SLOW, "400 kbps")],
     ],
-    "real": [("", "")] * 4,  # nothing is rehearsed: processes share this machine
+    "real": [("", "")] * 4,  # nothing is slowed down: processes share this machine
 }
-PATIENCE = 180.0  # seconds for the parties to connect
-LOOK_SECONDS = 0.5
-LEVELS = (1.0, 0.7, 0.5, 0.3)  # of the loss on the test set, to which the time is taken
+PATIENCE = 180.0  # time limit for the parties to connect, in seconds
+LOOK_SECONDS = 0.5  # seconds between two checks whether the run has finished
+LEVELS = (1.0, 0.7, 0.5, 0.3)  # losses on the test set to which the time is measured
 SCENARIO = """seed = {seed}
 [data]
 name = "digits"
@@ -98,7 +98,7 @@ def _wait_for(running: LocalFleet, order: RunOrder) -> None:
 
 
 def _goals(path: Path) -> str:
-    """A table: seconds on the wall until the loss on the test set was at most …"""
+    """A table of wall seconds until the loss on the test set was at most each of `LEVELS`."""
     with RunFolder.open(path) as folder:
         records = folder.records()
     times = " | ".join(_first(records, level) for level in LEVELS)

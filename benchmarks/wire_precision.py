@@ -1,10 +1,10 @@
-"""What float16 on the wire costs: accuracy and loss beside float32, for activations and their gradients.
+"""What does float16 on the wire cost in accuracy and loss, compared with float32?
 
     python -m benchmarks.wire_precision        # a table; some minutes, all parties in this process
 
 Devices and the edge server exchange activations and gradients in float32, or rounded to float16
 (`training.wire`). Everything else is the same: the seed, the samples, the plans. The last column is the
-median over rounds of how far the training loss is from that of the exact training.
+median over rounds of the relative difference between the training loss and that of the exact training.
 """
 
 import argparse
@@ -47,17 +47,17 @@ HERE = Path()
 
 
 class Trained(NamedTuple):
-    """How a training ended."""
+    """The outcome of a training."""
 
     seed: int
     wire: str
-    accuracy: float  # on the test set
+    accuracy: float  # accuracy on the test set
     test_loss: float
-    losses: list[float]  # of all rounds
+    losses: list[float]  # training loss of every round
 
 
 def trained(seed: int, wire: str, rounds: int) -> Trained:
-    """Train with all parties in this process."""
+    """Train with all parties in this process, and return the outcome."""
     records = list(_records(seed, wire, rounds))
     last = records[-1]
     assert last.accuracy is not None
@@ -95,7 +95,7 @@ def _records(seed: int, wire: str, rounds: int) -> Iterator[RoundRecord]:
 
 
 def _engine(agreement: Agreement, data: Dataset, shares: Sequence[IntN]) -> tuple[NetworkedEngine, Profile]:
-    """A fed server whose fleet is in this process; every party has built the model by itself."""
+    """An engine whose parties are in this process; every party has built the model by itself."""
     built = [build(agreement, trusted=None, folder=HERE) for _ in range(len(shares) + 2)]
     devices = []
     for i, share in enumerate(shares):
@@ -119,7 +119,7 @@ def _engine(agreement: Agreement, data: Dataset, shares: Sequence[IntN]) -> tupl
 
 
 def rows(seeds: int, rounds: int) -> Iterator[str]:
-    """The table, row by row."""
+    """The rows of the table."""
     yield "| seed | accuracy, float32 | accuracy, float16 | test loss, float32 | test loss, float16 | apart |"
     yield "|--:|--:|--:|--:|--:|--:|"
     for seed in range(seeds):

@@ -1,7 +1,7 @@
-"""A fleet of worker processes on this machine, without Flower: the fed server is in the benchmark's process.
+"""Runs a fleet of worker processes without Flower; the fed server is in the benchmark's process.
 
-TLS, tokens, streams and workers are those of a deployment. Only the offer of a session, which Flower carries
-there, is handed to the workers' sockets here.
+TLS, tokens, streams and workers are those of a deployment. In a deployment, Flower carries the offers of
+sessions; here they are handed to the workers' sockets.
 """
 
 import json
@@ -34,7 +34,7 @@ from hasfl.runs.store import RunFolder
 from hasfl.runs.task import shared_data
 
 HERE = "127.0.0.1"
-CONNECTING_SECONDS = 300.0
+CONNECTING_SECONDS = 300.0  # time limit for all workers to connect
 SCENARIO = """seed = 0
 [data]
 name = "digits"
@@ -51,7 +51,7 @@ rounds = {rounds}
 
 
 class TimedServer(PartyServer):
-    """Notes how long the fed server waited for answers, by the kind of the question and who was asked."""
+    """A party server that records the waiting times for answers, by kind of question and party."""
 
     def __init__(self, keys: Path, host: str = HERE) -> None:
         self.waited: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -67,7 +67,7 @@ class TimedServer(PartyServer):
         return answers
 
     def milliseconds(self, kind: str, asked: str) -> float:
-        """The median."""
+        """The median waiting time for the answers to one kind of question, in milliseconds."""
         return 1e3 * statistics.median(self.waited[kind, asked])
 
 
@@ -78,14 +78,14 @@ def write_scenario(folder: Path, *, devices: int, rounds: int, interval: int) ->
 
 
 class WorkerFleet:
-    """Workers of a scenario's devices and of the edge server, and a fed server that they are connected to."""
+    """Workers for a scenario's devices and the edge server, connected to a fed server in this process."""
 
     def __init__(
         self,
         folder: Path,
         scenario: Path,
         *,
-        hosts: tuple[str, str] = (HERE, HERE),  # of the fed server and of the edge server
+        hosts: tuple[str, str] = (HERE, HERE),  # addresses of the fed server and of the edge server
         prefix: Mapping[int, Sequence[str]] | None = None,  # words before a party's command, by party
     ) -> None:
         self.folder, self.scenario = folder, scenario
@@ -111,7 +111,7 @@ class WorkerFleet:
             yield self
 
     def train(self, strategy: str, name: str) -> list[RoundRecord]:
-        """Train, and read the records."""
+        """Train with a strategy, and return the records."""
         path = self.folder / name
         request = RunRequest.of(self.scenario, self.folder, strategy_name=strategy, seed=0, name=name)
         order = RunOrder(request=request, devices=self.devices)
@@ -161,7 +161,7 @@ class WorkerFleet:
 
 
 def hand_over(worker_socket: Path, offer: Mapping[str, str]) -> None:
-    """Offer a session to a worker, as soon as it listens."""
+    """Offer a session to a worker as soon as the worker listens."""
     end = time.monotonic() + CONNECTING_SECONDS
     while True:
         try:
@@ -177,7 +177,7 @@ def hand_over(worker_socket: Path, offer: Mapping[str, str]) -> None:
 
 
 def outside_steps(record: RoundRecord) -> float:
-    """Seconds of a round that no step a1 to a5 contains: its span, less Eq. (38) of measured steps."""
+    """Seconds of a round outside steps a1 to a5: its span, minus Eq. (38) with the measured steps."""
     assert record.measured is not None
     steps = record.measured.measured
     up = _slowest(steps["device_forward"], steps["activation_upload"])

@@ -1,1 +1,1 @@
-"""The paper's evaluation, measured again: what is trained for a figure, what is kept, drawn and claimed."""
+"""The paper's evaluation, reproduced: trains what its figures compare, draws them, and judges its claims."""

@@ -1,4 +1,4 @@
-"""Time to an accuracy as bars (beyond the paper), and beside bars of the accuracy (Fig. 6)."""
+"""Draws the time to an accuracy as bars: alone (beyond the paper), or beside the accuracy (Fig. 6)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 # Numbers are chosen by hand, by the look of the figures; heights are in inches.
 BAR_HEIGHT, LEAST_ROWS, ROW_MARGIN, OTHER_HEIGHT = 0.21, 3, 0.75, 0.65
-BAR_SHARE = 0.7  # of a bar's height that is filled
-MARGIN, LOG_MARGIN = 1.04, 1.3  # an axis reaches so many times beyond the times or accuracies
-TICKS = 3
-SEED_MARK = 5.0  # points
-# Of the figure with accuracies beside times.
+BAR_SHARE = 0.7  # share of a bar's row that is filled
+MARGIN, LOG_MARGIN = 1.04, 1.3  # end of a linear and of a logarithmic axis, over the largest value
+TICKS = 3  # most ticks of a time axis
+SEED_MARK = 5.0  # size of the mark of one seed in points
+# Rows and heights of the figure with accuracies beside times.
 PAIR_LEAST_ROWS, PAIR_ROW_MARGIN, PAIR_OTHER_HEIGHT = 4, 0.85, 0.75
-PAIR_WIDTHS = (0.75, 1.0)  # of the accuracies and of the times
+PAIR_WIDTHS = (0.75, 1.0)  # relative widths of the parts with accuracies and with times
 CONVERGED: dict[str, Any] = {
     "marker": "d",
     "linestyle": "",
@@ -55,7 +55,7 @@ CONVERGED_MEANS = "converged by the paper's rule"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One bar: a strategy at a point. Its factor is to ours at the same point."""
+    """One bar: a strategy at a point. `ours` is the reach of our strategy at the same point."""
 
     name: str
     look: Look
@@ -64,11 +64,11 @@ class Row:
 
 
 def draw_bars(experiment: Experiment, results: Results) -> "Figure":
-    """The virtual time of each strategy to an accuracy, a panel each.
+    """Draw the virtual time of each strategy to an accuracy, in one part for each panel.
 
     A bar is the mean over seeds; small marks are single seeds. The factor is to the first strategy of the
-    panel. An open bar is a training that ended before. On a logarithmic axis, where a bar has no beginning,
-    there are dots.
+    panel. An open bar is a training that ended before it reached the accuracy. A logarithmic axis has dots
+    instead of bars, because it has no zero.
     """
     panels = trained_panels(experiment, results)
     rows, columns = grid(experiment)
@@ -91,14 +91,14 @@ def _draw_bar_panel(axes: "Axes", trained: Trained) -> None:
 
 
 def marks_of(experiment: Experiment) -> dict[str, dict[str, Any]]:
-    """What the marks of bars mean."""
+    """The marks of a figure with bars, by their meaning."""
     seeds = {"a single seed": {"marker": "|"}} if len(experiment.all_seeds) > 1 else {}
     open_mark = {"marker": "s", "markerfacecolor": "white"}
     return seeds | {f"{not_reached(experiment)}, so it takes longer than shown": open_mark}
 
 
 def rows_of(trained: Trained) -> list[Row]:
-    """The bars of a panel from above: point by point, and at each point the strategies in their order."""
+    """The bars of a panel from top to bottom: point by point, with the strategies of each in their order."""
     accuracy, all_looks = trained.accuracy, looks(trained.experiment)
     if accuracy is None:
         return []
@@ -115,7 +115,7 @@ def rows_of(trained: Trained) -> list[Row]:
 def draw_times(
     axes: "Axes", rows: Sequence[Row], accuracy: float, *, brief: bool = False, also: Sequence[float] = ()
 ) -> None:
-    """The times of rows as bars with their texts; as dots if the texts are `brief` or times differ widely.
+    """Draw the times of rows as bars with their texts; as dots if texts are `brief` or times differ widely.
 
     The axis has room for the times in `also`, too.
     """
@@ -152,12 +152,12 @@ def _draw_row(axes: "Axes", place: int, row: Row, left: float, *, bar: bool, bri
 
 
 def draw_converged(experiment: Experiment, results: Results) -> "Figure":
-    """For each strategy its best accuracy, and its virtual time to one accuracy that all are compared at.
+    """Draw the best accuracy of each strategy, and its virtual time to one common accuracy.
 
-    A panel has both side by side. Bars and dots are means over seeds. The paper says "converged" where
-    accuracy gained less than 0.02 % over five evaluations (`hasfl.goal.plateau`). A diamond marks the
-    accuracy and the time there, where every seed came so far. It says little of who is faster: a strategy
-    that stops early and low converges early.
+    A panel has both side by side. Bars and dots are means over seeds. The paper says "converged" if accuracy
+    gained less than 0.02 % over five evaluations (`hasfl.goal.plateau`). If every seed converged, a diamond
+    marks accuracy and time at convergence. The diamond says little about which strategy is faster: a strategy
+    that stops early at a low accuracy converges early.
     """
     panels = trained_panels(experiment, results)
     rows, columns = grid(experiment)
@@ -210,14 +210,14 @@ def _draw_accuracy(axes: "Axes", place: int, runs: Runs, look: Look) -> None:
 
 
 class Convergence(NamedTuple):
-    """Where a strategy converged by the paper's rule: means over seeds."""
+    """Accuracy and time at which a strategy converged by the paper's rule, as means over seeds."""
 
     seconds: float
     accuracy: float
 
 
 def convergence(runs: Runs) -> Convergence | None:
-    """Where a strategy converged; None if a seed did not."""
+    """Accuracy and time at which a strategy converged; None if a seed did not converge."""
     known = [(run, end) for run in runs if (end := run.converged_at()) is not None]
     if len(known) < len(runs):
         return None

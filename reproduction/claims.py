@@ -1,4 +1,4 @@
-"""Judges the paper's claims by the results that there are, and writes the page of claims, in Markdown."""
+"""Judges the paper's claims by the available results, and writes the page of claims in Markdown."""
 
 import math
 from collections import Counter
@@ -33,11 +33,11 @@ from reproduction.verdicts import RULE, VERDICTS, Evidence, Measure, Measurement
 
 PAGE, TEXTS, RECIPE = "claims.md", "claims.toml", "recipe.md"
 NOTHING = "–"
-CALLED_HASFL = (OURS, ALGORITHM_2)  # what may stand for HASFL: what we built, and what the paper describes
-THOUSAND = 1000  # from here on, three significant digits would read 1e+03
-SHORT = 12  # letters of a commit
+CALLED_HASFL = (OURS, ALGORITHM_2)  # strategies in the role of HASFL: ours, and the paper's Algorithm 2
+THOUSAND = 1000  # numbers from here on are written in full, as three digits would read 1e+03
+SHORT = 12  # letters of a commit's hash on the page
 SERVED: Mapping[Served, str] = {"mean": "running mean", "last": "last model"}
-# What numbers are compared with, and what a table of such claims is headed with.
+# The columns of numbers to compare with, and the first headings of their tables.
 PAPER, ASKED = "paper", "asked for"
 HEADERS = {PAPER: "claim, and why", ASKED: "question beyond the paper, and why"}
 AGAIN = """\
@@ -64,18 +64,18 @@ for factors), and brackets have the range. Each number and its verdict are there
 hasfl serves, a running mean, and for the last model, which is the paper's way."""
 
 
-# ── the words of claims, in TOML: what the paper says, and why we found what we found ────────────────────
+# ── the words of claims, in TOML: the paper's statements, and reasons for our verdicts ───────────────────
 
 
 class ClaimText(Document):
     """A claim of the paper, or a question beyond it."""
 
-    name: str  # which also names its measure
+    name: str  # name of the claim and of its measure
     words: str
-    figure: str  # the experiment that shows it, such as fig05
-    paper: str = ""  # what the paper says or, of a question, what was asked for
-    number: float | None = None  # in what the paper says; None where it says none
-    because: str = ""  # why our verdict is what it is
+    figure: str  # name of the experiment that shows it, such as fig05
+    paper: str = ""  # the paper's statement or, for a question, the wanted result
+    number: float | None = None  # the number in `paper`; None if there is none
+    because: str = ""  # the reason for our verdict
 
     @model_validator(mode="after")
     def _number_is_in_the_words(self) -> "ClaimText":
@@ -85,9 +85,9 @@ class ClaimText(Document):
 
 
 class ClaimsFile(Document):
-    """A whole file. Claims are shown in its order."""
+    """The file of claims. The page shows claims in the file's order."""
 
-    claim: list[ClaimText]  # of the paper
+    claim: list[ClaimText]  # claims of the paper
     beyond: list[ClaimText]  # questions that the paper does not ask
 
     @model_validator(mode="after")
@@ -98,28 +98,28 @@ class ClaimsFile(Document):
         return self
 
 
-# ── claims and what was found about them ─────────────────────────────────────────────────────────────────
+# ── claims and findings about them ───────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What one strategy in the role of HASFL came to, with one way to serve a model, in words."""
+    """The result and the verdict for one strategy in the role of HASFL and one kind of served model."""
 
     ours: str
     verdict: Verdict
-    at: str = ""  # the accuracy or the time, and the range of a lead over accuracies
+    at: str = ""  # the accuracy or the time of the comparison, and the range of leads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What we found about a claim."""
+    """The verdicts on a claim, with the reason."""
 
     reason: str
-    judged: Mapping[tuple[str, Served], Judged]  # by what stands for HASFL, and what is served
+    judged: Mapping[tuple[str, Served], Judged]  # by (strategy in the role of HASFL, served model)
 
 
 def require_measures(texts: Sequence[ClaimText], measures: Mapping[str, Measure]) -> None:
-    """Each text needs a measure of its name, and each measure a text."""
+    """Raise InputError unless every claim has a measure of its name, and every measure a claim."""
     if odd := sorted({text.name for text in texts} ^ set(measures)):
         raise InputError(
             f"every claim in claims.toml needs a measure of its name, and every measure a claim, "
@@ -130,7 +130,7 @@ def require_measures(texts: Sequence[ClaimText], measures: Mapping[str, Measure]
 def finding(
     claim: ClaimText, experiments: Mapping[str, Experiment], results: Results, *, quick: bool
 ) -> Finding:
-    """What our results say about a claim. Reasons are about whole trainings, so small ones get none."""
+    """The finding about a claim. Reasons are about full-size trainings, so small ones get none."""
     experiment = experiments.get(claim.figure)
 
     def judge(ours: str, served: Served) -> Judged:
@@ -152,7 +152,7 @@ def finding(
 
 
 def with_ours(experiment: Experiment, ours: str) -> Experiment:
-    """The same figure with this strategy in the role of HASFL. A figure without HASFL stays as it is."""
+    """The experiment with strategy `ours` in the role of HASFL; unchanged if the figure has no HASFL."""
     if ours == OURS or OURS not in experiment.paper:
         return experiment
 
@@ -164,7 +164,7 @@ def with_ours(experiment: Experiment, ours: str) -> Experiment:
 
 
 def in_words(found: Measurement) -> str:
-    """The mean with the range over seeds; of an order, in how many comparisons it holds."""
+    """A measurement in words: the mean and the range over seeds; for an order, how often it holds."""
     if found.kind == "order" and found.values:
         lacking = f" ({found.missing} more not trained)" if found.missing else ""
         return f"{sum(found.values):.0f} of {len(found.values)}{lacking}"
@@ -178,7 +178,7 @@ def in_words(found: Measurement) -> str:
 
 
 def lead_in_words(found: Measurement) -> str:
-    """The lowest and the highest lead over a range of accuracies, in words; empty where no lead is known."""
+    """The lowest and the highest lead over a range of accuracies, in words; empty if no lead is known."""
     if not found.known or not found.leads:
         return ""
     ends = dict.fromkeys(_number(found, lead) for lead in found.leads)
@@ -202,7 +202,7 @@ Found = Sequence[tuple[ClaimText, Finding]]
 def write_claims(
     folder: Path, results: Results, out: Path, *, quick: bool, seeds: Sequence[int] | None = None
 ) -> Path:
-    """Judge every claim by the results that are there, and write the page."""
+    """Judge every claim by the available results, and write the page."""
     texts = read_toml(str(folder / TEXTS), ClaimsFile)
     experiments = {each.name: each for each in read_experiments([ALL], folder, quick=quick, seeds=seeds)}
     recipe = folder / RECIPE
@@ -228,9 +228,10 @@ def claims_page(
     recipe: str = "",
     pictures: Collection[str] = (),
 ) -> str:
-    """The page: figure by figure, every claim with our numbers and a verdict.
+    """The text of the page: every claim with our numbers and a verdict, figure by figure.
 
-    `recipe` says where we train unlike the paper. `pictures` names the experiments whose figures are drawn.
+    `recipe` tells where our training differs from the paper's. `pictures` names the experiments whose figures
+    are drawn.
     """
 
     def found(claims: Sequence[ClaimText], measures: Mapping[str, Measure]) -> Found:
@@ -263,7 +264,7 @@ def _introduction(of_the_paper: Found, *, quick: bool) -> str:
 
 
 def verdict_counts(found: Sequence[Finding]) -> str:
-    """How often each verdict was found, by what stands for HASFL and by what is served."""
+    """A table with the number of each verdict, by strategy in the role of HASFL and served model."""
     counts = {
         (ours, served): Counter(each.judged[ours, served].verdict for each in found)
         for ours in CALLED_HASFL
@@ -278,7 +279,7 @@ def verdict_counts(found: Sequence[Finding]) -> str:
 
 
 def _heading(name: str, experiments: Mapping[str, Experiment], *, picture: bool) -> str:
-    """The heading of a figure, the command that makes it again, and the picture if there is one."""
+    """The heading of a figure, the command that reproduces it, and the picture if there is one."""
     experiment = experiments.get(name)
     if experiment is None:
         return f"## {name}"
@@ -289,7 +290,7 @@ def _heading(name: str, experiments: Mapping[str, Experiment], *, picture: bool)
 
 
 def _table(column: str, experiment: Experiment | None, found: Found) -> str:
-    """A table with a column for each strategy that may stand for HASFL, where HASFL is in the figure."""
+    """A table of claims; if HASFL is in the figure, with a column for each strategy in its role."""
     both = column == PAPER and experiment is not None and OURS in experiment.paper
     shown = CALLED_HASFL if both else (OURS,)
     rows = [
@@ -306,7 +307,7 @@ def _table(column: str, experiment: Experiment | None, found: Found) -> str:
 
 
 def _cell(finding: Finding, ours: str) -> str:
-    """The verdict and what was found; below, the same for the last model."""
+    """The verdict and the numbers for the running mean, and below them those for the last model."""
     mean, last = (
         f"**{each.verdict}**: {each.ours}" + (f" at {each.at}" if each.at else "")
         for each in (finding.judged[ours, served] for served in SERVED)
@@ -332,7 +333,7 @@ def _provenance(experiments: Mapping[str, Experiment], results: Results) -> str:
 
 
 def _each(runs: Sequence[RunResult], what: Callable[[RunResult], str]) -> str:
-    """What trainings differ in, each text once."""
+    """The values of a property of trainings, each once."""
     return ", ".join(sorted({what(run) for run in runs}))
 
 
@@ -341,11 +342,11 @@ def _hardware(run: RunResult) -> str:
     return str(known.get("gpu") or f"{known.get('system', 'not known')}, {known.get('cores', '?')} cores")
 
 
-# ── tables that say more than one row of the claims can ──────────────────────────────────────────────────
+# ── further tables, which say more than a row of claims can ──────────────────────────────────────────────
 
 
 def contestants_table(experiment: Experiment, results: Results) -> str:
-    """How many times faster our strategy is than those that the paper leaves out, panel by panel."""
+    """A table of how many times faster our strategy is than strategies that the paper leaves out."""
     present = [name for name in BESIDE if any(name in panel.strategies for panel in experiment.panels)]
     rows = [
         [panel.title, *(_speed_up(results, panel, name) for name in present)] for panel in experiment.panels
@@ -359,7 +360,7 @@ def _speed_up(results: Results, panel: Panel, strategy: str) -> str:
 
 
 def worth_table(experiment: Experiment, results: Results) -> str:
-    """The time to an accuracy, with either planner and either kind of constants."""
+    """A table of times to an accuracy, for both planners and both kinds of constants."""
     strategies = tuple(dict.fromkeys(name for panel in experiment.panels for name in panel.strategies))
     rows = [
         [
@@ -375,7 +376,7 @@ def worth_table(experiment: Experiment, results: Results) -> str:
 
 
 def _time(results: Results, panel: Panel, strategy: str) -> str:
-    """The mean time over seeds to the accuracy of a panel."""
+    """The mean time over seeds to the accuracy of a panel, in words."""
     runs = results.of(panel.points[0].scenario, strategy)
     if not runs or panel.accuracy is None:
         return NOTHING
@@ -388,7 +389,7 @@ def _time(results: Results, panel: Panel, strategy: str) -> str:
 
 
 def final_table(experiment: Experiment, results: Results) -> str:
-    """The best accuracy of each strategy, and how many times faster ours is."""
+    """A table of the best accuracy of each strategy, and how many times faster ours is."""
     rows = [
         [
             panel.title,
@@ -413,7 +414,7 @@ def _best(results: Results, panel: Panel, strategy: str, *, last: bool) -> str:
     return f"{found.value:.2f} %{spread}"
 
 
-# Tables that say more than a row: the experiment, the heading, and what writes it.
+# Further tables, by experiment: the heading, and the function that writes the table.
 MORE: Mapping[str, tuple[str, Callable[[Experiment, Results], str]]] = {
     "worth": ("Time to one accuracy", worth_table),
     "gamma": ("What trainings came to", final_table),
@@ -423,7 +424,7 @@ MORE: Mapping[str, tuple[str, Callable[[Experiment, Results], str]]] = {
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown. Cells are kept on one line."""
+    """A table in Markdown. Line breaks in cells become spaces."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(map(_on_one_line, line))} |" for line in lines)
 

@@ -1,4 +1,4 @@
-"""Compares trainings seed by seed: how much faster, how much more accurate, and which one is ahead."""
+"""Compares trainings seed by seed: how much faster or more accurate one is, and which one is ahead."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,8 @@ from reproduction.results import LEVELS, Bounded, Results, RunResult, Served, co
 from reproduction.verdicts import Evidence, Kind, Measure, Measurement
 
 PERCENT = 100
-NOTHING: dict[Kind, float] = {"factor": 1.0, "points": 0.0}  # above this, the first of two is ahead
+# The value of a comparison above which the first of the two trainings is ahead.
+NOTHING: dict[Kind, float] = {"factor": 1.0, "points": 0.0}
 
 Pair = tuple[RunResult, RunResult]
 
@@ -24,33 +25,33 @@ class Contestant(NamedTuple):
 
 
 class Advantage(NamedTuple):
-    """How far the first of two trainings is ahead, at an accuracy, a time or a round."""
+    """The advantage of the first of two trainings, at an accuracy, a time or a round."""
 
     value: float
     at: float = math.nan
-    converged: bool = True  # whether both trainings have; of points of accuracy
-    leads: tuple[float, ...] = ()  # of factors to an accuracy: those at all accuracies from `since` to `at`
-    since: float = math.nan  # half of `at`
+    converged: bool = True  # whether both trainings have converged; only for points of accuracy
+    leads: tuple[float, ...] = ()  # for times to an accuracy: the factors at accuracies from `since` to `at`
+    since: float = math.nan  # lowest accuracy of `leads`: half of `at`
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A way to compare two trainings. The value is large where the first one is ahead."""
+    """A way to compare two trainings. The value is large if the first one is ahead."""
 
     kind: Kind
-    of: Callable[[Pair, Served], Advantage | None]  # None where there is nothing to compare
-    at: Callable[[float], str]  # what it was made at, in words
+    of: Callable[[Pair, Served], Advantage | None]  # None if there is nothing to compare
+    at: Callable[[float], str]  # puts `Advantage.at` into words
 
 
 class Match(NamedTuple):
-    """Two contestants, the one that should be ahead first."""
+    """Two contestants, of which the first should be ahead."""
 
     one: Contestant
     other: Contestant
-    name: str = ""  # what tells this match from others of its claim
+    name: str = ""  # distinguishes the matches of a claim
 
 
-Matches = Callable[[Experiment], Iterable[Match]]  # those of a claim
+Matches = Callable[[Experiment], Iterable[Match]]  # the matches of a claim
 
 
 def same_seed(results: Results, match: Match) -> list[Pair]:
@@ -60,7 +61,7 @@ def same_seed(results: Results, match: Match) -> list[Pair]:
 
 
 def measured(comparison: Comparison, results: Results, match: Match, served: Served) -> Measurement:
-    """A comparison of two contestants: one value for each seed that both have."""
+    """Compare two contestants: one value for each seed that both have."""
     found = _compared(comparison, results, match, served)
     leads = [lead for each in found for lead in each.leads]
     return Measurement(
@@ -76,7 +77,7 @@ def measured(comparison: Comparison, results: Results, match: Match, served: Ser
 
 
 def worst(comparison: Comparison, matches: Matches) -> Measure:
-    """By how much the first one is ahead, in the worst match."""
+    """A measure of how far the first contestant is ahead, in the match where it is least ahead."""
 
     def measure(evidence: Evidence) -> Measurement:
         found = [
@@ -92,7 +93,7 @@ def worst(comparison: Comparison, matches: Matches) -> Measure:
 
 
 def held(comparison: Comparison, matches: Matches) -> Measure:
-    """In how many comparisons, over matches and seeds, the first one is ahead."""
+    """A measure of the comparisons, over matches and seeds, in which the first contestant is ahead."""
 
     def measure(evidence: Evidence) -> Measurement:
         by_match = [
@@ -116,14 +117,14 @@ def _compared(comparison: Comparison, results: Results, match: Match, served: Se
 
 
 def surely_less(one: Bounded, other: Bounded) -> bool:
-    """Whether one number is below the other, even if the other is only known to be at least so large."""
+    """Whether `one` is surely below `other`: it is exact, and below the other's value or lower bound."""
     return one.exact and one.value < other.value
 
 
 def _times_at_common(
     effort: Callable[[RunResult, float, Served], float | None],
 ) -> Callable[..., Advantage | None]:
-    """The effort of the second over that of the first, to the highest accuracy that both reached."""
+    """Compares efforts to the highest accuracy that both reached: that of the second over the first's."""
 
     def factor(pair: Pair, accuracy: float, served: Served) -> float | None:
         one, other = (effort(run, accuracy, served) for run in pair)
@@ -149,7 +150,7 @@ def _points_more(pair: Pair, end: float, best_until: Callable[[RunResult], float
 
 
 def _gain(end_of: Callable[[Pair], float]) -> Callable[[Pair, Served], Advantage | None]:
-    """By how many points the first one is more accurate until a virtual time, or until its own end before."""
+    """Compares the best accuracies until a virtual time: the lead of the first one in points."""
 
     def compare(pair: Pair, served: Served) -> Advantage | None:
         end = end_of(pair)
@@ -161,7 +162,7 @@ def _gain(end_of: Callable[[Pair], float]) -> Callable[[Pair, Served], Advantage
 
 
 def _gain_by_rounds(pair: Pair, served: Served) -> Advantage | None:
-    """By how many points the first one is more accurate after as many rounds as the shorter one has."""
+    """The lead of the first one in points, after as many rounds as the shorter training has."""
     end = min(int(run.rounds[-1]) for run in pair)
     return _points_more(
         pair, end, lambda run: float(run.accuracies(served)[run.rounds <= end].max(initial=0.0))
@@ -169,13 +170,13 @@ def _gain_by_rounds(pair: Pair, served: Served) -> Advantage | None:
 
 
 def span(written: Callable[[float], str], numbers: Sequence[float]) -> str:
-    """Numbers in words: the lowest and the highest, or one where both read alike."""
+    """Numbers in words: the lowest and the highest, or one text if both read alike."""
     return " to ".join(dict.fromkeys(written(end(numbers)) for end in (min, max))) if numbers else ""
 
 
 FASTER = Comparison("factor", _times_at_common(RunResult.seconds_to), percent)
 FEWER_ROUNDS = Comparison("factor", _times_at_common(RunResult.rounds_to), percent)
-# The second one may use all of its time; the first one may use as much, but often ends before.
+# Compares at the end of the second training. The first one often ends before that.
 MORE_ACCURATE = Comparison("points", _gain(lambda pair: pair[1].seconds), format_seconds)
 MORE_ACCURATE_IN_EQUAL_TIME = Comparison(
     "points", _gain(lambda pair: min(run.seconds for run in pair)), format_seconds
@@ -184,7 +185,7 @@ MORE_ACCURATE_BY_ROUNDS = Comparison("points", _gain_by_rounds, lambda rounds: f
 
 
 def larger(number: Callable[[RunResult], float]) -> Comparison:
-    """Compares a number that trainings have whatever they serve; the larger one is ahead."""
+    """Compares a number that does not depend on the served model; the larger one is ahead."""
 
     def compare(pair: Pair, _: Served) -> Advantage | None:
         one, other = (number(run) for run in pair)

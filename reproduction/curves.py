@@ -1,4 +1,4 @@
-"""Accuracy over virtual time (Figs. 5, 10 and 11), and the time to an accuracy over a resource (7 to 9)."""
+"""Draws accuracy over virtual time (Figs. 5, 10, 11), and time to an accuracy over a resource (7 to 9)."""
 
 import math
 from collections.abc import Sequence
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 Against = Literal["clock", "rounds"]
 # Numbers are chosen by hand, by the look of the figures; heights are in inches.
 ROW_HEIGHT, RESOURCE_ROW_HEIGHT, OTHER_HEIGHT = 2.35, 2.55, 0.75
-BAND_OPACITY, LONE_OPACITY = 0.16, 0.5
-LONE_WIDTH = 0.7  # points, of a seed that trained longer than another
+BAND_OPACITY, LONE_OPACITY = 0.16, 0.5  # opacity of the range over seeds, and of a lone seed's line
+LONE_WIDTH = 0.7  # points: width of the line of a seed that trained longer than others
 BEFORE_FIRST = 0.9  # a logarithmic axis begins at this share of the first evaluation's time
-AFTER_LAST = 1.03
-MARGIN = 1.3  # a logarithmic time axis reaches so many times beyond the times, a linear one a part of that
-LINEAR_MARGIN = 1.08
-ARROW = 9  # points: the length of the arrow at a training that ended too early
-FAINT = 0.7  # points
-SIDE_MARGIN = 0.07  # left and right of the points, as a share of the axis
+AFTER_LAST = 1.03  # a time axis ends at this multiple of the last evaluation's time
+MARGIN = 1.3  # end of a logarithmic time axis, over the largest time
+LINEAR_MARGIN = 1.08  # end of a linear time axis, over the largest time
+ARROW = 9  # points: length of the arrow at a training that ended before it reached the accuracy
+FAINT = 0.7  # points: width of the line to a point that a seed did not reach
+SIDE_MARGIN = 0.07  # room left and right of the points, as a share of their range
 
 
 def draw_curves(experiment: Experiment, results: Results) -> "Figure":
-    """The test accuracy of each strategy over virtual time, a panel each.
+    """Draw the test accuracy of each strategy over virtual time, in one part for each panel.
 
-    A mark shows when a strategy first had the accuracy of the dotted line: the mean over its seeds. An open
-    mark is the end of a strategy of which a seed did not reach it.
+    A mark shows when a strategy first had the accuracy of the dotted line, as the mean over its seeds. An
+    open mark is the end of a strategy that did not reach this accuracy with every seed.
     """
     panels = trained_panels(experiment, results)
     logarithmic = any(map(_differs_widely, panels))
@@ -86,7 +86,7 @@ def _draw_curves(axes: "Axes", trained: Trained, *, logarithmic: bool) -> None:
     if not runs or accuracy is None:
         return
     all_looks = looks(trained.experiment)
-    for strategy, each in runs.items():  # ours is drawn first: it is wide, so it is seen below the others
+    for strategy, each in runs.items():  # our wide line is first: it is visible below the others
         draw_accuracy(axes, each, all_looks[strategy], strategy, trained.experiment)
         _mark_reach(axes, each, all_looks[strategy], accuracy)
     axes.axhline(TO_PERCENT * accuracy, color=DARK, lw=GRID_WIDTH, ls=":", zorder=1)
@@ -100,7 +100,7 @@ def _draw_curves(axes: "Axes", trained: Trained, *, logarithmic: bool) -> None:
 
 
 def _mark_reach(axes: "Axes", runs: Runs, look: Look, accuracy: float) -> None:
-    """A mark where a strategy first had an accuracy, or an open one at the end of its line."""
+    """Draw a mark where a strategy first had an accuracy, or else an open mark at the end of its line."""
     reach = Reach.of(runs, accuracy)
     if reach.everywhere:
         axes.plot(reach.mean, TO_PERCENT * accuracy, zorder=ABOVE_LINES, **look.mark())
@@ -117,11 +117,11 @@ def draw_accuracy(
     experiment: Experiment,
     against: Against = "clock",
 ) -> None:
-    """The accuracies of one strategy: the mean over its seeds as a line, the range of its seeds as a band.
+    """Draw the accuracies of one strategy: the mean over its seeds as a line, their range as a band.
 
-    Seeds are evaluated at different times. So each seed is first a line through its own evaluations. Mean and
-    range are those of these lines at every time at which any seed was evaluated, while all seeds train. What
-    a seed trained longer than another is a thin line of its own, since a mean over fewer seeds would jump.
+    Seeds are evaluated at different times. So the evaluations of each seed are joined by lines first. The
+    mean and the range of these lines are taken at all times at which any seed was evaluated, while all seeds
+    train. A seed that trained longer goes on as a thin line, because a mean over fewer seeds would jump.
     """
     at, lines = seed_lines(runs, against)
     style = thinned(look, strategy, experiment)
@@ -139,7 +139,7 @@ def draw_accuracy(
 
 
 def seed_lines(runs: Sequence[RunResult], against: Against) -> tuple[FloatN, FloatN]:
-    """The times at which all seeds train and any is evaluated, and the accuracies of each seed there."""
+    """The times of all evaluations while all seeds train, and the accuracies of each seed at these times."""
     times = [getattr(run, against).astype(np.float64) for run in runs]
     begin, end = max(each[0] for each in times), min(each[-1] for each in times)
     at = np.unique(np.concatenate(times))
@@ -149,11 +149,11 @@ def seed_lines(runs: Sequence[RunResult], against: Against) -> tuple[FloatN, Flo
     return at, np.array([np.interp(at, x, run.accuracy) for x, run in zip(times, runs, strict=True)])
 
 
-# ── the time to an accuracy over what changes from point to point ────────────────────────────────────────
+# ── the time to an accuracy over the quantity of the axis ────────────────────────────────────────────────
 
 
 def draw_against(experiment: Experiment, results: Results) -> "Figure":
-    """The virtual time to an accuracy, over what changes from point to point, with a line for each strategy.
+    """Draw the virtual time to an accuracy over the quantity of the axis, with a line for each strategy.
 
     A mark is the mean over seeds. The thin bar through it reaches from the fastest to the slowest seed. An
     open mark with an arrow is a training that ended before it reached the accuracy: it needs more time.
@@ -195,7 +195,7 @@ def _draw_times(axes: "Axes", trained: Trained) -> None:
 def _draw_strategy_times(
     axes: "Axes", reaches: dict[Point, Reach], look: Look, strategy: str, trained: Trained
 ) -> None:
-    """A line through points that all seeds reached the accuracy at; a faint one to other points."""
+    """Draw a line through points at which all seeds reached the accuracy, and faint lines to other points."""
     points = sorted(trained.panel.points, key=place)
     means = [reaches[point].mean if point in reaches else math.nan for point in points]
     known = [point in reaches and reaches[point].everywhere for point in points]
@@ -220,12 +220,12 @@ def _draw_strategy_times(
 
 
 def place(point: Point) -> float:
-    """Where a point lies on the axis."""
+    """The position of a point on the axis."""
     return 0.0 if point.value is None else point.value
 
 
 def _name_points(axes: "Axes", points: tuple[Point, ...]) -> None:
-    """Put a tick at every point; the axis is logarithmic where the points are."""
+    """Put a tick at every point; the axis is logarithmic if factors between points are about equal."""
     places = np.array(sorted({place(point) for point in points}))
     labels = {place(point): point.label for point in points}
     if _evenly_multiplied(places):
@@ -240,7 +240,7 @@ def _name_points(axes: "Axes", points: tuple[Point, ...]) -> None:
 
 
 def _evenly_multiplied(places: np.ndarray) -> bool:
-    """Whether the points are closer to a geometric row than to an arithmetic one."""
+    """Whether the points are closer to a geometric sequence than to an arithmetic one."""
     if len(places) < 3 or places[0] <= 0:
         return False
     steps, factors = np.diff(places), np.diff(np.log(places))

@@ -1,4 +1,4 @@
-"""What is trained for a figure: its panels, their points and contestants, and the file that says so."""
+"""Experiments: the panels of a figure with their scenarios and strategies, read from a file."""
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +17,9 @@ from hasfl.runs.scenario import Scenario
 
 FOLDER, SCENARIOS = Path("experiments"), "scenarios"
 ALL = "all"
-NOT_FIGURES = ("claims",)  # files in the folder that describe no experiment
-OF_AN_AXIS = ("values", "at", "labels", "axis")  # the fields of a panel that only an axis gives an effect
-Key = tuple[str, str, int]  # scenario, strategy and seed: what tells a training from all others
+NOT_FIGURES = ("claims",)  # files in the folder that are no experiments
+OF_AN_AXIS = ("values", "at", "labels", "axis")  # fields of a panel that need an axis
+Key = tuple[str, str, int]  # (scenario, strategy, seed): the key of a training
 Drawing = Literal[
     "batch-and-latency", "cut-and-overhead", "curves", "converged", "time-against", "ablation", "bars"
 ]  # the kinds of figures
@@ -28,12 +28,12 @@ Seed = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A scenario of a panel. A panel with an axis has several."""
+    """A scenario of a panel; a panel with an axis has several."""
 
-    scenario: str  # its name
-    text: str  # of the scenario file
-    value: float | None = None  # where the point lies on the panel's axis; None without an axis
-    label: str = ""  # what is written there
+    scenario: str  # name of the scenario
+    text: str  # text of the scenario file
+    value: float | None = None  # position on the panel's axis; None without an axis
+    label: str = ""  # label of the position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +44,10 @@ class Panel:
     title: str
     points: tuple[Point, ...]
     strategies: tuple[str, ...]  # the contestants; ours is the first
-    # On the test set, that times are compared at; None: the highest that all of the paper's reached.
+    # Test accuracy at which times are compared; None: the highest that all of the paper's strategies reached.
     accuracy: float | None
-    axis: str | None = None  # what changes from point to point
-    more_seeds: tuple[int, ...] = ()  # beside the experiment's, for the strategies of the paper alone
+    axis: str | None = None  # name of the quantity that changes from point to point
+    more_seeds: tuple[int, ...] = ()  # further seeds, for the paper's strategies only
 
 
 class Case(NamedTuple):
@@ -59,7 +59,7 @@ class Case(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What tells this training from all others."""
+        """The key of the training."""
         return self.point.scenario, self.strategy, self.seed
 
 
@@ -67,8 +67,8 @@ class Case(NamedTuple):
 class Experiment:
     """A figure of the paper, or a comparison beyond it."""
 
-    name: str  # such as fig05
-    figure: str  # such as Fig. 5
+    name: str  # name of the experiment, such as fig05
+    figure: str  # name of the figure, such as Fig. 5
     title: str
     draws: Drawing
     paper: tuple[str, ...]  # the strategies that the paper has in this figure
@@ -88,7 +88,7 @@ class Experiment:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """What tells the trainings of the figure from all others."""
+        """The keys of all trainings of the figure."""
         return tuple(case.key for case in self.cases())
 
     def cases(self) -> Iterator[Case]:
@@ -104,7 +104,7 @@ class Experiment:
                             yield case
 
 
-# ── the file of an experiment, in TOML ──────────────────────────────────────────────────────────────────
+# ── the file of an experiment, in TOML ───────────────────────────────────────────────────────────────────
 
 
 class PanelSection(Document):
@@ -113,15 +113,15 @@ class PanelSection(Document):
     name: str
     title: str
     scenario: str  # the name of a file in the folder `scenarios`, without .toml
-    strategies: list[str] | None = None  # None: those of the experiment
-    accuracy: float | None = Field(default=None, gt=0, lt=1)  # that times are compared at
-    change: dict[str, Any] = Field(default_factory=dict)  # other values of the scenario, by dotted key
-    vary: list[str] = Field(default_factory=list)  # dotted keys of the scenario, such as fleet.flops
-    values: list[Any] = Field(default_factory=list)  # the value of all of them at each point
-    at: list[float] = Field(default_factory=list)  # where each point lies on the axis
-    labels: list[str] = Field(default_factory=list)  # what is written there; empty: the numbers
+    strategies: list[str] | None = None  # None: the experiment's strategies
+    accuracy: float | None = Field(default=None, gt=0, lt=1)  # accuracy at which times are compared
+    change: dict[str, Any] = Field(default_factory=dict)  # changed values of the scenario, by dotted key
+    vary: list[str] = Field(default_factory=list)  # dotted keys that vary, such as fleet.flops
+    values: list[Any] = Field(default_factory=list)  # the value of these keys at each point
+    at: list[float] = Field(default_factory=list)  # position of each point on the axis
+    labels: list[str] = Field(default_factory=list)  # labels of the positions; empty: the numbers
     axis: str | None = None  # the name of the axis
-    more_seeds: list[Seed] = Field(default_factory=list)  # for the strategies of the paper alone
+    more_seeds: list[Seed] = Field(default_factory=list)  # further seeds, for the paper's strategies only
 
     @model_validator(mode="after")
     def _points_agree(self) -> "PanelSection":
@@ -138,13 +138,13 @@ class PanelSection(Document):
 
 
 class ExperimentFile(Document):
-    """A whole file."""
+    """The file of an experiment."""
 
     figure: str
     title: str
     draws: Drawing
     strategies: list[str] = Field(min_length=1)  # the contestants; ours is the first
-    paper: list[str] = Field(default_factory=list)  # those that the paper has in this figure
+    paper: list[str] = Field(default_factory=list)  # the strategies that the paper has in this figure
     seeds: list[Seed] = Field(default=[0], min_length=1)
     panel: list[PanelSection] = Field(min_length=1)
     quick: list[PanelSection] = Field(min_length=1)  # the panels of the small version
@@ -160,11 +160,11 @@ class ExperimentFile(Document):
         return self
 
 
-# ── reading: a panel may change keys of its scenario ─────────────────────────────────────────────────────
+# ── reading experiments; a panel may change keys of its scenario ─────────────────────────────────────────
 
 
 def experiments_folder() -> Path:
-    """The folder `experiments` of the working folder."""
+    """The folder `experiments` in the working folder."""
     if FOLDER.is_dir():
         return FOLDER
     raise InputError(
@@ -174,14 +174,14 @@ def experiments_folder() -> Path:
 
 
 def known_experiments(folder: Path) -> list[str]:
-    """The names of all experiments of a folder."""
+    """The names of all experiments in a folder."""
     return [path.stem for path in sorted(folder.glob("*.toml")) if path.stem not in NOT_FIGURES]
 
 
 def read_experiments(
     names: Sequence[str], folder: Path, *, quick: bool, seeds: Sequence[int] | None = None
 ) -> list[Experiment]:
-    """The experiments of these names, or all of the folder; with the seeds of the files, or with others."""
+    """Read the experiments with these names, or all in the folder; `seeds` replace those of the files."""
     known = known_experiments(folder)
     for name in names:
         if name != ALL and name not in known:
@@ -191,7 +191,7 @@ def read_experiments(
 
 
 def read_experiment(path: Path, *, quick: bool, seeds: Sequence[int] | None = None) -> Experiment:
-    """An experiment, whole or in its small version."""
+    """Read an experiment, at full size or, if `quick`, in its small version."""
     read = read_toml(str(path), ExperimentFile)
     panels = read.quick if quick else read.panel
     return Experiment(
@@ -207,7 +207,7 @@ def read_experiment(path: Path, *, quick: bool, seeds: Sequence[int] | None = No
 
 
 def _plain_names(names: Sequence[str]) -> Iterator[str]:
-    """The names that the strategies give themselves; an unknown one is refused."""
+    """The canonical names of strategies; raises InputError for an unknown one."""
     return (strategy_named(name).name for name in names)
 
 
@@ -237,7 +237,7 @@ def _points(section: PanelSection, path: Path) -> Iterator[Point]:
 
 
 def _derived(name: str, text: str, change: Mapping[str, Any], path: Path) -> tuple[str, str]:
-    """The name and the text of a scenario with other values; its own ones where nothing changes."""
+    """The name and the text of a scenario with changed values; both are unchanged without changes."""
     parse_toml(text, Scenario, str(path.parent / SCENARIOS / f"{name}.toml"))
     data = tomllib.loads(text)
     changed = {key: value for key, value in change.items() if _value(data, key) != value}
@@ -251,7 +251,7 @@ def _derived(name: str, text: str, change: Mapping[str, Any], path: Path) -> tup
 
 
 def _value(data: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key; None where it is not given."""
+    """The value of a dotted key; None if it is missing."""
     section, _, rest = key.partition(".")
     return _value(_table(data, section, rest), rest) if rest else data.get(section)
 
@@ -265,7 +265,7 @@ def _with_value(data: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]
 
 
 def _table(data: Mapping[str, Any], section: str, key: str) -> Mapping[str, Any]:
-    """A section of a scenario; empty where it is not given."""
+    """A section of a scenario; empty if it is missing."""
     found = data.get(section, {})
     if not isinstance(found, dict):
         raise InputError(f"{section} is not a section of a scenario, so it has no {key}: correct the panel")
@@ -273,6 +273,6 @@ def _table(data: Mapping[str, Any], section: str, key: str) -> Mapping[str, Any]
 
 
 def _word(value: Any) -> str:
-    """A value as a part of a file's name."""
+    """A value in the form in which it stands in a file's name."""
     parts = value if isinstance(value, list) else [value]
     return "-".join(str(part).replace(" ", "").replace("/", "") for part in parts)

@@ -1,4 +1,4 @@
-"""Draws the figure of an experiment from the results that there are."""
+"""Draws the figure of an experiment from the available results."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,23 +24,23 @@ KINDS: dict[Drawing, Callable[[Experiment, Results], "Figure"]] = {
     "bars": draw_bars,
 }
 
-FOLDER = "figures"  # in the folder of the results
-DIGITS = 6  # of places, in parts of the figure
-LAYOUTS = 2  # the second layout of matplotlib knows how large the texts became in the first
+FOLDER = "figures"  # folder of figures, in the folder of the results
+DIGITS = 6  # decimals of positions, which are shares of the figure
+LAYOUTS = 2  # number of layouts: the second one knows the sizes of texts from the first
 
 
 def draw(experiment: Experiment, results: Results) -> "Figure":
-    """The figure of an experiment. What has no result yet is left out, and the figure says so."""
+    """Draw the figure of an experiment. Missing results are left out, and the figure names them."""
     figure = KINDS[experiment.draws](experiment, results)
     for _ in range(LAYOUTS):
         figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # so that SVG and PNG have the same layout
+    figure.set_layout_engine("none")  # SVG and PNG then have the same layout
     _round_positions(figure)
     return figure
 
 
 def _round_positions(figure: "Figure") -> None:
-    """Round all places, because the layout's last digits may differ from one time to the next."""
+    """Round all positions, because the layout's last digits may differ between runs."""
     from matplotlib.transforms import Bbox
 
     for part in figure.subfigs:
@@ -50,7 +50,7 @@ def _round_positions(figure: "Figure") -> None:
 
 
 def write_figure(experiment: Experiment, results: Results, out: Path) -> list[Path]:
-    """Draw the figure of an experiment, as PNG and as SVG."""
+    """Draw the figure of an experiment, and write it as PNG and as SVG."""
     (out / FOLDER).mkdir(parents=True, exist_ok=True)
     figure, paths = draw(experiment, results), []
     for ending in FORMATS:

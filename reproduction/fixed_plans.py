@@ -1,4 +1,4 @@
-"""What a batch size or a cut changes: accuracy over rounds, and the costs of a round (Figs. 2 and 3)."""
+"""Draws the effects of batch sizes and cuts: accuracy over rounds, and costs of a round (Figs. 2 and 3)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,15 +36,16 @@ if TYPE_CHECKING:
 
 # Numbers are chosen by hand, by the look of the figures; heights are in inches.
 BATCH_ROW_HEIGHT, CUT_ROW_HEIGHT, OTHER_HEIGHT = 2.6, 2.9, 0.75
-BAR_WIDTH = 0.7
-SECONDS_TOP, OVERHEAD_TOP = 1.12, 1.18  # an axis over its highest bar
-PALER = 0.35  # the opacity of the part of a bar that is the aggregation
-ROUND_TICKS = 6
-SAMPLES_BITS = ("activation_upload", "gradient_download")  # these grow with the batch size
+BAR_WIDTH = 0.7  # width of a bar, as a share of the distance of bars
+SECONDS_TOP, OVERHEAD_TOP = 1.12, 1.18  # end of an axis, over its highest bar
+PALER = 0.35  # opacity of the aggregation's part of a bar
+ROUND_TICKS = 6  # most ticks of an axis of rounds
+SAMPLES_BITS = ("activation_upload", "gradient_download")  # arrows whose bits grow with the batch size
 SUBMODEL_BITS = ("submodel_upload", "submodel_download")
-# The steps of a round in the order of their time, under one name where they belong together. A step that is
-# not here keeps its own name: nothing of a round may vanish. The colours are Paul Tol's muted ones, which
-# people with any colour vision can distinguish. None is that of a strategy.
+# The steps of a round in the order of time, with the name of the group in which they are drawn. A step that
+# is missing here keeps its own name, so nothing of a round vanishes. `reading_…` are estimates of the paper's
+# constants. The colours are Paul Tol's muted ones, which people with any colour vision can distinguish. No
+# strategy has one of them.
 GROUPS = {
     "device_forward": "devices compute",
     "device_backward": "devices compute",
@@ -74,7 +75,7 @@ OTHER_COLOUR = "#BBBBBB"
 
 
 def draw_batches(experiment: Experiment, results: Results) -> "Figure":
-    """Left, test accuracy over rounds for each batch size; right, the mean seconds of a round by step."""
+    """Draw test accuracy over rounds for each batch size, and to the right the seconds of a round by step."""
     panels = trained_panels(experiment, results)
     figure = new_figure(BATCH_ROW_HEIGHT * len(panels) + OTHER_HEIGHT)
     head(figure, experiment)
@@ -85,7 +86,7 @@ def draw_batches(experiment: Experiment, results: Results) -> "Figure":
 
 
 def draw_rounds(axes: "Axes", trained: Trained) -> None:
-    """Test accuracy over rounds, a line for each strategy (the paper counts epochs)."""
+    """Draw test accuracy over rounds, a line for each strategy (the paper counts epochs)."""
     title(axes, trained)
     label(axes, x="round", y="test accuracy (%)")
     if trained.is_empty:
@@ -100,7 +101,7 @@ def draw_rounds(axes: "Axes", trained: Trained) -> None:
 
 
 def _draw_seconds(axes: "Axes", trained: Trained) -> None:
-    """A bar for each strategy: the mean seconds of a round, one step above the other."""
+    """Draw a bar for each strategy: the mean seconds of a round, stacked by step."""
     subtitle(axes, "Seconds of a round, by step")
     label(axes, x="batch size b (samples)", y="virtual seconds of a round")
     if trained.is_empty:
@@ -130,7 +131,7 @@ def mean_by_name(runs: Runs, field: str) -> dict[str, float]:
 
 
 def grouped(phases: Mapping[str, float]) -> dict[str, float]:
-    """The seconds of steps that belong together."""
+    """The seconds of a round, summed by group of steps."""
     groups: dict[str, float] = {}
     for step, seconds in phases.items():
         name = GROUPS.get(step, step.replace("_", " "))
@@ -139,24 +140,24 @@ def grouped(phases: Mapping[str, float]) -> dict[str, float]:
 
 
 def short_name(trained: Trained, strategy: str, option: str) -> str:
-    """The batch size or the cut that a strategy fixes; its name where it fixes none."""
+    """The batch size or the cut that a strategy fixes; its name if it fixes none."""
     fixed = fixed_numbers(strategy)
     return str(fixed[option]) if option in fixed else looks(trained.experiment)[strategy].name
 
 
-# ── what a cut asks of a device ──────────────────────────────────────────────────────────────────────────
+# ── the costs of a cut for a device ──────────────────────────────────────────────────────────────────────
 
 
 class Overhead(NamedTuple):
-    """What a cut asks of one device: the mean over devices."""
+    """The costs of a cut for one device, as means over devices."""
 
-    flops: float  # for a sample, forward and backward
-    sample_bits: float  # of a round: activations and their gradients
-    submodel_bits: float  # of a round: its share of an aggregation
+    flops: float  # FLOP for a sample, forward and backward
+    sample_bits: float  # bits of activations and their gradients in a round
+    submodel_bits: float  # bits of sub-models in a round: its share of an aggregation
 
 
 def draw_cuts(experiment: Experiment, results: Results) -> "Figure":
-    """Left, test accuracy over rounds for each cut; right, what a device computes and sends for each cut."""
+    """Draw test accuracy over rounds for each cut, and to the right a device's computation and bits."""
     panels = trained_panels(experiment, results)
     figure = new_figure(CUT_ROW_HEIGHT * len(panels) + OTHER_HEIGHT)
     head(figure, experiment)
@@ -173,7 +174,7 @@ def draw_cuts(experiment: Experiment, results: Results) -> "Figure":
 def overhead_of(trained: Trained) -> dict[str, Overhead]:
     """The overhead of every trained strategy that fixes a cut.
 
-    Computing follows from the model's layers, communication from the bits that its runs counted.
+    FLOP follow from the model's layers, bits are the ones that the runs counted.
     """
     point = trained.panel.points[0]
     scenario = parse_toml(point.text, Scenario, f"scenario {point.scenario}")
@@ -215,7 +216,7 @@ def _draw_overhead(upper: "Axes", lower: "Axes", trained: Trained) -> None:
 
 
 def _parts() -> list["Artist"]:
-    """Entries of a legend for the parts of a bar."""
+    """The entries of the legend for the parts of a bar."""
     from matplotlib.patches import Patch
 
     return [

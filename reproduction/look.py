@@ -1,8 +1,8 @@
-"""How a strategy looks: one name, colour, dash and marker for it in all figures.
+"""The look of a strategy in all figures: its name, colour, dashes and marker.
 
-HASFL is the strongest line. The paper's four benchmarks have the other colours of Okabe and Ito. What the
-paper does not compare with is grey. Fixed plans have a sequential palette: the darker, the larger the batch
-or the deeper the cut.
+HASFL is the strongest line. The paper's four benchmarks have the other colours of Okabe and Ito. Strategies
+that the paper does not compare with are grey. Fixed plans have a sequential palette: larger batches or deeper
+cuts are darker.
 """
 
 import math
@@ -13,12 +13,12 @@ from typing import Any
 
 from hasfl.report.canvas import COLOURS, GREY, LINE_WIDTH
 
-STRONG, THIN = 2.2, 1.0  # points: the width of ours, and of what the paper does not have in a figure
-MARK, STRONG_MARK = 4.0, 5.0  # points
+STRONG, THIN = 2.2, 1.0  # points: width of our line, and of strategies that the paper's figure lacks
+MARK, STRONG_MARK = 4.0, 5.0  # points: size of marks, and of our marks
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, _ = COLOURS
 FIXED = re.compile(r"(b|cut)=(\d+)")
-# Palettes of matplotlib for fixed batch sizes and cuts: the shares at which each begins and ends, because
-# paler colours vanish on white and the darkest are all black, and the number that has the last colour.
+# Palettes of matplotlib for fixed batch sizes and cuts: the name; the shares at which it begins and ends,
+# because paler colours vanish on white and the darkest are all black; the number with the last colour.
 PALETTES = {"b": ("inferno_r", (0.05, 0.85), 64), "cut": ("YlGn", (0.35, 1.0), 16)}
 FIXED_MARKS = ("o", "s", "^", "D", "v", "P", "X")
 OUR_RULES = ("habs", "hams")
@@ -28,7 +28,7 @@ OUR_RULES = ("habs", "hams")
 class Look:
     """The look of one strategy."""
 
-    name: str  # for people
+    name: str  # name that people read in figures
     colour: str
     dashes: str | tuple[float, tuple[float, ...]] = "-"
     marker: str = "o"
@@ -40,7 +40,7 @@ class Look:
         return {"color": self.colour, "linestyle": self.dashes, "linewidth": self.width}
 
     def mark(self, *, filled: bool = True) -> dict[str, Any]:
-        """Arguments of matplotlib for the strategy's mark. One that is not filled is white inside."""
+        """Arguments of matplotlib for the strategy's mark, which is white inside unless `filled`."""
         return {
             "marker": self.marker,
             "linestyle": "",
@@ -69,10 +69,10 @@ KNOWN = {
 
 
 def look(strategy: str, among: Sequence[str] = ()) -> Look:
-    """The look of a strategy in a figure that has `among` it these strategies.
+    """The look of a strategy in a figure with the strategies `among`.
 
-    The others decide one thing only: whether fixed plans are coloured by their batch size, or by their cut
-    where all have the same batch size.
+    The other strategies decide only whether fixed plans are coloured by their batch size or, if all have the
+    same batch size, by their cut.
     """
     if strategy in KNOWN:
         return KNOWN[strategy]
@@ -88,7 +88,7 @@ def look(strategy: str, among: Sequence[str] = ()) -> Look:
             width=THIN,
         )
     batch, _, cut = strategy.partition("+")
-    if any(rule in OUR_RULES for rule in (batch, cut)):  # half of HASFL, beside a fixed half
+    if any(rule in OUR_RULES for rule in (batch, cut)):  # one rule is HASFL's, the other is fixed
         marker = "D" if batch == "habs" else "s"
         return Look(name=_name(batch, cut), colour=BLUE, marker=marker, width=STRONG)
     if len(fixed) == len(PALETTES):

@@ -1,4 +1,4 @@
-"""How each claim is measured, figure by figure: most are rows of a comparison and of who is compared."""
+"""The measure of each claim: usually a way to compare, and the pairs of strategies that are compared."""
 
 import math
 import re
@@ -30,24 +30,24 @@ from reproduction.experiment import Experiment, Panel
 from reproduction.results import Bounded, RunResult, common_accuracy, percent, pooled
 from reproduction.verdicts import Evidence, Measure, Measurement
 
-CIFAR10, CIFAR100 = "vgg16", "resnet18"  # the panels have the names of the models
-IID, NON_IID = "iid", "shards"  # what the names of panels contain
+CIFAR10, CIFAR100 = "vgg16", "resnet18"  # panels are named after models
+IID, NON_IID = "iid", "shards"  # parts of the names of panels
 OURS, NO_BATCHES, NO_CUTS, NEITHER, RESOURCES = "hasfl", "rbs+hams", "habs+rms", "rbs+rms", "rbs+rhams"
 ALGORITHM_2 = "hasfl-bcd"
 ALIKE = "rbs+rms-alike"
-BESIDE = (ALGORITHM_2, "fl", "sfl", "sl", "cl")  # contestants that the paper leaves out
-PAPERS, MEASURED = "paper's constants", "measured constants"  # how the names of panels of "worth" end
-FIXED = re.compile(r"b=(\d+)\+cut=(\d+)")  # the name of a plan alike for all devices
-OFF = 0.01  # the share by which a proportion may be off
-# The arrows of devices in training, and the steps of a round. Readings and evaluations are not among them.
+BESIDE = (ALGORITHM_2, "fl", "sfl", "sl", "cl")  # strategies that the paper's figures leave out
+PAPERS, MEASURED = "paper's constants", "measured constants"  # ends of the names of the panels of "worth"
+FIXED = re.compile(r"b=(\d+)\+cut=(\d+)")  # name of a plan alike for all devices
+OFF = 0.01  # largest relative error of a proportion that holds; chosen by hand
+# The arrows of devices in training, and the steps of a round; without estimates and evaluations.
 ARROWS = ("activation_upload", "gradient_download", "submodel_upload", "submodel_download")
 STEPS = (*ARROWS, "device_forward", "server_forward", "server_backward", "device_backward")
 
-# ── who is compared ──────────────────────────────────────────────────────────────────────────────────────
+# ── pairs of strategies to compare ───────────────────────────────────────────────────────────────────────
 
 
 def panel_named(experiment: Experiment, name: str) -> Panel | None:
-    """The panel of this name; None where the experiment has none."""
+    """The panel with this name; None if the experiment has none."""
     return next((panel for panel in experiment.panels if panel.name == name), None)
 
 
@@ -57,7 +57,7 @@ def is_non_iid(panel: Panel) -> bool:
 
 
 def strategies_of(experiment: Experiment, panel: Panel) -> tuple[str, ...]:
-    """Our strategy first, then the paper's; all others where the paper has no such figure."""
+    """Our strategy, then the paper's strategies of the panel; if the paper has no such figure, all others."""
     ours, *others = panel.strategies
     return ours, *(name for name in others if name in experiment.paper or not experiment.paper)
 
@@ -69,7 +69,7 @@ def match_in(panel: Panel, one: str, other: str, name: str = "") -> Match:
 
 
 def others_of_the_paper(experiment: Experiment) -> Iterator[Match]:
-    """Our strategy against each other of the paper, in all panels."""
+    """Matches of our strategy with each other strategy of the paper, in all panels."""
     for panel in experiment.panels:
         ours, *others = strategies_of(experiment, panel)
         for other in others:
@@ -77,7 +77,7 @@ def others_of_the_paper(experiment: Experiment) -> Iterator[Match]:
 
 
 def against(panel_name: str, strategy: str) -> Matches:
-    """Our strategy against one other, in one panel."""
+    """The match of our strategy with one other, in one panel."""
 
     def matches(experiment: Experiment) -> Iterator[Match]:
         panel = panel_named(experiment, panel_name)
@@ -88,7 +88,7 @@ def against(panel_name: str, strategy: str) -> Matches:
 
 
 def against_everywhere(strategy: str) -> Matches:
-    """Our strategy against another one that the paper may not have, in all panels with it."""
+    """Matches of our strategy with one other, in all panels that have it, even if the paper lacks it."""
 
     def matches(experiment: Experiment) -> Iterator[Match]:
         for panel in experiment.panels:
@@ -99,7 +99,7 @@ def against_everywhere(strategy: str) -> Matches:
 
 
 def ahead(*pairs: tuple[str, str]) -> Matches:
-    """The two strategies of each pair, in all panels with both.
+    """Matches of the two strategies of each pair, in all panels with both.
 
     In a pair, `OURS` stands for the first strategy of the panel, which may be `hasfl-bcd`.
     """
@@ -115,7 +115,7 @@ def ahead(*pairs: tuple[str, str]) -> Matches:
 
 
 def iid_and_not(experiment: Experiment) -> Iterator[Match]:
-    """Each strategy with IID data against itself with data that are not, point by point."""
+    """Matches of each strategy on IID data with itself on non-IID data, point by point."""
     for panel in experiment.panels:
         other = panel_named(experiment, panel.name.replace(IID, NON_IID))
         if IID in panel.name and other is not None:
@@ -135,7 +135,7 @@ class FixedPlan(NamedTuple):
 
 
 def fixed_plans(panel: Panel) -> dict[FixedPlan, str]:
-    """The strategies of a panel that are alike for all devices, by growing batch size and cut."""
+    """The fixed plans of a panel with their names, sorted by batch size and cut."""
     found = {
         FixedPlan(int(match[1]), int(match[2])): name
         for name in panel.strategies
@@ -145,19 +145,19 @@ def fixed_plans(panel: Panel) -> dict[FixedPlan, str]:
 
 
 def larger_and_smaller(experiment: Experiment) -> Iterator[Match]:
-    """Each two fixed plans of a panel: the one with the larger batches first, or with the deeper cut."""
+    """Matches of each two fixed plans of a panel, with the larger batch size or the deeper cut first."""
     for panel in experiment.panels:
         for small, large in combinations(fixed_plans(panel).values(), 2):
             yield match_in(panel, large, small)
 
 
 def smaller_and_larger(experiment: Experiment) -> Iterator[Match]:
-    """The same, the other way round."""
+    """Matches of each two fixed plans of a panel, with the smaller batch size or the shallower cut first."""
     return (Match(match.other, match.one) for match in larger_and_smaller(experiment))
 
 
 def ours_and_fixed(experiment: Experiment, *, non_iid: bool | None = None) -> Iterator[Match]:
-    """Our strategy against each fixed plan: in all panels, or only in those with this kind of data."""
+    """Matches of our strategy with each fixed plan, in all panels or in those with one kind of data."""
     for panel in experiment.panels:
         if non_iid in (None, is_non_iid(panel)):
             for fixed in fixed_plans(panel).values():
@@ -165,7 +165,7 @@ def ours_and_fixed(experiment: Experiment, *, non_iid: bool | None = None) -> It
 
 
 def panels_of_worth(experiment: Experiment) -> Iterator[tuple[str, Panel, Panel]]:
-    """The settings of the experiment, each with the paper's constants and with measured ones."""
+    """The settings of "worth": the name, the panel with the paper's constants, the one with measured ones."""
     for panel in experiment.panels:
         setting, _, constants = panel.name.rpartition(", ")
         other = panel_named(experiment, f"{setting}, {MEASURED}")
@@ -174,22 +174,22 @@ def panels_of_worth(experiment: Experiment) -> Iterator[tuple[str, Panel, Panel]
 
 
 def worth_of_both(experiment: Experiment) -> Iterator[Match]:
-    """Our planner with measured constants against Algorithm 2 with the paper's, in each setting."""
+    """Matches of our planner with measured constants and Algorithm 2 with the paper's, in each setting."""
     for setting, papers, ours in panels_of_worth(experiment):
         one = Contestant(ours.points[0].scenario, ours.strategies[0])
         yield Match(one, Contestant(papers.points[0].scenario, ALGORITHM_2), setting)
 
 
-# ── what batch sizes and cuts do (Figs. 2, 3 and 11) ─────────────────────────────────────────────────────
+# ── effects of batch sizes and cuts (Figs. 2, 3 and 11) ──────────────────────────────────────────────────
 
 
 def more(of: Literal["phases", "bits"], *names: str) -> Comparison:
-    """Compares the seconds of some steps of a mean round, or the bits of some arrows."""
+    """A comparison of the seconds of some steps of a mean round, or of the bits of some arrows."""
     return larger(lambda run: math.fsum(getattr(run, of).get(name, 0.0) for name in names))
 
 
 def activations_proportional(evidence: Evidence) -> Measurement:
-    """Between each two batch sizes: whether the seconds for activations grow as the batch does."""
+    """Measure whether the seconds for activations are proportional to the batch size."""
     by_pair = [
         [_growth_by_batch(large, small) for large, small in same_seed(evidence.results, match)]
         for match in larger_and_smaller(evidence.experiment)
@@ -202,7 +202,7 @@ def activations_proportional(evidence: Evidence) -> Measurement:
 
 
 def _growth_by_batch(large: RunResult, small: RunResult) -> float:
-    """By how much the seconds for one sample's activations grow; 1 where they stay."""
+    """The seconds for one sample's activations with the large batch, over those with the small one."""
     one, other = (
         run.phases.get("activation_upload", math.nan) / run.mean_batch[-1] for run in (large, small)
     )
@@ -210,7 +210,7 @@ def _growth_by_batch(large: RunResult, small: RunResult) -> float:
 
 
 def depth_hurts_more_without_iid(comparison: Comparison) -> Measure:
-    """What the deepest fixed cut loses against the shallowest one: more with data that are not IID."""
+    """A measure of whether the deepest cut loses more against the shallowest one on non-IID data."""
 
     def measure(evidence: Evidence) -> Measurement:
         panels = evidence.experiment.panels
@@ -245,26 +245,26 @@ def _lost_by_depth(comparison: Comparison, evidence: Evidence, panel: Panel, see
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The times to one accuracy in a panel, of trainings with one seed."""
+    """The times to one accuracy in a panel, for trainings with one seed."""
 
     ours: str
-    others: tuple[str, ...]  # of the paper
-    places: tuple[float, ...]  # on the axis, in ascending order
+    others: tuple[str, ...]  # the other strategies of the paper
+    places: tuple[float, ...]  # positions on the axis, in ascending order
     accuracy: float
-    at: dict[tuple[float, str], Bounded]  # by place and strategy
+    at: dict[tuple[float, str], Bounded]  # times by (place, strategy)
 
     def growth(self, strategy: str, gap: "Gap") -> Bounded | None:
-        """From the richest resource to the scarcest one; None if the time with the richest is not known."""
+        """The growth of a time from the most to the least resource; None if the former is not exact."""
         scarce, rich = (self.at[place, strategy] for place in (self.places[0], self.places[-1]))
         return Bounded(gap(scarce.value, rich.value), scarce.exact) if rich.exact else None
 
 
-Gap = Callable[[float, float], float]  # compares two times: `sub` in seconds, `truediv` as a factor
-Orders = Callable[[Times], Iterator[bool]]  # each comparison that is made of the times: whether it holds
+Gap = Callable[[float, float], float]  # difference of two times (`sub`) or factor between them (`truediv`)
+Orders = Callable[[Times], Iterator[bool]]  # for each comparison of times, whether it holds
 
 
 def _times(evidence: Evidence, panel: Panel, seed: int) -> Times | None:
-    """None if a training has no result."""
+    """The times of a panel with a seed; None if a training has no result."""
     ours, *others = strategies_of(evidence.experiment, panel)
     runs = dict[tuple[float, str], RunResult]()
     for point in panel.points:
@@ -282,7 +282,7 @@ def _times(evidence: Evidence, panel: Panel, seed: int) -> Times | None:
 
 
 def over_points(orders: Orders) -> Measure:
-    """Counts comparisons of times over panels and seeds. A panel needs all of its trainings with a seed."""
+    """A measure that counts comparisons of times, over panels and seeds with all trainings."""
 
     def measure(evidence: Evidence) -> Measurement:
         by_panel = [
@@ -305,14 +305,14 @@ def over_points(orders: Orders) -> Measure:
 
 
 def ours_first(times: Times) -> Iterator[bool]:
-    """At each place, our strategy against each other."""
+    """Whether our time is below that of each other strategy, at each place."""
     for place in times.places:
         for other in times.others:
             yield surely_less(times.at[place, times.ours], times.at[place, other])
 
 
 def ours_grows_least(gap: Gap) -> Orders:
-    """The growth of our time against that of each other. One that never reaches the accuracy is left out."""
+    """Whether our time grows less than that of each other strategy that reaches the accuracy."""
 
     def orders(times: Times) -> Iterator[bool]:
         ours = times.growth(times.ours, gap)
@@ -325,7 +325,7 @@ def ours_grows_least(gap: Gap) -> Orders:
 
 
 def neither_grows_most(gap: Gap) -> Orders:
-    """The growth of each time against that of the strategy that chooses nothing."""
+    """Whether the time of each strategy grows less than that of the strategy that draws all at random."""
 
     def orders(times: Times) -> Iterator[bool]:
         most = times.growth(NEITHER, gap) if NEITHER in times.others else None
@@ -338,21 +338,21 @@ def neither_grows_most(gap: Gap) -> Orders:
 
 
 def resources_before_neither(times: Times) -> Iterator[bool]:
-    """At each place, cuts by resources against cuts by chance."""
+    """Whether cuts by resources take less time than random cuts, at each place."""
     for place in times.places:
         if {RESOURCES, NEITHER} <= set(times.others):
             yield surely_less(times.at[place, RESOURCES], times.at[place, NEITHER])
 
 
 def either_compensates(times: Times) -> Iterator[bool]:
-    """RBS+HAMS and HABS+RMS with the scarcest resource, each against RBS+RMS with the most of it."""
+    """Whether RBS+HAMS and HABS+RMS with the least resource beat RBS+RMS with the most of it."""
     for one in (NO_BATCHES, NO_CUTS):
         if {one, NEITHER} <= set(times.others):
             yield surely_less(times.at[times.places[0], one], times.at[times.places[-1], NEITHER])
 
 
 def gap_grows(gap: Gap) -> Orders:
-    """From each place to the next: the gap between the time of each other and ours."""
+    """Whether the gap between the time of each other strategy and ours grows from place to place."""
 
     def orders(times: Times) -> Iterator[bool]:
         for other in times.others:
@@ -372,7 +372,7 @@ def gap_grows(gap: Gap) -> Orders:
 
 
 def against_hindsight(panel_name: str) -> Measure:
-    """Our time over that of the best plan alike for all devices, which only all trainings together show."""
+    """A measure of our time over that of the best fixed plan, which is known only after all trainings."""
 
     def measure(evidence: Evidence) -> Measurement:
         panel = panel_named(evidence.experiment, panel_name)
@@ -399,7 +399,7 @@ def against_hindsight(panel_name: str) -> Measure:
 
 
 def _seconds(evidence: Evidence, panel: Panel, strategy: str, accuracy: float) -> dict[int, float]:
-    """The time to an accuracy by seed; infinite where it was not reached."""
+    """The time to an accuracy by seed; infinite if it was not reached."""
     runs = evidence.results.of(panel.points[0].scenario, strategy)
     times = {run.seed: run.time_to(accuracy, evidence.served) for run in runs}
     return {seed: time.value if time.exact else math.inf for seed, time in times.items()}
@@ -409,7 +409,7 @@ def _seconds(evidence: Evidence, panel: Panel, strategy: str, accuracy: float) -
 
 
 def _by_data(names: str, comparison: Comparison, setting: str, strategy: str) -> dict[str, Measure]:
-    """One claim for each data set; `names` has a gap for its name."""
+    """The measures of one claim for each data set; `names` has a gap for the data set's name."""
     models = {"cifar10": CIFAR10, "cifar100": CIFAR100}
     return {
         names.format(data): worst(comparison, against(f"{model}-{setting}", strategy))
@@ -418,7 +418,7 @@ def _by_data(names: str, comparison: Comparison, setting: str, strategy: str) ->
 
 
 def _both_ways(name: str, orders: Callable[[Gap], Orders]) -> dict[str, Measure]:
-    """A claim about gaps between times, once in seconds and once as a factor."""
+    """The measures of a claim about gaps between times: once in seconds, and once as a factor."""
     return {
         f"{name}-in-seconds": over_points(orders(sub)),
         f"{name}-as-a-factor": over_points(orders(truediv)),
@@ -426,11 +426,11 @@ def _both_ways(name: str, orders: Callable[[Gap], Orders]) -> dict[str, Measure]
 
 
 def _against_fixed(comparison: Comparison, *, non_iid: bool) -> Measure:
-    """Our strategy against the fixed plans of the panels with this kind of data: the worst case."""
+    """A measure of our strategy against fixed plans, on one kind of data, in the worst case."""
     return worst(comparison, lambda experiment: ours_and_fixed(experiment, non_iid=non_iid))
 
 
-# By the names of the claims in experiments/claims.toml.
+# Measures by the names of the claims in experiments/claims.toml.
 OF_THE_PAPER: Mapping[str, Measure] = {
     # Figs. 5 and 6: HASFL against four benchmarks, on two data sets, IID and not
     "speed-against-all": worst(FASTER, others_of_the_paper),
@@ -474,7 +474,7 @@ OF_THE_PAPER: Mapping[str, Measure] = {
     "depth-costs-more-time-non-iid": depth_hurts_more_without_iid(FASTER),
     "hams-before-fixed-cuts": held(FASTER, ours_and_fixed),
     "hams-more-accurate-than-fixed-cuts": held(MORE_ACCURATE_IN_EQUAL_TIME, ours_and_fixed),
-    # Figs. 2 and 3: what batch sizes and cuts do
+    # Figs. 2 and 3: effects of batch sizes and cuts
     "larger-batches-need-fewer-rounds": held(FEWER_ROUNDS, larger_and_smaller),
     "larger-batches-make-longer-rounds": held(more("phases", *STEPS), larger_and_smaller),
     "activations-in-proportion-to-batches": activations_proportional,

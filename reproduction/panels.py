@@ -1,4 +1,4 @@
-"""What all figures of experiments share: panels in a grid, titles and notes, time axes, one legend below."""
+"""The parts that all figures share: a grid of panels, titles and notes, time axes, a legend below."""
 
 import math
 import textwrap
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-# Numbers without another reason are chosen by hand, by the look of the figures.
-COLUMNS = 2  # of panels, as in the paper
-NOTE_SIZE = 7.0  # points
+# Numbers without another source are chosen by hand, by the look of the figures.
+COLUMNS = 2  # columns of panels, as in the paper
+NOTE_SIZE = 7.0  # font size of notes in points
 NOTE_WIDTH = 62  # characters that fit above a panel of half the width
 TITLE_PAD = 4.0  # points between a panel and its title or note
 NOTE_COLOUR = "#777777"
-LEGEND_WIDTH, PART_LEGEND_WIDTH = 105, 66  # characters of a row of a legend: below all, below a part
-LEGEND_GAP = 8  # characters that an entry's mark and its distance to the next take
-BELOW_AXIS = 27  # points from an axis to a legend below the label of the axis
+LEGEND_WIDTH, PART_LEGEND_WIDTH = 105, 66  # characters in a row of a legend: below all panels, below a part
+LEGEND_GAP = 8  # characters that have room in an entry's mark and its distance to the next entry
+BELOW_AXIS = 27  # points from an axis to the legend below the axis's label
 LOGARITHMIC_FROM = 10  # an axis is logarithmic if the largest time is this many times the smallest
-TIME_TICKS = 5
-# Units of time, each with its seconds and the numbers that are round in it.
+TIME_TICKS = 5  # most ticks of a time axis
+# Units of time, each with its seconds and its round numbers.
 UNITS = {
     "ms": (1e-3, (1, 10, 100)),
     "s": (1.0, (1, 2, 5, 10, 20)),
@@ -37,11 +37,11 @@ UNITS = {
     "h": (3600.0, (1, 2, 5, 10)),
     "days": (86400.0, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
 }
-UNITS_SHOWN = 2  # a linear time axis has the largest unit of which it shows two or more
+UNITS_SHOWN = 2  # the unit of a linear time axis is the largest of which the axis shows this many
 
 
 def trained_panels(experiment: Experiment, results: Results) -> list[Trained]:
-    """What was trained, panel by panel."""
+    """The trainings of each panel that have results."""
     return [Trained.of(experiment, panel, results) for panel in experiment.panels]
 
 
@@ -65,7 +65,7 @@ def panel_grid(
     row_heights: Sequence[float],
     other_height: float,
 ) -> "Figure":
-    """A figure with its panels in rows and columns, each with its title and what `draw_panel` draws."""
+    """Draw a figure with panels in rows and columns; `draw_panel` draws each panel below its title."""
     rows, columns = grid(experiment)
     figure = new_figure(sum(row_heights) + other_height)
     head(figure, experiment)
@@ -80,14 +80,14 @@ def panel_grid(
 
 
 def head(figure: "Figure", experiment: Experiment) -> None:
-    """Write the title of a figure, and whether it is the small version."""
+    """Write the title of a figure, with a note if it is the small version."""
     small = " (small version)" if experiment.quick else ""
     text = f"{experiment.figure}: {experiment.title}{small}"
     figure.suptitle(text, x=0.008, ha="left", fontsize=NORMAL, fontweight="bold")
 
 
 def title(axes: "Axes", trained: Trained) -> None:
-    """Write the title of a panel, and below it in grey what was not trained.
+    """Write the title of a panel, and below it in grey the missing trainings.
 
     A panel without any result says so in its middle.
     """
@@ -113,7 +113,7 @@ def title(axes: "Axes", trained: Trained) -> None:
 
 
 def part_title(part: "SubFigure", trained: Trained) -> None:
-    """Write the title of a panel that is a figure of its own, and below the panel what was not trained."""
+    """Write the title of a panel with several parts, and below the panel the missing trainings."""
     part.suptitle(trained.panel.title, x=0.02, ha="left", fontsize=NORMAL)
     notes = [line for note in trained.missing() for line in textwrap.wrap(note, NOTE_WIDTH)]
     if notes:
@@ -147,18 +147,18 @@ def write_right(axes: "Axes", text: str, y: float) -> None:
 
 
 def say_nothing_here(axes: "Axes", text: str) -> None:
-    """Write into the middle of a panel why it is empty."""
+    """Write into the middle of an empty panel why it is empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY, fontsize=NORMAL)
     axes.set(xticks=[], yticks=[])
 
 
 def not_reached(experiment: Experiment) -> str:
-    """What an open mark means."""
+    """The meaning of an open mark, in words."""
     return "not reached" if len(experiment.all_seeds) == 1 else "not reached by every seed"
 
 
 def legend(figure: "Figure", handles: Sequence["Artist"]) -> None:
-    """One legend below all panels, with as many columns as fit."""
+    """Draw one legend below all panels, with as many columns as fit."""
     if not handles:
         return
     sizes = [len(str(handle.get_label())) + LEGEND_GAP for handle in handles]
@@ -174,7 +174,7 @@ def legend(figure: "Figure", handles: Sequence["Artist"]) -> None:
 
 
 def legend_below(axes: "Axes", handles: Sequence[Any]) -> None:
-    """A legend below one part of a panel, under the label of its axis."""
+    """Draw a legend below one part of a panel, under the label of its axis."""
     from matplotlib.transforms import offset_copy
 
     if not handles:
@@ -195,7 +195,7 @@ def legend_below(axes: "Axes", handles: Sequence[Any]) -> None:
 
 
 def _legend_columns(sizes: Sequence[int], width: int = LEGEND_WIDTH) -> int:
-    """The most columns of entries of these sizes that fit into a row; matplotlib fills columns."""
+    """The most columns of entries with these sizes that fit into a row; matplotlib fills column by column."""
     for columns in range(len(sizes), 1, -1):
         if sum(int(column.max()) for column in np.array_split(sizes, columns)) <= width:
             return columns
@@ -203,7 +203,7 @@ def _legend_columns(sizes: Sequence[int], width: int = LEGEND_WIDTH) -> int:
 
 
 def line_handles(experiment: Experiment, panels: Iterable[Trained], *, marks: bool = True) -> list["Artist"]:
-    """Entries of a legend for the strategies that are drawn: the line, and the mark where there are any."""
+    """The entries of a legend for the strategies that are drawn: lines, with marks if `marks`."""
     from matplotlib.lines import Line2D
 
     drawn = {strategy for trained in panels for (_, strategy), runs in trained.runs.items() if runs}
@@ -217,19 +217,19 @@ def line_handles(experiment: Experiment, panels: Iterable[Trained], *, marks: bo
 
 
 def thinned(each: Look, strategy: str, experiment: Experiment) -> dict[str, Any]:
-    """The line of a strategy, thinner where the paper does not have it in this figure."""
+    """Arguments for a strategy's line, which is thinner if the paper's figure lacks the strategy."""
     beside = bool(experiment.paper) and strategy not in experiment.paper
     return each.line | ({"linewidth": min(each.width, THIN)} if beside else {})
 
 
 def grid_lines(axes: "Axes", axis: str = "both") -> None:
-    """Pale lines behind the data."""
+    """Draw pale lines behind the data."""
     axes.grid(axis=axis, color=PALE, linewidth=0.5)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
 
 
 def differ_widely(times: Iterable[float]) -> bool:
-    """Whether times are so different that their axis is logarithmic."""
+    """Whether times differ so widely that their axis is logarithmic."""
     known = [time for time in times if time > 0]
     return bool(known) and max(known) > LOGARITHMIC_FROM * min(known)
 
@@ -242,9 +242,9 @@ def time_axis(
     logarithmic: bool,
     most: int = TIME_TICKS,
 ) -> str:
-    """Make an axis one of time, with limits in seconds and readable ticks; returns the unit for its label.
+    """Make an axis a time axis, with limits in seconds and readable ticks; return the unit for its label.
 
-    The data stay in seconds. On a logarithmic axis every tick has its own unit, so there is none to return.
+    The data stay in seconds. On a logarithmic axis every tick has its own unit, so the returned one is empty.
     """
     ticks, unit = (_log_ticks(*limits, most), "") if logarithmic else _linear_ticks(*limits, most)
     axes.set(**{f"{which}scale": "log" if logarithmic else "linear", f"{which}lim": limits})
@@ -255,7 +255,7 @@ def time_axis(
 
 
 def _log_ticks(low: float, high: float, most: int) -> dict[str, float]:
-    """Round times between two limits, so far from each other that about `most` of them would fit."""
+    """Round times between two limits, about `most` of them or fewer."""
     known = {f"{n} {unit}": n * size for unit, (size, numbers) in UNITS.items() for n in numbers}
     known["1 day"] = known.pop("1 days")
     inside = {name: seconds for name, seconds in known.items() if low <= seconds <= high}
@@ -278,13 +278,13 @@ def _linear_ticks(low: float, high: float, most: int) -> tuple[dict[str, float],
 
 
 def time_label(unit: str, accuracy: float | None = None, *, time: str = "virtual time") -> str:
-    """The label of an axis with the time in a unit, or with the time to an accuracy."""
+    """The label of a time axis with its unit, for the time itself or for the time to an accuracy."""
     words = f"{time} ({unit})" if unit else time
     return words if accuracy is None else f"{words} to {percent(accuracy)}"
 
 
 def reference_marks(meanings: dict[str, dict[str, Any]]) -> list["Artist"]:
-    """Entries of a legend that explain marks, in a neutral colour."""
+    """The entries of a legend that explain marks, in a neutral colour."""
     from matplotlib.lines import Line2D
 
     neutral: dict[str, Any] = {"linestyle": "", "color": DARK, "markersize": 4.5, "markeredgecolor": DARK}

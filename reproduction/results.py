@@ -1,4 +1,4 @@
-"""What is kept of the trainings of experiments: a small file each, enough for figures and claims."""
+"""Results of trainings: a small file for each, with the numbers for figures and claims."""
 
 import math
 import tomllib
@@ -22,14 +22,14 @@ from reproduction.experiment import Key
 
 Served = Literal["mean", "last"]
 Label = TypeVar("Label", bound=Hashable)
-WHOLE = ("rounds", "samples")  # the arrays of whole numbers
+WHOLE = ("rounds", "samples")  # fields that are arrays of whole numbers
 BY_EVALUATION = (*WHOLE, "clock", "accuracy", "last_accuracy", "mean_batch", "mean_cut")
-DIGITS = 6  # significant ones that are kept of measured numbers
-LEVELS = 200  # accuracies are compared at multiples of half a per cent
+DIGITS = 6  # significant digits of measured numbers in files
+LEVELS = 200  # accuracies are compared at multiples of 1/200, half a per cent
 
 
 class Bounded(NamedTuple):
-    """A number that is known, or of which only a lower bound is known."""
+    """A number that is exact, or only a lower bound."""
 
     value: float
     exact: bool
@@ -37,21 +37,21 @@ class Bounded(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunResult:
-    """One training. Arrays have an entry for each evaluation."""
+    """The result of one training. Arrays have an entry for each evaluation."""
 
-    scenario: str  # the name of the scenario
+    scenario: str  # name of the scenario
     scenario_text: str
     strategy: str
     seed: int
-    commit: str | None  # of the code that trained; None where it was not known
+    commit: str | None  # commit of the code that trained; None if unknown
     environment: Mapping[str, Any]
-    finished: str  # the date
+    finished: str  # date at which the training ended
     rounds: IntN
-    samples: IntN  # used since the start
+    samples: IntN  # samples used since the start
     clock: FloatN  # virtual seconds since the start
-    accuracy: FloatN  # of the served model on the test set
-    last_accuracy: FloatN  # of the last model, as the paper serves it; NaN where it was not scored
-    mean_batch: FloatN  # over devices, of the plan in that round
+    accuracy: FloatN  # test accuracy of the served model
+    last_accuracy: FloatN  # test accuracy of the last model, which the paper serves; NaN if not scored
+    mean_batch: FloatN  # mean batch size over devices, in the plan of that round
     mean_cut: FloatN
     phases: Mapping[str, float]  # mean seconds of a round, by step
     bits: Mapping[str, float]  # mean bits of a round, by arrow
@@ -59,7 +59,7 @@ class RunResult:
 
     @property
     def key(self) -> Key:
-        """What tells this training from all others."""
+        """The key of the training."""
         return self.scenario, self.strategy, self.seed
 
     def accuracies(self, served: Served = "mean") -> FloatN:
@@ -67,12 +67,12 @@ class RunResult:
         return self.accuracy if served == "mean" else self.last_accuracy
 
     def best(self, served: Served = "mean") -> float:
-        """The highest accuracy; NaN where there is none."""
+        """The highest accuracy; NaN if there is none."""
         known = self.accuracies(served)[~np.isnan(self.accuracies(served))]
         return float(known.max()) if known.size else math.nan
 
     def curve(self, served: Served = "mean") -> Curve:
-        """The accuracies over rounds and virtual seconds."""
+        """The curve of accuracies over rounds and virtual seconds."""
         return Curve(self.rounds, self.clock, self.accuracies(served))
 
     def seconds_to(self, accuracy: float, served: Served = "mean") -> float | None:
@@ -81,7 +81,7 @@ class RunResult:
         return None if at is None else at.seconds
 
     def time_to(self, accuracy: float, served: Served = "mean") -> Bounded:
-        """The same time; where the accuracy was not reached, the training's whole time as a lower bound."""
+        """The virtual time to an accuracy, or the training's whole time as a lower bound if it was missed."""
         seconds = self.seconds_to(accuracy, served)
         return Bounded(self.seconds, exact=False) if seconds is None else Bounded(seconds, exact=True)
 
@@ -91,7 +91,7 @@ class RunResult:
         return None if at is None else at.round
 
     def converged_at(self, served: Served = "mean") -> int | None:
-        """The evaluation at which the run converged by the paper's rule, from 0; None if it did not."""
+        """The index of the evaluation at which the run converged by the paper's rule; None if it did not."""
         return plateau(self.accuracies(served).tolist())
 
     def accuracy_by(self, seconds: float, served: Served = "mean") -> float:
@@ -114,7 +114,7 @@ class RunResult:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
-        """Read back what `as_json` gave."""
+        """The result from the output of `as_json`."""
         values = {each.name: row[each.name] for each in fields(cls)}
         for name in BY_EVALUATION:
             kind = np.int64 if name in WHOLE else np.float64
@@ -171,28 +171,28 @@ class Results:
         return iter(self._known.values())
 
     def get(self, key: Key) -> RunResult | None:
-        """One result; None where it is not there."""
+        """The result of a training; None if there is none."""
         return self._known.get(key)
 
     def only(self, keys: Iterable[Key]) -> Self:
-        """Those of these trainings that are there. A result without any evaluation counts as none."""
+        """The results of these trainings, as far as they exist and have an evaluation."""
         found = (self.get(key) for key in keys)
         return type(self)(result for result in found if result is not None and result.clock.size)
 
     def of(self, scenario: str, strategy: str) -> tuple[RunResult, ...]:
-        """The results of a strategy in a scenario, one a seed, sorted by seed."""
+        """The results of a strategy in a scenario, one for each seed, sorted by seed."""
         found = [each for each in self if (each.scenario, each.strategy) == (scenario, strategy)]
         return tuple(sorted(found, key=lambda result: result.seed))
 
 
 def common_accuracy(runs: Iterable[RunResult], served: Served = "mean") -> float | None:
-    """The highest accuracy that all reached, rounded down to half a per cent; None where there is none."""
+    """The highest accuracy that all reached, rounded down to half a per cent; None if there is none."""
     best = [run.best(served) for run in runs]
     if not best or any(math.isnan(each) for each in best):
         return None
     steps = math.floor(min(best) * LEVELS)
-    steps += (steps + 1) / LEVELS <= min(best)  # if the product was rounded down
-    steps -= steps / LEVELS > min(best)  # if it was rounded up
+    steps += (steps + 1) / LEVELS <= min(best)  # corrects a product that was rounded down
+    steps -= steps / LEVELS > min(best)  # corrects a product that was rounded up
     return steps / LEVELS if steps > 0 else None
 
 
@@ -201,8 +201,8 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-# ── trainings that differ in their fleet alone ───────────────────────────────────────────────────────────
-# A fleet decides how long a round takes, but not what is learnt in it. On a GPU, two trainings with the same
+# ── trainings that differ only in their fleet ────────────────────────────────────────────────────────────
+# A fleet changes the seconds of a round, but not the accuracy after it. On a GPU, two trainings with the same
 # plans still differ a little, because sums are added up in another order each time. Times to an accuracy
 # would then differ between fleets by chance. So such trainings share the mean of their accuracies, and each
 # keeps its own clock.
@@ -217,10 +217,10 @@ def pooled(runs: Mapping[Label, RunResult]) -> dict[Label, RunResult]:
 
 
 def _what_is_learnt(run: RunResult) -> Hashable:
-    """A key that two trainings share if their results show no difference but the fleet and chance."""
+    """A key that two trainings share if they differ only in their fleet and by chance."""
     scenario = {name: part for name, part in tomllib.loads(run.scenario_text).items() if name != "fleet"}
     plans = (run.rounds, run.samples, run.mean_batch, run.mean_cut)
-    # The bits differ where a single device has another cut, which the mean cut may hide.
+    # The key has the bits, because they differ if a single device has another cut; the mean cut may not.
     texts = (json_text(part, run.scenario) for part in (scenario, run.bits))
     return run.strategy, run.seed, *texts, *(part.tobytes() for part in plans)
 
@@ -273,13 +273,13 @@ class ResultFile(Document):
 
 
 def result_file(folder: Path, key: Key) -> Path:
-    """Where the result of a training is kept."""
+    """The file of a training's result."""
     scenario, strategy, seed = key
     return folder / scenario / f"{file_name(strategy)}-seed{seed}.json"
 
 
 def file_name(strategy: str) -> str:
-    """The name of a strategy as a part of a file's name."""
+    """The name of a strategy in the form in which it stands in a file's name."""
     return strategy.replace(":", "-").replace(",", "-")
 
 
@@ -293,7 +293,7 @@ def save_result(folder: Path, result: RunResult) -> Path:
 
 
 def read_result(path: Path) -> RunResult:
-    """Read a result; a file that is none is refused with a sentence."""
+    """Read a result from a file; raises InputError if the file is no result."""
     try:
         return RunResult.from_json(read_json(str(path), ResultFile).model_dump())
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The trainings of a panel, and when each strategy reached the accuracy that times are compared at."""
+"""The trainings of a panel, and the times at which strategies reached the accuracy of the comparison."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from hasfl.units import format_seconds
 from reproduction.experiment import Experiment, Panel, Point
 from reproduction.results import Results, RunResult, common_accuracy, pooled
 
-TENFOLD = 9.95  # ratios from here on are written without digits after the point
-Runs = tuple[RunResult, ...]  # of one strategy in one scenario: one for each seed
+TENFOLD = 9.95  # ratios from here on would read 10.00 or more, and are written without decimals
+Runs = tuple[RunResult, ...]  # the results of one strategy in one scenario, one for each seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Trained:
 
     @classmethod
     def of(cls, experiment: Experiment, panel: Panel, results: Results) -> "Trained":
-        """Find what was trained. A result without any evaluation counts as none."""
+        """Find the trainings of a panel. A result without any evaluation is left out."""
         runs = pooled(
             {
                 (point, strategy, run.seed): run
@@ -47,7 +47,7 @@ class Trained:
         )
 
     def at(self, point: Point | None = None) -> dict[str, Runs]:
-        """The strategies that were trained at a point; where none is given, at the first."""
+        """The runs of the strategies that were trained at a point, by default at the first one."""
         point = self.panel.points[0] if point is None else point
         return {
             strategy: self.runs[point, strategy]
@@ -62,10 +62,10 @@ class Trained:
 
     @property
     def accuracy(self) -> float | None:
-        """The accuracy that times are compared at: the panel's, or the highest that all runs reached.
+        """The accuracy at which times are compared: the panel's, or the highest that all runs reached.
 
-        Strategies that the paper does not have in this figure do not lower it, as long as one of the paper's
-        was trained.
+        If a strategy of the paper's figure was trained, strategies that this figure lacks do not lower the
+        accuracy.
         """
         if self.panel.accuracy is not None:
             return self.panel.accuracy
@@ -78,11 +78,11 @@ class Trained:
         return common_accuracy(papers or [run for runs in self.runs.values() for run in runs])
 
     def missing(self) -> list[str]:
-        """What was not trained, as short sentences; empty if everything was."""
+        """The missing trainings, as short sentences; empty if all have results."""
         return [*self._untrained(), *self._short_of_seeds()]
 
     def _untrained(self) -> Iterator[str]:
-        """Names are those of the catalogue, so that a reader knows what to train."""
+        """Strategies without any result, by the names that commands take."""
         places = {
             strategy: [point for point in self.panel.points if not self.runs[point, strategy]]
             for strategy in self.panel.strategies
@@ -97,7 +97,8 @@ class Trained:
             yield f"not trained: {'; '.join(names) if partly else ', '.join(names)}"
 
     def _short_of_seeds(self) -> Iterator[str]:
-        short = dict[tuple[int, int], list[str]]()  # strategies, by their trained seeds and by all of them
+        # Strategies, by (number of trained seeds, number of all seeds).
+        short = dict[tuple[int, int], list[str]]()
         for strategy in self.panel.strategies:
             asked = len(self.experiment.seeds_of(self.panel, strategy))
             trained = [len(runs) for (_, name), runs in self.runs.items() if name == strategy and runs]
@@ -109,22 +110,22 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """When each seed of a strategy first had an accuracy; where it never had, the end of its training."""
+    """The time at which each seed of a strategy first had an accuracy, or else the end of its training."""
 
     seeds: tuple[int, ...]
-    seconds: tuple[float, ...]  # of virtual time
+    seconds: tuple[float, ...]  # virtual time of each seed
     reached: tuple[bool, ...]
 
     @classmethod
     def of(cls, runs: Sequence[RunResult], accuracy: float) -> "Reach":
-        """Look up the runs of a strategy, one for each seed."""
+        """The times of the runs of a strategy, one for each seed."""
         times = [run.time_to(accuracy) for run in runs]
         seeds, seconds = tuple(run.seed for run in runs), tuple(time.value for time in times)
         return cls(seeds, seconds, tuple(time.exact for time in times))
 
     @property
     def mean(self) -> float:
-        """The mean over seeds. It is only a lower limit where a seed did not reach the accuracy."""
+        """The mean time over seeds, which is only a lower limit if a seed did not reach the accuracy."""
         return fmean(self.seconds)
 
     @property
@@ -133,7 +134,7 @@ class Reach:
         return all(self.reached)
 
     def in_words(self, ours: "Reach | None" = None) -> str:
-        """The time as a text, beside its ratio to the time of ours."""
+        """The mean time as a text, with its ratio to our strategy's time."""
         if not self.everywhere:
             if any(self.reached):
                 return f"reached by {sum(self.reached)} of {len(self.reached)} seeds"
@@ -142,13 +143,13 @@ class Reach:
         return f"{time} ({factor})" if factor else time
 
     def briefly(self, ours: "Reach | None" = None) -> str:
-        """The ratio to the time of ours alone; the time where there is none."""
+        """The ratio to our strategy's time as a text; the time itself if there is no ratio."""
         if not self.everywhere:
             return f"> {format_seconds(self.mean)}"
         return self._factor(ours) or format_seconds(self.mean)
 
     def factor(self, ours: "Reach | None") -> float | None:
-        """How many times as long as ours: the geometric mean over seeds that both have; None if unknown."""
+        """The ratio to our strategy's time: the geometric mean over seeds that both have; None if unknown."""
         if ours is None or not (self.everywhere and ours.everywhere):
             return None
         theirs = dict(zip(ours.seeds, ours.seconds, strict=True))

@@ -1,4 +1,4 @@
-"""Trains what has no result yet. Interrupted, the same command goes on; finished trainings are kept small."""
+"""Trains the cases of experiments that have no result yet, and keeps a small result of each training."""
 
 import shutil
 import time
@@ -17,18 +17,18 @@ from hasfl.runs.store import RunFolder
 from reproduction.experiment import Case, Experiment, Key
 from reproduction.results import Results, RunResult, curves_of, file_name, result_file, save_result
 
-# In the folder of an experiment's output.
+# Names of folders in the folder of the output.
 SCENARIOS, TRAININGS, UNFINISHED = "scenarios", "trainings", "unfinished"
 
 
 def cases_of(experiments: Iterable[Experiment]) -> list[Case]:
-    """The trainings of all experiments, each once; the first seeds of all figures before the second ones."""
+    """The trainings of all experiments, each once, sorted by seed."""
     cases = {case.key: case for experiment in experiments for case in experiment.cases()}
     return sorted(cases.values(), key=lambda case: case.seed)
 
 
 def untrained(cases: Sequence[Case], out: Path) -> list[Case]:
-    """The trainings without a result. A result of another scenario with the same name is refused."""
+    """The trainings without a result; raises InputError if a result is of another scenario of that name."""
     results, left = Results.read(out / TRAININGS), []
     for case in cases:
         found = results.get(case.key)
@@ -50,7 +50,7 @@ def train_all(
     device: str | None = None,
     on: str | None = None,
 ) -> None:
-    """Train these cases, and keep a result of each. Stopped trainings go on from their checkpoints."""
+    """Train cases, and keep a result of each. Stopped trainings go on from their checkpoints."""
     place = place_of(on)
     requests = [_request(case, out, device) for case in cases]
     keys = {request.path: case.key for request, case in zip(requests, cases, strict=True)}
@@ -58,7 +58,7 @@ def train_all(
 
 
 def _request(case: Case, out: Path, device: str | None) -> RunRequest:
-    """The request for a training. Its scenario becomes a file, which a run needs."""
+    """The request for a training, whose scenario is written into a file."""
     scenario = out / SCENARIOS / f"{case.point.scenario}.toml"
     scenario.parent.mkdir(parents=True, exist_ok=True)
     if not scenario.exists() or scenario.read_text(encoding="utf-8") != case.point.text:
@@ -78,10 +78,10 @@ class KeepResult:
     """Writes the result of a finished run, and removes its folder, which holds a whole model."""
 
     out: Path
-    keys: dict[Path, Key]  # what each folder trains
+    keys: dict[Path, Key]  # the key of the training in each folder
 
     def __call__(self, request: RunRequest) -> None:
-        """Keep the result of a finished run. A run whose result is kept has no folder any more."""
+        """Write the result of a finished run and remove its folder; do nothing if this was done before."""
         scenario, strategy, seed = key = self.keys[request.path]
         if not request.path.exists() and result_file(self.out / TRAININGS, key).exists():
             return

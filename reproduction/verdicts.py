@@ -1,4 +1,4 @@
-"""What is measured for a claim, and the one rule that turns numbers into a verdict."""
+"""The measurement of a claim, and the rule that turns its numbers into a verdict."""
 
 import math
 from collections.abc import Callable
@@ -20,12 +20,12 @@ Verdict = Literal[
     "for information",
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-# What the values of a measurement are: times faster; points of accuracy more; 1 or 0 for each comparison of
-# two trainings that holds or does not; a ratio that shall be small.
+# Kinds of values: how many times faster; how many points of accuracy more; 1 or 0 for each comparison of two
+# trainings that holds or does not; a ratio that shall be small.
 Kind = Literal["factor", "points", "order", "ratio"]
-LOWEST, HIGHEST = 0.9, 1.1  # of the paper's factor: between these, ours is the same
+LOWEST, HIGHEST = 0.9, 1.1  # shares of the paper's factor between which ours counts as the same; by hand
 MARGIN = 0.5  # points of accuracy; about the standard error of an accuracy on 10,000 test samples
-MOST = 0.5  # an order holds in most comparisons if it holds in more than this share
+MOST = 0.5  # share of comparisons above which an order holds in most of them
 RULE = f"""\
 - *Times faster*: "stronger" from {HIGHEST} times the paper's number, "reproduced" from {LOWEST} times,
   "weaker" as long as ours is above 1, else "not reproduced". The verdict is about the highest accuracy that
@@ -44,25 +44,25 @@ RULE = f"""\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """The numbers of a claim. Without values there is nothing to judge."""
+    """The numbers of a claim; without values the claim is not measured."""
 
     kind: Kind
-    values: tuple[float, ...] = ()  # by seed; of an order, by comparison
-    at: str = ""  # the accuracy or the time that trainings were compared at
-    note: str = ""  # what the number is about, where the claim leaves it open
-    missing: int = 0  # comparisons that have no results
-    converged: bool = True  # whether all trainings have, where points of accuracy are compared
-    leads: tuple[float, ...] = ()  # the factors at all accuracies from `since` on, the lowest and the highest
-    since: float = math.nan  # an accuracy
+    values: tuple[float, ...] = ()  # a value for each seed or, for an order, for each comparison
+    at: str = ""  # the accuracy or the time at which trainings were compared
+    note: str = ""  # the match of the number, if the claim has several
+    missing: int = 0  # number of comparisons without results
+    converged: bool = True  # for points of accuracy: whether all trainings have converged
+    leads: tuple[float, ...] = ()  # lowest and highest factor over accuracies from `since` on
+    since: float = math.nan  # lowest accuracy of `leads`
 
     @property
     def known(self) -> bool:
-        """Whether all results are there."""
+        """Whether all results exist."""
         return bool(self.values) and not self.missing
 
     @property
     def value(self) -> float:
-        """The mean over seeds, geometric for factors and ratios; of an order, the share that holds."""
+        """The mean over seeds, geometric for factors and ratios; for an order, the share that holds."""
         if self.kind in ("factor", "ratio"):
             return float(math.prod(self.values) ** (1 / len(self.values)))
         return math.fsum(self.values) / len(self.values)
@@ -70,7 +70,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a claim is measured on."""
+    """The experiment, results and kind of served model on which a claim is measured."""
 
     experiment: Experiment
     results: Results
@@ -81,7 +81,7 @@ Measure = Callable[[Evidence], Measurement]
 
 
 def verdict_of(measured: Measurement, number: float | None) -> Verdict:
-    """The rule of this house; `RULE` has it in words."""
+    """The verdict on a measurement, compared with the paper's number; `RULE` has the rule in words."""
     if not measured.known:
         return "not measured"
     if measured.kind == "order":

@@ -1,4 +1,4 @@
-"""How good are plans, compared with the best fixed plan, which is known only in hindsight?
+"""How good are plans, compared with the best fixed plan, which is known only after training all of them?
 
     python -m benchmarks.hindsight SETTING --what grid     # train every fixed plan of a grid
     python -m benchmarks.hindsight SETTING --what plans    # train with plans that are made during training

@@ -1,4 +1,4 @@
-"""Train every fixed plan of a grid, or with plans that are made during training, until a target is reached.
+"""Trains every fixed plan of a grid, or strategies that plan during training, until a target is reached.
 
     python -m benchmarks.hindsight digits-iid --what grid           # plans alike for all devices
     python -m benchmarks.hindsight digits-iid --what plans          # HASFL and other strategies
@@ -8,10 +8,10 @@
     python -m benchmarks.hindsight.report                           # tables and pictures
 
 Settings: digits-... (small CNN, on a CPU), vgg-... (VGG-16 on CIFAR-10) and resnet-... (ResNet-18 on
-CIFAR-100), both on a GPU; the data are `cifar10` or `cifar100`, or a file named by --data. `settings.py` says
-what they are. Results go to benchmarks/hindsight/results, a file for each setting, kind of training and seed.
-A new training replaces the same training in its file; all other trainings in the file stay. Where the running
-mean is served, the last model is evaluated too; serving does not change training.
+CIFAR-100), both on a GPU; the data are `cifar10` or `cifar100`, or a file named by --data. `settings.py`
+defines the settings. Results go to benchmarks/hindsight/results, a file for each setting, kind of training
+and seed. A new training replaces the same training in its file; all other trainings in the file stay. If
+the running mean is served, the last model is evaluated too; serving does not change training.
 """
 
 import argparse
@@ -30,11 +30,11 @@ from benchmarks.hindsight.settings import RESULTS, SETTINGS, Task, contestants, 
 from benchmarks.hindsight.training import Outcome, told, work
 
 Identity = tuple[Any, ...]
-POLL_SECONDS = 2  # between two looks at whether the workers are still alive
+POLL_SECONDS = 2  # seconds between two checks whether workers are alive; chosen by hand
 
 
 def run(tasks: list[Task], folder: Path, what: str, *, processes: int, limit: float) -> None:
-    """Train all tasks, several at once; after `limit` seconds, keep the trainings that are complete."""
+    """Train all tasks in several processes; after `limit` seconds, keep only the complete trainings."""
     context = mp.get_context("spawn")
     waiting: mp.Queue[Task] = context.Queue()
     outcomes: mp.Queue[Outcome] = context.Queue()
@@ -58,12 +58,12 @@ def run(tasks: list[Task], folder: Path, what: str, *, processes: int, limit: fl
 
 
 def identity(outcome: Outcome) -> Identity:
-    """The fields that tell a training from others with the same setting and seed."""
+    """The fields that distinguish trainings with the same setting and seed."""
     return tuple(outcome[name] for name in ("strategy", "fleet", "serve", "constants"))
 
 
 def load(path: Path) -> dict[Identity, Outcome]:
-    """The trainings that a file holds; none where there is no file."""
+    """Read the trainings in a file; empty if there is no file."""
     if not path.exists():
         return {}
     with gzip.open(path, "rt") as file:
@@ -71,7 +71,7 @@ def load(path: Path) -> dict[Identity, Outcome]:
 
 
 def save(outcomes: list[Outcome], path: Path) -> None:
-    """Write trainings as compressed JSON."""
+    """Write trainings into a file, as compressed JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".new")
     with gzip.open(unfinished, "wt") as file:
@@ -92,7 +92,7 @@ def picked(tasks: Iterable[Task], only: Sequence[str]) -> list[Task]:
 
 
 def bounded(task: Task, results: Path, factor: float) -> Task:
-    """The task, given up after `factor` times the seconds of the best fixed plan; never if none is known."""
+    """The task, limited to `factor` times the seconds of the best fixed plan, if that is known."""
     fixed = read_results(results, task.setting)
     target = SETTINGS[task.setting].targets[1]
     best = optimum(fixed, target, task.serve, task.fleet, seeds=[task.seed])
@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def tasks_of(name: str, options: argparse.Namespace) -> Iterator[Task]:
-    """The tasks of a setting for the seeds, the kind of training and the data that the options name."""
+    """The tasks of a setting, for the seeds, the kind of training and the data of the command line."""
     of_plans = main_contest if options.contest == "main" else contestants
     make_tasks = grid if options.what == "grid" else of_plans
     setting = SETTINGS[name]

@@ -2,9 +2,9 @@
 
     python -m benchmarks.hindsight.as_results results
 
-They were trained as experiments/scenarios/resnet18-iid.toml says, until the running mean was 42 % accurate or
-the rounds of the setting resnet-iid were over. What a fixed plan learns does not depend on the fleet. So each
-training gives two results: one with the clock of Table I's fleet, which is the recorded clock, and one with
+They were trained as in experiments/scenarios/resnet18-iid.toml, until the running mean was 42 % accurate or
+the rounds of the setting resnet-iid were over. The accuracies of a fixed plan do not depend on the fleet. So
+each training gives two results: one with the recorded clock, which is that of Table I's fleet, and one with
 the clock of the wide fleet.
 """
 
@@ -26,7 +26,7 @@ RECORDED = "narrow"  # the fleet whose clock was recorded; panels are named afte
 
 
 def clock_of(run: Run, fleet: str) -> list[float]:
-    """Virtual seconds at each evaluation: rounds, and an aggregation after every I of them (Eq. 40)."""
+    """The virtual seconds of a run at each evaluation, with an aggregation after every I rounds (Eq. 40)."""
     batch_size, cut = cell_of(run.strategy)
     devices, interval = SETTINGS[SETTING].devices, SETTINGS[SETTING].interval
     plan = Plan.uniform(devices, batch_size=batch_size, cut=cut)
@@ -40,7 +40,7 @@ def clock_of(run: Run, fleet: str) -> list[float]:
 
 
 def as_result(run: Run, panel: Panel) -> RunResult:
-    """A training on the fleet of a panel."""
+    """The result of a training on the fleet of a panel."""
     batch_size, cut = cell_of(run.strategy)
     rounds, clock = run.evaluations[:, 0].astype(np.int64), np.array(clock_of(run, fleet=panel.name))
     if panel.name == RECORDED:
@@ -70,7 +70,7 @@ def as_result(run: Run, panel: Panel) -> RunResult:
 
 
 def write(experiment: Experiment, out: Path) -> int:
-    """Write the results of all fixed plans that the experiment compares; their number."""
+    """Write the results of all fixed plans that the experiment compares; return their number."""
     trained = read_results(RESULTS, SETTING)
     runs = {
         f"b={b}+cut={cut}": by_seed[SEED] for (b, cut), by_seed in trained.fixed.items() if SEED in by_seed

@@ -2,9 +2,9 @@
 
     python -m benchmarks.hindsight.guard
 
-The guard is asked after every evaluation, with the mean training losses of the rounds between evaluations. A
-training that is shorter than the guard's least history, or whose batches are not small, cannot be changed by
-it. Older trainings have no losses; those that are long enough are counted.
+The guard is asked after every evaluation, with the mean training losses of the rounds between evaluations.
+The guard cannot change a training that is shorter than its least history, or whose batches are not small.
+Older trainings have no losses; those that are long enough are counted.
 """
 
 import math
@@ -16,7 +16,7 @@ from benchmarks.hindsight.runs import Run, cell_of, read_results
 from benchmarks.hindsight.settings import RESULTS, SETTINGS
 from hasfl.planning.strategies.decider import LEAST_ROUNDS, SMALL_BATCH, fall_of, stalls
 
-LOSS = 4  # the column of an evaluation
+LOSS = 4  # column of the training loss in evaluations
 SERVED = "mean"
 
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def stored_runs() -> Iterator[Run]:
-    """Every stored training; a fixed plan learns the same on every fleet, so it counts once."""
+    """Every stored training; a fixed plan counts once, because its training is the same on every fleet."""
     for name in SETTINGS:
         results = read_results(RESULTS, name)
         yield from (run for by_seed in results.fixed.values() for run in by_seed.values())
@@ -41,7 +41,7 @@ def stored_runs() -> Iterator[Run]:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The guard beside a stored training."""
+    """A stored training that is shown to the guard."""
 
     run: Run
 
@@ -62,7 +62,7 @@ class Replay:
         return columns > LOSS
 
     def row(self) -> list[str]:
-        """The training as a row of the table."""
+        """The row of the training in the table."""
         losses = self.run.evaluations[:, LOSS].tolist()
         histories = [losses[: k + 1] for k in range(len(losses)) if (k + 1) * self.spacing >= LEAST_ROUNDS]
         fires = next((len(known) for known in histories if stalls(known, self.spacing)), None)

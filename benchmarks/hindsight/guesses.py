@@ -1,12 +1,12 @@
-"""Prints how good the plans for guesses are, by the trained grids, without a training of `hasfl`.
+"""Prints how good the plans for guesses are by the trained grids, without a training of `hasfl`.
 
     python -m benchmarks.hindsight.guesses
 
 The rounds of a plan are read off the grid of fixed plans of the same seed, at the plan's deepest cut and at
 the batch size with the same noise, 1/mean(1/b_i). Between the batch sizes and cuts of the grid, the logarithm
 of the rounds is interpolated. A fixed plan that never reached the target counts with the rounds that it was
-trained for, so ratios with ">" are lower limits. The numbers of `guesses.py` were chosen with this table; the
-rows of settings that are kept apart were not looked at then.
+trained for, so ratios with ">" are lower limits. The numbers of `src/hasfl/guesses.py` were chosen with this
+table, without the rows of settings that are kept apart.
 """
 
 import math
@@ -49,7 +49,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The plan for guesses on one fleet of a setting, against the best fixed plan of one seed."""
+    """The plan for guesses on one fleet of a setting, compared with the best fixed plan of one seed."""
 
     setting: str
     fleet: str
@@ -58,10 +58,10 @@ class Case:
     plan: Plan
     best: str
     ratio: float
-    at_least: bool  # whether the plan would take longer than that
+    at_least: bool  # whether `ratio` is only a lower limit
 
     def row(self) -> list[str]:
-        """The case as a row of the table."""
+        """The row of the case in the table."""
         b, cuts = self.plan.batch_sizes, self.plan.cuts
         plan = f"b={ranged(b)} cut={ranged(cuts)}"
         ratio = f"{'> ' * self.at_least}{self.ratio:.2f}"
@@ -73,7 +73,7 @@ def ranged(values: IntN) -> str:
 
 
 def judged(make: Callable[[str, int], Guesses] | None = None) -> Iterator[Case]:
-    """Every case whose grid has a best fixed plan."""
+    """The cases of all grids that have a best fixed plan."""
     for name, setting in SETTINGS.items():
         results = read_results(RESULTS, name)
         for seed in results.seeds:
@@ -90,7 +90,7 @@ def judged(make: Callable[[str, int], Guesses] | None = None) -> Iterator[Case]:
 
 @cache
 def unlikeness_of(name: str, seed: int) -> float:
-    """That of the setting's partition, for classes of equal size."""
+    """The unlikeness of labels in a setting's partition, for classes of equal size."""
     setting = SETTINGS[name]
     classes = 100 if setting.data == "cifar100" else 10
     labels = np.arange(TRAINING_SAMPLES[setting.data]) % classes
@@ -99,7 +99,7 @@ def unlikeness_of(name: str, seed: int) -> float:
 
 
 def guesses_of(name: str, seed: int) -> Guesses:
-    """What `hasfl` guesses in a setting."""
+    """The guesses of `hasfl` in a setting."""
     setting = SETTINGS[name]
     return guesses(
         profile_of(name),
@@ -111,7 +111,7 @@ def guesses_of(name: str, seed: int) -> Guesses:
 
 
 def plan_for(name: str, fleet: str, seed: int, made: Guesses) -> Plan:
-    """The plan of the exact planner for guesses."""
+    """The exact planner's plan for guesses."""
     setting = SETTINGS[name]
     problem = Problem(
         fleet=fleet_of(name, fleet, seed),
@@ -125,7 +125,7 @@ def plan_for(name: str, fleet: str, seed: int, made: Guesses) -> Plan:
 
 
 def rounds_by_grid(results: Results, seed: int, target: float, plan: Plan) -> tuple[float, bool]:
-    """The rounds of a plan by the grid, and whether they are only a lower limit."""
+    """The rounds of a plan, interpolated in the grid, and whether they are only a lower limit."""
     cells = results.cells([seed])
     cuts = sorted({cut for _, cut in cells})
     below = max((cut for cut in cuts if cut <= plan.deepest_cut), default=cuts[0])
@@ -137,7 +137,7 @@ def rounds_by_grid(results: Results, seed: int, target: float, plan: Plan) -> tu
 
 
 def rounds_at(results: Results, seed: int, target: float, cut: int, noise: float) -> tuple[float, bool]:
-    """The same at a cut of the grid, for mean(1/b) = `noise`."""
+    """The rounds at a cut of the grid for mean(1/b) = `noise`, and whether they are only a lower limit."""
     batches = sorted((b for b, c in results.cells([seed]) if c == cut), reverse=True)
     runs = [results.fixed[b, cut][seed] for b in batches]
     reached = [run.rounds_to(target, SERVED) for run in runs]

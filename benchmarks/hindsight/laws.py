@@ -1,4 +1,4 @@
-"""Fit the law of rounds to trained runs."""
+"""Fits the law of rounds to trained runs."""
 
 import math
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from benchmarks.hindsight.runs import Floats
 from benchmarks.hindsight.settings import Cell
 
 NOISES = (1e-2, 1e4)  # samples: the limits of a fitted noise. Chosen by hand, far beyond all batch sizes.
-START_NOISE, START_DRIFT = 8.0, 8.0  # samples, and a factor: where a fit starts. Chosen by hand.
-FEWEST_FOR_CONSTANTS = 6  # plans: more than the four unknowns
-TOLERANCE = 1e-12  # relative, of a fit
+START_NOISE, START_DRIFT = 8.0, 8.0  # start of a fit: noise in samples, and drift. Chosen by hand.
+FEWEST_FOR_CONSTANTS = 6  # least number of plans for a fit, which has four unknowns
+TOLERANCE = 1e-12  # relative tolerance at which a fit stops
 
 
 # ── the law of rounds ────────────────────────────────────────────────────────────────────────────────────
@@ -21,15 +21,15 @@ TOLERANCE = 1e-12  # relative, of a fit
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """R = R∞ (1 + s_J/b) for each cut J."""
+    """The law R = R∞ (1 + s_J/b) of rounds R with batch size b, for each cut J."""
 
     endless: float  # R∞
-    noise: Mapping[int, float]  # s_J, by cut
-    misfit: Mapping[int, float]  # the largest relative error of the fitted rounds, by cut
+    noise: Mapping[int, float]  # s_J in samples, by cut
+    misfit: Mapping[int, float]  # largest relative error of the fitted rounds, by cut
 
 
 def fitted_law(rounds: Mapping[Cell, float]) -> Law | None:
-    """Fit one R∞ and an s_J for each cut to the plans that reached the target; None where they are too few.
+    """Fit one R∞ and an s_J for each cut to the plans that reached the target; None if they are too few.
 
     The fit minimises the squared errors of ln R. Its unknowns are ln R∞ and ln s_J for each cut.
     """
@@ -58,7 +58,7 @@ def fitted_law(rounds: Mapping[Cell, float]) -> Law | None:
 
 
 def shared_law(rounds: Mapping[Cell, float]) -> Law | None:
-    """One R∞ and an s_J for each cut, fitted to batches of two samples or more.
+    """Fit one R∞ and an s_J for each cut to plans with batches of two samples or more.
 
     A private batch norm that sees a single sample costs extra rounds, which are not noise.
     """
@@ -66,13 +66,13 @@ def shared_law(rounds: Mapping[Cell, float]) -> Law | None:
 
 
 def laws_by_cut(rounds: Mapping[Cell, float]) -> dict[int, Law | None]:
-    """A law for each cut alone; None where fewer than three plans with this cut reached the target."""
+    """Fit a law for each cut alone; None if fewer than three plans with this cut reached the target."""
     cuts = sorted({cut for _, cut in rounds})
     return {J: shared_law({cell: r for cell, r in rounds.items() if cell[1] == J}) for J in cuts}
 
 
 def single_sample_factor(rounds: Mapping[Cell, float], law: Law | None, cut: int) -> float:
-    """Rounds with single samples over the rounds that a law says; NaN where it has no such cut or plan."""
+    """Rounds with single samples over those by a law; NaN if the law lacks the cut, or there is no plan."""
     if law is None or cut not in law.noise or (1, cut) not in rounds:
         return math.nan
     return rounds[1, cut] / (law.endless * (1 + law.noise[cut]))
@@ -80,21 +80,23 @@ def single_sample_factor(rounds: Mapping[Cell, float], law: Law | None, cut: int
 
 @dataclass(frozen=True, slots=True)
 class FittedConstants:
-    """R = R∞ (1 + skew σ_J + noise/b (1 + drift σ_J)); σ_J is the share of the layers 1 to J in the drift."""
+    """The constants of R = R∞ (1 + skew σ_J + noise/b (1 + drift σ_J)), where σ_J is the share of the layers
+    1 to J in the drift.
+    """
 
     endless: float  # R∞
     noise: float
-    drift: float  # of the whole model
-    skew: float  # of the whole model
+    drift: float  # drift of the whole model
+    skew: float  # skew of the whole model
     noise_error: float  # standard error of ln noise, from the scatter of the rounds around the law
-    drift_error: float  # of ln drift
-    misfit: float  # the largest relative error of the fitted rounds
+    drift_error: float  # standard error of ln drift
+    misfit: float  # largest relative error of the fitted rounds
 
 
 def fitted_constants(
     rounds: Mapping[Cell, float], share_upto: Mapping[int, float], *, skewed: bool
 ) -> FittedConstants | None:
-    """The constants that fit the rounds of fixed plans best, given σ_J; None where the plans are too few.
+    """Fit the constants to the rounds of fixed plans, given σ_J; None if the plans are too few.
 
     Plans with single samples are left out, as for `shared_law`. Without skew, all cuts have one R∞.
     """

@@ -1,7 +1,7 @@
-"""Read the trained runs back, and compute the rounds and the virtual seconds that they took to the targets.
+"""Reads stored runs, and computes the rounds and the virtual seconds that they took to the targets.
 
-A run that never reaches a target takes infinitely many rounds. So a mean over seeds is infinite if one seed
-fails, and plans that fail rank last, tied.
+A run that never reaches a target counts as infinitely many rounds. So a mean over seeds is infinite if one
+seed fails, and all plans that fail share the last rank.
 """
 
 import gzip
@@ -27,7 +27,7 @@ from hasfl.runs.model_costs import shipped_layers
 from hasfl.theory.latency import aggregation_latency, mean_round_latency, split_training_latency
 
 Floats = NDArray[np.float64]
-KINDS = ("mean", "last")  # of served models
+KINDS = ("mean", "last")  # kinds of served models
 # The columns of an evaluation: round, clock, accuracy of the last model, accuracy of the running mean, mean
 # training loss since the evaluation before. The fourth is NaN in runs that serve the last model, unless an
 # older version of hasfl trained them; the fifth is missing in older runs.
@@ -48,12 +48,12 @@ class Run:
     serve: str
     constants: str | None
     evaluations: Floats  # a row for each evaluation
-    plans: tuple[tuple[int, Plan], ...]  # each with its first round
+    plans: tuple[tuple[int, Plan], ...]  # plans, each with its first round
     gave_up: bool  # whether the training ended early because it took far longer than the best fixed plan
 
     @property
     def task(self) -> tuple[str, str, str, str | None]:
-        """The fields that tell a run from others with the same setting and seed."""
+        """The fields that distinguish runs with the same setting and seed."""
         return self.strategy, self.fleet, self.serve, self.constants
 
     def rounds_to(self, target: float, kind: str) -> float:
@@ -65,7 +65,7 @@ class Run:
         return self._crossing(1, target, kind)
 
     def _crossing(self, column: int, target: float, kind: str) -> float:
-        """Interpolate between two evaluations, unless the plan has changed between them."""
+        """The rounds or seconds to the target, interpolated between evaluations with the same plan."""
         firsts = [first for first, _ in self.plans[1:]]
         changed = np.diff(np.searchsorted(firsts, self.evaluations[:, 0], side="right"), prepend=0) > 0
         return crossing(self.evaluations[:, column], self.evaluations[:, COLUMN[kind]], target, changed)
@@ -76,8 +76,8 @@ class Results:
     """All runs of a setting."""
 
     setting: str
-    fixed: Mapping[Cell, Mapping[int, Run]]  # the runs of each fixed plan, by seed
-    made: tuple[Run, ...]  # the runs whose plans were made during training
+    fixed: Mapping[Cell, Mapping[int, Run]]  # runs of each fixed plan, by seed
+    made: tuple[Run, ...]  # runs whose plans were made during training
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ class Results:
 
     @property
     def whole_seeds(self) -> tuple[int, ...]:
-        """The seeds that most fixed plans were trained with. Other seeds have a part of the plans only."""
+        """The seeds with which most fixed plans were trained; other seeds have only some of the plans."""
         plans = {seed: len(self.cells([seed])) for seed in self.seeds}
         return tuple(seed for seed in self.seeds if plans[seed] == max(plans.values()))
 
@@ -96,16 +96,16 @@ class Results:
         return tuple(cell for cell, runs in self.fixed.items() if wanted <= set(runs))
 
     def runs(self, **fields: Any) -> list[Run]:
-        """The runs with plans made during training that have these fields, sorted by seed."""
+        """The runs with these fields whose plans were made during training, sorted by seed."""
         matching = (run for run in self.made if all(getattr(run, k) == v for k, v in fields.items()))
         return sorted(matching, key=lambda run: run.seed)
 
 
 def crossing(x: Floats, accuracy: Floats, target: float, broken: NDArray[np.bool_]) -> float:
-    """The x at which the accuracy first reaches the target; infinite where it never does.
+    """The x at which the accuracy first reaches the target; infinite if it never does.
 
-    Between two evaluations the accuracy is taken as linear. Where `broken` is true for the second of them,
-    its own x is returned.
+    Between two evaluations the accuracy is taken as linear, unless `broken` is true for the second one: then
+    the second one's x is returned.
     """
     reached = np.flatnonzero(accuracy >= target)
     if not len(reached):
@@ -118,7 +118,7 @@ def crossing(x: Floats, accuracy: Floats, target: float, broken: NDArray[np.bool
 
 
 def read_results(folder: Path, setting: str) -> Results:
-    """All runs of a setting that a folder holds."""
+    """Read all runs of a setting from a folder."""
     fixed: dict[Cell, dict[int, Run]] = {}
     for run in _runs(folder, setting, "grid"):
         fixed.setdefault(cell_of(run.strategy), {})[run.seed] = run
@@ -152,7 +152,7 @@ def _run(row: Mapping[str, Any]) -> Run:
 
 
 def missing(results: Results) -> list[str]:
-    """A line for each seed of which fixed plans, and which runs of the main contest, were not trained."""
+    """The missing fixed plans and runs of the main contest in words, a line for each seed."""
     name, lines = results.setting, []
     for seed in SETTINGS[name].seeds:
         cells = SETTINGS[name].cells(seed)
@@ -190,7 +190,7 @@ def profile_of(setting: str) -> Profile:
     """The costs of the network that a setting trains."""
     name, classes = SETTINGS[setting].network, SETTINGS[setting].classes
     layers = None if name == "small-vit" else shipped_layers(name, classes=classes, norm=None)
-    if layers is None:  # no table is shipped
+    if layers is None:  # hasfl has no table of this network
         from benchmarks.hindsight.training import network_of
         from hasfl.models.costs import count_layers
 
@@ -199,7 +199,7 @@ def profile_of(setting: str) -> Profile:
 
 
 def round_seconds(setting: str, plan: Plan, fleet: Fleet) -> float:
-    """Seconds of a round on average, with its share of an aggregation: T_S + T_A/I."""
+    """The mean seconds of a round, with its share of an aggregation: T_S + T_A/I."""
     profile = profile_of(setting)
     split = split_training_latency(plan, fleet, profile).total
     aggregation = aggregation_latency(plan, fleet, profile).total
@@ -208,32 +208,32 @@ def round_seconds(setting: str, plan: Plan, fleet: Fleet) -> float:
 
 @cache
 def cell_seconds(setting: str, cell: Cell, fleet: str, seed: int) -> float:
-    """Seconds of a round under a fixed plan."""
+    """The mean seconds of a round under a fixed plan."""
     plan = Plan.uniform(SETTINGS[setting].devices, batch_size=cell[0], cut=cell[1])
     return round_seconds(setting, plan, fleet_of(setting, fleet, seed))
 
 
 def rounds_of(results: Results, cell: Cell, target: float, kind: str) -> dict[int, float]:
-    """Rounds of a fixed plan to a target, by seed."""
+    """The rounds of a fixed plan to a target, by seed."""
     return {seed: run.rounds_to(target, kind) for seed, run in results.fixed[cell].items()}
 
 
 def mean_rounds(results: Results, target: float, kind: str) -> dict[Cell, float]:
-    """Mean rounds of fixed plans to a target, over the seeds that most plans were trained with."""
+    """The mean rounds of fixed plans to a target, over the seeds with which most plans were trained."""
     seeds = results.whole_seeds
     rounds = {cell: rounds_of(results, cell, target, kind) for cell in results.cells(seeds)}
     return {cell: float(np.mean([by_seed[seed] for seed in seeds])) for cell, by_seed in rounds.items()}
 
 
 def seconds_of(results: Results, cell: Cell, target: float, kind: str, fleet: str) -> dict[int, float]:
-    """Virtual seconds of a fixed plan to a target, by seed."""
+    """The virtual seconds of a fixed plan to a target, by seed."""
     rounds = rounds_of(results, cell, target, kind)
     return {seed: r * cell_seconds(results.setting, cell, fleet, seed) for seed, r in rounds.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The best fixed plan, which is known only in hindsight."""
+    """The best fixed plan, which is known only after training all of them."""
 
     cell: Cell
     seconds: float
@@ -259,7 +259,7 @@ def optimum(
 
 
 def undecided(results: Results, target: float, kind: str) -> list[str]:
-    """A line for each fleet and seed with fixed plans that missed the target, but ended before the best plan.
+    """Fixed plans that missed the target, but ended before the best plan: a line for each fleet and seed.
 
     With more rounds, such a plan might have been better.
     """

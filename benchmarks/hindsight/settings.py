@@ -1,4 +1,4 @@
-"""What is trained: the settings, the fleets, and the list of trainings (tasks) of each setting."""
+"""The settings, the fleets, and the list of trainings (tasks) of each setting."""
 
 import math
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)  # the batch sizes of fixed plans
 # Fixed plans with a cut beyond DEEP_CUT and a batch size up to SMALL_BATCH need very many rounds. They are
 # trained for this share of a setting's rounds only. All three numbers are chosen by hand.
 DEEP_CUT, SMALL_BATCH, SHARE_OF_ROUNDS = 4, 4, 0.625
-TINY_BATCH = 2  # fixed plans with a batch size up to this may have more rounds than others
+TINY_BATCH = 2  # fixed plans with a batch size up to this may get more rounds
 
-Cell = tuple[int, int]  # the batch size and the cut of a fixed plan, alike for all devices
+Cell = tuple[int, int]  # (batch size, cut) of a fixed plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +27,16 @@ class Setting:
     network: str
     partition: Literal["iid", "shards", "dirichlet"]
     learning_rate: float
-    classes: int | None = None  # of the data; None: as many as the network has by default
-    alpha: float = 0.3  # of the Dirichlet partition
-    kept_apart: bool = False  # whether no guess and no constant of `hasfl` was made with its trainings
-    cuts: tuple[int, ...]  # of fixed plans
-    targets: tuple[float, float]  # the lower and the higher test accuracy
-    rounds: int  # at most
-    rounds_of_tiny: int | None = None  # the same for fixed plans with tiny batches; None: `rounds`
-    batches: tuple[int, ...] = BATCHES  # of fixed plans
+    classes: int | None = None  # number of classes; None: the network's default
+    alpha: float = 0.3  # parameter of the Dirichlet partition
+    kept_apart: bool = False  # whether its trainings were not used to choose guesses and constants of `hasfl`
+    cuts: tuple[int, ...]  # cuts of fixed plans
+    targets: tuple[float, float]  # the lower and the higher test accuracy to reach
+    rounds: int  # most rounds
+    rounds_of_tiny: int | None = None  # most rounds of fixed plans with tiny batches; None: `rounds`
+    batches: tuple[int, ...] = BATCHES  # batch sizes of fixed plans
     seeds: tuple[int, ...] = (0, 1, 2)
-    rivals: tuple[Cell, ...] | None = None  # the fixed plans of all seeds but the first; None: every plan
+    rivals: tuple[Cell, ...] | None = None  # fixed plans of all seeds except the first; None: all
     devices: int = 20  # N
     interval: int = 15  # I
     evaluate_every: int = 15
@@ -61,7 +61,7 @@ class Setting:
 
     @property
     def most_rounds(self) -> int:
-        """The most rounds of any training."""
+        """The most rounds of any training of the setting."""
         return self.rounds_of_tiny or self.rounds
 
 
@@ -90,7 +90,7 @@ VGG = Setting(
     augment=True,
     device="cuda",
 )
-# Trained until the running mean has the higher target.
+# Trainings end when the running mean has the higher target.
 RESNET = replace(
     VGG,
     data="cifar100",
@@ -117,9 +117,9 @@ SETTINGS = {
     "digits-iid": DIGITS,
     "digits-late": LATE,
     "digits-shards": replace(DIGITS, partition="shards"),
-    # As digits-late, with fifty devices. A device has 28 samples, so larger batches than 16 are left out.
+    # Like digits-late, with fifty devices. A device has 28 samples, so batches above 16 are left out.
     "digits-fifty": replace(LATE, devices=50, batches=(1, 2, 4, 8, 16)),
-    # As digits-late, with rare aggregations. Only they change the running mean, so it is evaluated then.
+    # Like digits-late, with rare aggregations. Only they change the running mean, so it is evaluated then.
     "digits-rare": replace(LATE, interval=50, evaluate_every=50, batches=(1, 2, 4, 8, 16)),
     "vgg-iid": VGG,
     "vgg-shards": replace(VGG, partition="shards", targets=(0.40, 0.50), patience=120.0),
@@ -146,8 +146,8 @@ SETTINGS = {
         rivals=((4, 2), (8, 2), (4, 4), (8, 4), (16, 4)),
         patience=0.0,
     ),
-    # Trained first after the guesses were settled: another partition, other N and I, another family of
-    # networks.
+    # Settings that were first trained after the guesses were settled: another partition, other N and I,
+    # another family of networks.
     "vgg-dirichlet": replace(
         VGG,
         kept_apart=True,
@@ -170,8 +170,8 @@ FLEETS = {
     "narrow": FleetRanges(),
     "wide": FleetRanges(flops=(1e11, 2e12), up_rate=(1e7, 8e7), fed_up_rate=(1e7, 8e7)),
 }
-# How much of the time of the best fixed plan `hasfl` may take for VGG-16 and ResNet-18: in the mean, and at
-# worst.
+# The goal for `hasfl` with VGG-16 and ResNet-18: its largest time over that of the best fixed plan, in the
+# mean and at worst.
 ASKED = {"narrow": (1.07, 1.25), "wide": (0.68, 0.85)}
 
 
@@ -182,8 +182,8 @@ class Task:
     setting: str
     seed: int
     strategy: str
-    rounds: int  # at most
-    data: str  # the name of a dataset, or a file
+    rounds: int  # most rounds of the training
+    data: str  # name of a dataset, or path of a file
     fleet: str = "narrow"
     serve: Literal["mean", "last"] = "mean"
     constants: Literal["measured", "paper"] | None = None
@@ -192,8 +192,8 @@ class Task:
 
     @property
     def words(self) -> frozenset[str]:
-        """The strategy and the options as single words, by which tasks can be picked."""
-        parts = self.strategy.removeprefix("fixed:").split(",")  # such as b=4 and cut=2
+        """The strategy and the options as single words, with which the command line picks tasks."""
+        parts = self.strategy.removeprefix("fixed:").split(",")  # parts such as b=4 and cut=2
         return frozenset([*parts, self.fleet, self.serve, self.constants or "default"])
 
 
@@ -210,7 +210,10 @@ def grid(name: str, seed: int, data: str) -> Iterator[Task]:
 
 
 def main_contest(name: str, seed: int, data: str) -> Iterator[Task]:
-    """HASFL, HASFL with the paper's planner, and one cut with batches in proportion to speed; both fleets."""
+    """The tasks of HASFL, HASFL with the paper's planner, and `proportional`, on both fleets.
+
+    `proportional` has one cut, and batch sizes in proportion to the speeds of devices.
+    """
     task = Task(setting=name, seed=seed, strategy="hasfl", rounds=SETTINGS[name].most_rounds, data=data)
     for strategy in ("hasfl", "hasfl-bcd", "proportional"):
         for fleet in FLEETS:
@@ -218,7 +221,7 @@ def main_contest(name: str, seed: int, data: str) -> Iterator[Task]:
 
 
 def contestants(name: str, seed: int, data: str) -> Iterator[Task]:
-    """The main contest, HASFL with other options, and strategies that choose batch sizes or cuts alone."""
+    """The tasks of the main contest, of HASFL with other options, and of strategies with one fixed half."""
     yield from main_contest(name, seed, data)
     task = Task(setting=name, seed=seed, strategy="hasfl", rounds=SETTINGS[name].most_rounds, data=data)
     for fleet in FLEETS:

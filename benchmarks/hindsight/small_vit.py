@@ -1,4 +1,4 @@
-"""A small vision transformer for the digits, a network of another family than those that guesses rest on."""
+"""A small vision transformer for the digits, whose family of networks was not used for guesses."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ TOKENS = (SIDE // PATCH) ** 2
 
 
 class Patches(nn.Module):
-    """Patches of an image as tokens, with a learned place for each."""
+    """Turns patches of an image into tokens, with a learned parameter for each position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -16,13 +16,13 @@ class Patches(nn.Module):
         self.place = nn.Parameter(0.02 * torch.randn(TOKENS, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, 1, 8, 8) → (n, tokens, width)."""
+        """Turn images (n, 1, 8, 8) into tokens (n, tokens, width)."""
         tokens: Tensor = self.embed(x).flatten(2).transpose(1, 2) + self.place
         return tokens
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward part, each after a layer norm."""
+    """A transformer block: attention and a feed-forward part, each after a layer norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens of the same shape."""
+        """Turn tokens into tokens of the same shape."""
         query, key, value = (
             part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
             for part in self.attention(self.before(x)).chunk(3, dim=-1)
@@ -46,7 +46,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """The classes, from the mean of all tokens."""
+    """Computes the logits of classes from the mean of all tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,11 +54,11 @@ class Head(nn.Module):
         self.out = nn.Linear(WIDTH, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, tokens, width) → (n, 10)."""
+        """Turn tokens (n, tokens, width) into logits (n, 10)."""
         classes: Tensor = self.out(self.norm(x).mean(dim=1))
         return classes
 
 
 def small_vit() -> nn.Sequential:
-    """The patches, three blocks and the head: five parts between which it can be cut."""
+    """The network of patches, three blocks and the head: five layers between which it can be cut."""
     return nn.Sequential(Patches(), *(Block() for _ in range(BLOCKS)), Head())

@@ -1,7 +1,7 @@
-"""Train a task, and note every evaluation and plan.
+"""Trains a task, and records every evaluation and plan.
 
-The targets do not end a training from inside: its goal is a number of rounds, so no samples are held out. The
-loop here breaks off once the higher target is reached on the test set.
+The goal of a training is a number of rounds, so no samples are held out. The loop here ends the training once
+the higher target is reached on the test set.
 """
 
 import queue
@@ -24,15 +24,16 @@ Outcome = dict[str, Any]  # the fields of a task, and the outcome of its trainin
 
 @dataclass(slots=True)
 class Notes:
-    """What is noted of a training, round by round."""
+    """The records of a training that go into its outcome."""
 
-    evaluations: list[list[Any]] = field(default_factory=list)  # round, clock, last, mean, training loss
-    losses: list[float] = field(default_factory=list)  # of the rounds since the last evaluation
-    plans: list[list[Any]] = field(default_factory=list)  # first round, batch sizes, cuts
-    notes: list[list[Any]] = field(default_factory=list)  # round, why the guard made batches larger
+    # Round, clock, accuracy of the last model and of the running mean, mean training loss.
+    evaluations: list[list[Any]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)  # training losses since the last evaluation
+    plans: list[list[Any]] = field(default_factory=list)  # the first round, batch sizes and cuts of each plan
+    notes: list[list[Any]] = field(default_factory=list)  # the round and the text of each note
 
     def take(self, record: "RoundRecord") -> None:
-        """Note the plan and the loss of a round, and what was said of the plan."""
+        """Add the plan, the loss and the notes of a round."""
         self.losses.append(record.loss)
         plan = [record.plan.batch_sizes.tolist(), record.plan.cuts.tolist()]
         if not self.plans or self.plans[-1][1:] != plan:
@@ -61,7 +62,7 @@ def train(task: Task) -> Outcome:
 
 
 def target_reached(task: Task, clock: float, last: float, mean: float | None) -> bool:
-    """Whether the accuracies of the last model and of the running mean suffice to end the training."""
+    """Whether the accuracies of the last model and of the running mean end the training of a task."""
     setting = SETTINGS[task.setting]
     target = setting.targets[1]
     last_reached, mean_reached = last >= target, mean is not None and mean >= target
@@ -71,7 +72,7 @@ def target_reached(task: Task, clock: float, last: float, mean: float | None) ->
 
 
 def simulation_of(task: Task) -> "Simulation":
-    """The training of a task, before its first round."""
+    """The simulation of a task, before its first round."""
     import torch
 
     from hasfl import Seeds, draw_fleet, simulate
@@ -117,9 +118,9 @@ def network_of(setting: Setting) -> "LayeredModel":
 
 
 def last_and_mean(engine: "LocalEngine", record: "RoundRecord", serve: str) -> tuple[float, float | None]:
-    """Test accuracy of the last model, without calibration, and of the running mean.
+    """The test accuracies of the last model, without calibration, and of the running mean.
 
-    Where the last model is served, no running mean exists, and its accuracy is None.
+    If the last model is served, there is no running mean, and its accuracy is None.
     """
     from hasfl.learning.served_model import evaluate
 
@@ -132,7 +133,7 @@ def last_and_mean(engine: "LocalEngine", record: "RoundRecord", serve: str) -> t
 
 
 def work(tasks: "Queue[Task]", outcomes: "Queue[Outcome]") -> None:
-    """Train one task after the other until none is left."""
+    """Train tasks from a queue, one after the other, until none is left."""
     while True:
         try:
             task = tasks.get_nowait()
@@ -142,7 +143,7 @@ def work(tasks: "Queue[Task]", outcomes: "Queue[Outcome]") -> None:
 
 
 def told(outcome: Outcome) -> str:
-    """What came of a training, in one line."""
+    """The outcome of a training, in one line."""
     names = ("setting", "strategy", "fleet", "serve", "seed")
     _, clock, last, mean, _ = outcome["evaluations"][-1]
     return (

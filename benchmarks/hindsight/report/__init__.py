@@ -1,1 +1,1 @@
-"""Tables and pictures of the trained runs: `verdicts.py` has all settings, `tables.py` each of them."""
+"""Tables and pictures of the trained runs: of all settings in `verdicts.py`, of each in `tables.py`."""

@@ -1,10 +1,10 @@
-"""Write tables and pictures of the trained runs: how good are plans?
+"""Writes tables and pictures on how good plans are, from the trained runs.
 
     python -m benchmarks.hindsight.report            # benchmarks/hindsight_<date>.md, docs/constants_*.png
     python -m benchmarks.hindsight.report --out DIR  # DIR/hindsight.md, with the pictures beside it
 
-The report uses the runs that exist, and lists those that are missing. The pictures have the settings that the
-guesses were made with.
+The report uses the runs that exist, and lists missing ones. The pictures show the settings with which the
+guesses were made.
 """
 
 import argparse

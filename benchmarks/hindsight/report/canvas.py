@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Sizes are chosen by eye.
-LABEL_DISTANCE = 0.075  # share of a panel's height: the least distance between two labels
-LABEL_INDENT = 0.02  # share of a panel's width: from the end of a line to its label
-LINE_POINTS = 10  # height of a line of small print
-PALEST = 0.82  # share of the colour map; beyond it colours are too pale on white
+LABEL_DISTANCE = 0.075  # least distance between two labels, as a share of a panel's height
+LABEL_INDENT = 0.02  # distance from the end of a line to its label, as a share of a panel's width
+LINE_POINTS = 10  # height of a line of small print in points
+PALEST = 0.82  # share of the colour map beyond which colours are too pale on white
 
 
 def panels(count: int, *, height: float) -> "tuple[Figure, list[Axes]]":
@@ -41,7 +41,7 @@ def entitle(axes: "Axes", words: str, *, below: str = "") -> None:
 
 
 def colours_of(setting: str) -> dict[int, Any]:
-    """A colour for each cut, from dark to light, which can be told apart without colour vision."""
+    """A colour for each cut, from dark to light, which people with any colour vision can distinguish."""
     from matplotlib import colormaps
 
     cuts = SETTINGS[setting].cuts
@@ -67,7 +67,7 @@ def label_ends(axes: "Axes", ends: Mapping[int, tuple[float, float]], colours: M
     """
     from matplotlib.patheffects import withStroke
 
-    to_panel = axes.transScale + axes.transLimits  # from data to shares of the panel
+    to_panel = axes.transScale + axes.transLimits  # maps data to shares of the panel
     columns: dict[float, list[int]] = {}
     for cut, (x, _) in ends.items():
         columns.setdefault(round(x, 9), []).append(cut)

@@ -30,7 +30,7 @@ HASFL: dict[str, Any] = {"strategy": "hasfl", "serve": "mean", "constants": None
 
 
 def draw_all(results_of_all: Sequence[Results], folder: Path) -> list[Path]:
-    """Draw the pictures for which runs exist; returns their files."""
+    """Draw the pictures for which runs exist, and return their files."""
     some = [results for results in results_of_all if results.fixed]
     figures = {
         "constants_law": law_picture(some),
@@ -45,7 +45,7 @@ def draw_all(results_of_all: Sequence[Results], folder: Path) -> list[Path]:
 def _panel_for_each(
     settings: Sequence[Results], draw: Callable[["Axes", Results], None], *, height: float
 ) -> "Figure | None":
-    """A figure with a panel for every setting; None where there is no setting."""
+    """Draw a figure with a panel for every setting; None if there is no setting."""
     if not settings:
         return None
     figure, axes = panels(len(settings), height=height)
@@ -58,7 +58,7 @@ def _panel_for_each(
 
 
 def law_picture(settings: Sequence[Results]) -> "Figure | None":
-    """Rounds against 1/b, and the straight lines of the law."""
+    """Draw rounds against 1/b, with the straight lines of the law."""
     return _panel_for_each(settings, _draw_law, height=2.9)
 
 
@@ -91,7 +91,7 @@ def _draw_law(axes: "Axes", results: Results) -> None:
 
 
 def hindsight_picture(settings: Sequence[Results], fleet: str = "narrow") -> "Figure | None":
-    """Seconds of every fixed plan, and of HASFL."""
+    """Draw the seconds of every fixed plan, and of HASFL."""
     return _panel_for_each(settings, partial(_draw_seconds, fleet=fleet), height=3.0)
 
 
@@ -127,14 +127,14 @@ def _draw_seconds(axes: "Axes", results: Results, *, fleet: str) -> None:
 
 
 def mean_seconds(results: Results, target: float, fleet: str) -> dict[Cell, float]:
-    """Mean seconds of fixed plans over the seeds that most of them were trained with."""
+    """The mean seconds of fixed plans, over the seeds with which most of them were trained."""
     seeds = results.whole_seeds
     by_seed = {cell: seconds_of(results, cell, target, "mean", fleet) for cell in results.cells(seeds)}
     return {cell: float(np.mean([of[seed] for seed in seeds])) for cell, of in by_seed.items()}
 
 
 def hasfl_in_words(runs: Sequence[Run], taken: float) -> str:
-    """The mean seconds of HASFL; where a run missed the target, the last accuracy of the first run."""
+    """The mean seconds of HASFL in words; if a run missed the target, the last accuracy of the first run."""
     if not runs:
         return "HASFL: not trained yet"
     if math.isfinite(taken):

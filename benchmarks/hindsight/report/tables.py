@@ -28,15 +28,15 @@ from benchmarks.hindsight.runs import (
 )
 from benchmarks.hindsight.settings import FLEETS, SETTINGS, Cell
 
-MOST_ERROR = 1.5  # of the logarithm of a fitted constant; with a larger error, the grid does not determine it
-NO_NOISE = 1.01 * NOISES[0]  # samples: a fitted noise up to this is at its lower limit, and is shown as 0
+MOST_ERROR = 1.5  # largest error of the logarithm of a constant that counts as determined; chosen by hand
+NO_NOISE = 1.01 * NOISES[0]  # samples: a fitted noise up to this is at its limit, and is shown as 0
 
 
 # ── the tables of a setting ─────────────────────────────────────────────────────────────────────────────
 
 
 def trained_cells(results: Results) -> list[str]:
-    """Which fixed plans each seed has, a line for all seeds that have the same plans."""
+    """The fixed plans that were trained with each seed; seeds with the same plans share a line."""
     seeds_of: dict[tuple[Cell, ...], list[int]] = {}
     for seed in results.seeds:
         seeds_of.setdefault(results.cells([seed]), []).append(seed)
@@ -44,7 +44,7 @@ def trained_cells(results: Results) -> list[str]:
 
 
 def cells_in_words(cells: Sequence[Cell]) -> str:
-    """Fixed plans, cuts with the same batch sizes together."""
+    """Fixed plans in words; cuts with the same batch sizes are joined."""
     cuts_of: dict[tuple[int, ...], list[int]] = {}
     for cut in sorted({cut for _, cut in cells}):
         cuts_of.setdefault(tuple(b for b, J in cells if cut == J), []).append(cut)
@@ -52,7 +52,7 @@ def cells_in_words(cells: Sequence[Cell]) -> str:
 
 
 def grid_tables(results: Results) -> list[str]:
-    """Rounds and seconds of every fixed plan."""
+    """Tables of rounds and seconds of every fixed plan."""
     lines = ["### Every fixed plan", ""]
     targets = SETTINGS[results.setting].targets
     for kind in KINDS:
@@ -75,7 +75,7 @@ def grid_row(results: Results, cell: Cell, kind: str) -> list[str]:
 
 
 def law_table(results: Results) -> list[str]:
-    """The fitted law of rounds, for each cut alone and with a common R∞."""
+    """A table of the fitted law of rounds, for each cut alone and with a common R∞."""
     setting = SETTINGS[results.setting]
     head = ["served", "target", "cut", "R∞_J", "s_J", "misfit", "one R∞", "s_J", "misfit", "s_J / s_first"]
     head += ["b = 1 over the law"]
@@ -100,7 +100,7 @@ def law_table(results: Results) -> list[str]:
 
 
 def constants_table(results: Results) -> list[str]:
-    """The constants that fit the grid, with the layers' shares of drift and skew that guesses have."""
+    """A table of the constants that fit the grid, with the layers' shares of drift and skew from guesses."""
     skewed = SETTINGS[results.setting].partition != "iid"
     drift_upto = guesses_of(results.setting, results.whole_seeds[0]).each[0].constants.drift_upto
     shares = {cut: float(drift_upto[cut - 1] / drift_upto[-1]) for cut in SETTINGS[results.setting].cuts}
@@ -126,7 +126,7 @@ def constants_table(results: Results) -> list[str]:
 
 
 def law_words(law: Law | None, cut: int) -> tuple[str, str, str, str]:
-    """R∞, s_J, the misfit, and s_J divided by that of the first cut."""
+    """R∞, s_J, the misfit, and s_J over that of the first cut, in words."""
     if law is None or cut not in law.noise:
         return "–", "–", "–", "–"
     first = law.noise[min(law.noise)]
@@ -145,7 +145,7 @@ def own_runs(results: Results, fleet: str, strategy: str = "hasfl") -> list[Run]
 
 
 def contest_table(results: Results) -> list[str]:
-    """Plans that were made during training, against fixed plans."""
+    """A table of strategies that plan during training, against fixed plans."""
     targets = SETTINGS[results.setting].targets
     head = ["plans made in training", "against"]
     for target in targets:
@@ -166,7 +166,7 @@ def contest_table(results: Results) -> list[str]:
 
 
 def default_first(task: tuple[str, str, str, str | None]) -> tuple[object, ...]:
-    """A sort key: default options come first."""
+    """The sort key of a task, which puts default options first."""
     strategy, fleet, serve, constants = task
     return fleet, strategy != "hasfl", strategy, serve != "mean", constants is not None
 
@@ -181,7 +181,7 @@ def rivals(strategy: str) -> tuple[str, Callable[[Cell], bool]]:
 
 
 def contest(results: Results, runs: Sequence[Run], target: float) -> tuple[str, str, str]:
-    """Seconds of runs that differ in their seeds only, seconds of their best rival, and the ratio."""
+    """The seconds of the runs of one task, the seconds of their best rival, and the ratio, in words."""
     kind, fleet, strategy = runs[0].serve, runs[0].fleet, runs[0].strategy
     seconds = [run.seconds_to(target, kind) for run in runs]
     words = spread(seconds) if min(seconds) < math.inf else best_accuracy(runs, kind)
@@ -197,7 +197,7 @@ def contest(results: Results, runs: Sequence[Run], target: float) -> tuple[str, 
 
 
 def best_accuracy(runs: Sequence[Run], kind: str) -> str:
-    """The best accuracy and the seconds of runs that did not reach their target."""
+    """The best accuracy and the seconds of runs that did not reach their target, in words."""
     best = float(np.mean([np.nanmax(run.evaluations[:, COLUMN[kind]]) for run in runs]))
     words = f"never; {percent(best)} in {spread(float(run.evaluations[-1, 1]) for run in runs)} s"
     return words + ", then gave up" * any(run.gave_up for run in runs)

@@ -1,4 +1,4 @@
-"""HASFL in all settings: against the best fixed plan, its rivals, and what was asked."""
+"""Compares HASFL in all settings with the best fixed plan, with other strategies, and with its goals."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,17 +11,17 @@ from benchmarks.hindsight.report.words import listed, named, number, percent, sp
 from benchmarks.hindsight.runs import COLUMN, Optimum, Results, Run, optimum
 from benchmarks.hindsight.settings import ASKED, FLEETS, SETTINGS
 
-SERVED = "mean"  # the default, and the only kind of served model in these tables
+SERVED = "mean"  # kind of served model in these tables, which is the default
 ASKED_OF = ("vgg16", "resnet18")  # the networks that `ASKED` is about
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A strategy with default options on one fleet of a setting, at one of its targets."""
+    """Comparisons of a strategy with default options, on one fleet of a setting, at one of its targets."""
 
     results: Results
     fleet: str
-    which: int = 1  # of the two targets: 0 is the lower, 1 the higher
+    which: int = 1  # index of the target: 0 is the lower one, 1 the higher one
     strategy: str = "hasfl"
 
     @property
@@ -45,7 +45,7 @@ class Verdict:
 
     @property
     def seconds(self) -> list[float]:
-        """Of the strategy, for each seed."""
+        """The seconds of the strategy to the target, for each seed."""
         return [run.seconds_to(self.target, SERVED) for run in self.runs]
 
     def best(self, seeds: Iterable[int]) -> Optimum | None:
@@ -53,21 +53,21 @@ class Verdict:
         return optimum(self.results, self.target, SERVED, self.fleet, seeds=seeds)
 
     def ratio(self) -> float:
-        """Mean seconds over those of the best fixed plan with the same seeds; NaN if unknown."""
+        """The mean seconds over those of the best fixed plan with the same seeds; NaN if unknown."""
         best = self.best(self.seeds) if self.seeds else None
         return math.nan if best is None else float(np.mean(self.seconds)) / best.seconds
 
     def ratio_by_seed(self) -> list[float]:
-        """The same for each seed alone, against all fixed plans that the seed has."""
+        """The seconds of each seed, over those of the best fixed plan with this seed; NaN if unknown."""
         best = [self.best([seed]) for seed in self.seeds]
         pairs = zip(self.seconds, best, strict=True)
         return [math.nan if each is None else seconds / each.seconds for seconds, each in pairs]
 
     def over(self, strategy: str) -> float:
-        """Mean seconds over those of another strategy, with the seeds that both have; NaN if unknown.
+        """The mean seconds over those of another strategy, with the seeds that both have; NaN if unknown.
 
-        A run of the other one that missed the target counts with its last second, so the ratio is an upper
-        limit. Such a limit says nothing from 1 on.
+        A run of the other strategy that missed the target counts with its last second, so the ratio is an
+        upper limit. A limit of 1 or more says nothing, so it becomes NaN.
         """
         ours = dict(zip(self.seeds, self.seconds, strict=True))
         theirs = [run for run in replace(self, strategy=strategy).runs if run.seed in ours]
@@ -78,7 +78,7 @@ class Verdict:
         return math.nan if self.missed_by(strategy) and ratio >= 1 else ratio
 
     def accuracies_at_the_end_of(self, strategy: str) -> list[tuple[float, float]]:
-        """Those of both strategies, in the last second of the one that ended first."""
+        """The accuracies of both strategies in the last second of the shorter run, for each common seed."""
         pairs = []
         for own in self.runs:
             for its in replace(self, strategy=strategy).runs:
@@ -88,7 +88,10 @@ class Verdict:
         return pairs
 
     def ahead_of(self, strategy: str) -> bool | None:
-        """Whether it takes less time, or is better in the same second with every seed; None if unknown."""
+        """Whether the strategy needs less time than another; None if unknown.
+
+        If the ratio of times is unknown, the accuracies in the same second decide, with every seed.
+        """
         ratio, pairs = self.over(strategy), self.accuracies_at_the_end_of(strategy)
         if not math.isnan(ratio):
             return ratio < 1
@@ -100,17 +103,17 @@ class Verdict:
         return any(math.isinf(run.seconds_to(self.target, SERVED)) for run in runs if run.seed in self.seeds)
 
     def _at_least(self, run: Run) -> float:
-        """Seconds to the target, or to the end of a run that missed it."""
+        """The seconds of a run to the target, or to its end if it missed the target."""
         return min(run.seconds_to(self.target, SERVED), float(run.evaluations[-1, 1]))
 
 
 def accuracy_at(run: Run, second: float) -> float:
-    """Of the served model, interpolated between evaluations."""
+    """The accuracy of the served model at a virtual second, interpolated between evaluations."""
     return float(np.interp(second, run.evaluations[:, 1], run.evaluations[:, COLUMN[SERVED]]))
 
 
 def verdicts(results_of_all: Sequence[Results]) -> Iterator[Verdict]:
-    """One for each setting and fleet."""
+    """The verdicts on HASFL, one for each setting and fleet."""
     return (Verdict(results, fleet) for results in results_of_all for fleet in FLEETS)
 
 
@@ -119,7 +122,7 @@ def ratio_words(ratio: float) -> str:
 
 
 def summary(results_of_all: Sequence[Results]) -> list[str]:
-    """HASFL and `proportional` against the best fixed plan, in sample and out of sample apart."""
+    """A table of HASFL and `proportional` against the best fixed plan, in and out of sample."""
     lines = [
         "## In short",
         "",
@@ -152,13 +155,13 @@ def summary_row(verdict: Verdict) -> list[str]:
 
 
 def taken(verdict: Verdict) -> str:
-    """The seconds to the target, or the best accuracy where no run has reached it."""
+    """The seconds to the target in words, or the best accuracy if no run has reached it."""
     missed = verdict.runs and min(verdict.seconds) == math.inf
     return best_accuracy(verdict.runs, SERVED) if missed else spread(verdict.seconds)
 
 
 def asked_and_reached(results_of_all: Sequence[Results]) -> list[str]:
-    """What was asked of HASFL, and whether it is reached."""
+    """A table of the goals that were set for HASFL, and whether it reaches them."""
     head = ["fleet", "trainings", "mean asked", "mean", "", "worst asked", "worst", ""]
     return [
         "## Asked and reached",
@@ -189,7 +192,7 @@ def asked_row(results_of_all: Sequence[Results], fleet: str) -> list[str]:
 
 
 def against_the_paper(results_of_all: Sequence[Results]) -> list[str]:
-    """HASFL against the paper's planner."""
+    """A table of HASFL against the paper's planner."""
     head = ["setting", "fleet", "over hasfl-bcd", "ahead", "accuracy in the same second: HASFL, hasfl-bcd"]
     head += ["hasfl-bcd, s"]
     rows = [paper_row(verdict) for verdict in verdicts(results_of_all) if verdict.runs]

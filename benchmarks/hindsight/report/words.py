@@ -1,4 +1,4 @@
-"""Numbers and tables as words."""
+"""Writes numbers and tables as text."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks.hindsight.settings import Cell
 
-ROUNDING = 1e-12  # relative: a smaller deviation is a rounding error
+ROUNDING = 1e-12  # a relative deviation up to this is a rounding error
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 0) -> list[str]:
@@ -17,14 +17,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 0)
 
 
 def number(value: float) -> str:
-    """A number with three significant digits, or with all digits before the point if those are more."""
+    """A number in words, with three significant digits or all digits before the point."""
     if not math.isfinite(value):
         return "never" if value > 0 else "–"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def spread(values: Iterable[float]) -> str:
-    """Mean and standard deviation over seeds that reached the target, and their number if some did not."""
+    """The mean and deviation over seeds that reached the target, with their number if some did not."""
     of_seeds = list(values)
     reached = [value for value in of_seeds if math.isfinite(value)]
     if not reached:
@@ -45,7 +45,7 @@ def named(cell: Cell) -> str:
 
 
 def share(values: Iterable[float | None]) -> str:
-    """The mean of shares of the clock in per cent; some may be None, where the clock does not count them."""
+    """The mean of shares of the clock, in per cent; a share is None if the clock does not count it."""
     counted = list(values)
     known = [value for value in counted if value is not None]
     return f"{float(np.mean(known)):.1%}" if known and len(known) == len(counted) else "not counted"

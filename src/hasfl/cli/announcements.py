@@ -1,4 +1,4 @@
-"""What a training announces while it runs: its plan, whenever it changes, and when it will end."""
+"""Announcements of a training while it runs: its plan, each change of the plan, and when it will end."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from hasfl.runs.run import Prepared
 
 
-MOST_KINDS = 6  # of devices that are told apart; chosen by hand, by what fits into a line or two
-MOST_CHANGES = 10  # of the plan that are told; chosen by hand
+MOST_KINDS = 6  # most kinds of devices in a line; chosen by hand, so that a plan fits into two lines
+MOST_CHANGES = 10  # most changes of the plan that are announced; chosen by hand
 
 
 def plan_in_words(plan: Plan, names: Sequence[str], *, of: int) -> str:
-    """A plan, kind by kind: "pi (8 devices) b = 2, cut 1; laptop (6) b = 4–6, cut 2".
+    """A plan in words, by kind of device: "pi (8 devices) b = 2, cut 1; laptop (6) b = 4–6, cut 2".
 
-    Where all devices do the same, or have too many kinds, they are told as one. `of` is the number of all
-    devices; where only some take part, that is told too.
+    If all devices do the same, or there are too many kinds, the devices form one group. `of` is the number of
+    all devices; if fewer take part, the text says so.
     """
     groups = kinds(names)
     alike = np.ptp(plan.batch_sizes) == 0 and np.ptp(plan.cuts) == 0
@@ -47,7 +47,7 @@ def plan_in_words(plan: Plan, names: Sequence[str], *, of: int) -> str:
 
 
 def every(interval: int) -> str:
-    """How often an aggregation comes: "every round", "every 15 rounds"."""
+    """How often aggregations happen: "every round", "every 15 rounds"."""
     return "every round" if interval == 1 else f"every {interval:,} rounds"
 
 
@@ -58,21 +58,21 @@ def _span(values: IntN) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BegunTraining:
-    """What is known of a training when it begins or goes on, to announce it."""
+    """Facts for the announcements of a training, known when it begins or goes on."""
 
     goal: Goal
-    order: Order  # of the next round
-    words: Callable[[int, IntN, Plan], str]  # a plan of a round and its devices, in words
-    round_seconds: Callable[[RoundRecord], float]  # the mean time of a round, if it goes on like this one
-    looped_layers: Mapping[str, str] = field(default_factory=dict)  # see `Prepared`
+    order: Order  # the order (plan and devices) of the next round
+    words: Callable[[int, IntN, Plan], str]  # puts a round's devices and plan into words
+    round_seconds: Callable[[RoundRecord], float]  # mean seconds of later rounds, if they are like this one
+    looped_layers: Mapping[str, str] = field(default_factory=dict)  # reasons by layer, see `Prepared`
 
     @classmethod
     def of(cls, prepared: "Prepared") -> Self:
-        """A training in this process."""
+        """The facts about a training in this process."""
         begun = prepared.training
 
         def words(round: int, devices: IntN, plan: Plan) -> str:
-            """A plan in words, and the mean time of a round under it, T_S + T_A/I."""
+            """The plan in words, and the mean time of a round under it, T_S + T_A/I."""
             fleet = begun.observer.fleet(round, devices)
             now = Arrangement(plan, fleet, begun.clock.depth(plan))
             seconds = format_seconds(begun.clock.mean_round(now, begun.interval))
@@ -83,7 +83,7 @@ class BegunTraining:
 
     @classmethod
     def of_fleet(cls, goal: Goal, first: RoundRecord, devices: int) -> Self:
-        """A training on a fleet of machines, as far as its first record tells it."""
+        """The facts about a training on machines, as far as its first record has them."""
         order = Order(
             round=first.round,
             devices=first.devices,
@@ -99,24 +99,24 @@ class BegunTraining:
 
 
 class PlanAnnouncer:
-    """Announces the plans of one training, line by line. With `short`, only the first plan is told."""
+    """Announces the plans of one training, line by line; if `short`, only the first plan."""
 
     def __init__(self, training: BegunTraining, *, short: bool) -> None:
         self.training = training
         self.short = short
-        self.order = training.order  # of the round that is announced first
-        self.changes = 0  # that were told
-        self.noted: set[str] = set()  # kinds of notes that were told
+        self.order = training.order  # order of the round with which training begins or goes on
+        self.changes = 0  # number of announced changes of the plan
+        self.noted: set[str] = set()  # kinds of notes that were announced
 
     def beginning(self) -> list[str]:
-        """The plan that training begins or goes on with."""
+        """The lines on the plan with which training begins or goes on."""
         order = self.order
         of = "plan" if order.round == 1 else f"plan of round {order.round}"
         lines = [f"{of}: {self.training.words(order.round, order.devices, order.plan)}"]
         return [*lines, *(note for note in order.notes if self._is_told(note))]
 
     def after(self, record: RoundRecord) -> list[str]:
-        """What is to be told after a round."""
+        """The lines to announce after a round."""
         if record.round == self.order.round:
             return []
         lines = [f"round {record.round}: {note}" for note in record.notes if self._is_told(note)]
@@ -128,7 +128,7 @@ class PlanAnnouncer:
         return [*lines, f"plan: {self.training.words(record.round, record.devices, record.plan)}"]
 
     def _is_told(self, note: str) -> bool:
-        """New plans are told until there were many of them, every other kind of note once."""
+        """Whether a note is announced: the first `MOST_CHANGES` new plans, every other kind of note once."""
         kind, _, reason = note.partition(": ")
         if self.short and kind in (FIRST_PLAN, NEW_PLAN, PLAN_KEPT):
             return False
@@ -140,49 +140,50 @@ class PlanAnnouncer:
         return True
 
 
-ROOMY = 120  # columns that have room for the virtual time to go
-VERY_ROOMY = 150  # columns that also have room for the range of it
-ALL = 100.0  # per cent of a budget, or of the way to the goal
-PARTS = 3  # of the way to the goal; the forecast is told after each
-OVERRUN = 4 / 3  # rounds over those at the last line, before the next line of a training that takes longer
+# Widths and numbers below are chosen by hand.
+ROOMY = 120  # columns of a terminal with room for the virtual time that is left
+VERY_ROOMY = 150  # columns of a terminal with room for its range, too
+ALL = 100.0  # a whole budget, or the whole way to the goal, in per cent
+PARTS = 3  # number of parts of the way to the goal; the forecast is announced after each
+OVERRUN = 4 / 3  # rounds over those of the last announcement before a late training is announced again
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What is to come after an evaluation."""
+    """The expected end of a training, after an evaluation."""
 
     goal: Goal
-    forecast: GoalForecast | None = None  # of the accuracy or the loss to reach
+    forecast: GoalForecast | None = None  # forecast of when the accuracy or loss of the goal is reached
     budget: BudgetEnd | None = None
     budget_clock: float = 0.0  # virtual time when the budget ends
 
     @classmethod
     def after(cls, record: RoundRecord, goal: Goal, round_seconds: float) -> Self:
-        """The outlook after an evaluation, if every round to come takes so many seconds."""
+        """The outlook after an evaluation, if every later round takes `round_seconds`."""
         budget = budget_end(goal, record, round_seconds)
         clock = 0.0 if budget is None else record.clock + (budget.rounds - record.round) * round_seconds
         return cls(goal, record.forecast, budget, clock)
 
     @property
     def end(self) -> int | None:
-        """The round that ends training; None where it is unknown."""
+        """The round that ends training; None if it is unknown."""
         known = self.budget if self.budget_first else self.forecast
         return None if known is None else known.rounds
 
     @property
     def budget_first(self) -> bool:
-        """Whether a budget is to end training before the accuracy or the loss is reached."""
+        """Whether a budget will end training before the accuracy or the loss is reached."""
         if self.budget is None or (self.forecast is None and self.goal.judges_model):
             return False
         to_goal = None if self.forecast is None else self.forecast.rounds
         return to_goal is None or self.budget.rounds < to_goal
 
     def way(self, record: RoundRecord) -> float:
-        """The share of the way to the end that is done, in per cent; 0 where it is unknown."""
+        """The part of the rounds to the end that is done, in per cent; 0 if the end is unknown."""
         return 0.0 if self.end is None else ALL * min(record.round / self.end, 1.0)
 
     def to_go(self, width: int) -> str:
-        """The virtual time to the end, for the end of a line in so many columns."""
+        """Words on the virtual time to the end, as long as a line of `width` columns has room for."""
         if width < ROOMY:
             return ""
         if self.budget_first:
@@ -193,7 +194,7 @@ class Outlook:
         return f"{words} ({_time_span(self.forecast)})" if width >= VERY_ROOMY else words
 
     def sentence(self) -> str:
-        """What training is on course for, and which budget ends it before."""
+        """The forecast in words, and which budget ends training before the goal; empty without a forecast."""
         if self.forecast is None:
             return ""
         if self.budget is None or not self.budget_first:
@@ -203,14 +204,14 @@ class Outlook:
 
 
 def _time_span(forecast: GoalForecast) -> str:
-    """The range of the virtual time to the goal."""
+    """The range of the virtual time that is left to the goal, in words."""
     least, most = forecast.least_seconds_left, forecast.most_seconds_left
     low = format_seconds(0.0 if least is None else least)
     return f"{low} or much more" if most is None else f"{low} to {format_seconds(most)}"
 
 
 def forecast_in_words(forecast: GoalForecast) -> str:
-    """What a training is on course for, in a sentence."""
+    """The forecast of the round and the time in which the goal is reached, in a sentence."""
     if forecast.rounds is None or forecast.seconds_left is None:
         return f"the {forecast.measure} of the goal is out of sight"
     first = (
@@ -227,17 +228,17 @@ def forecast_in_words(forecast: GoalForecast) -> str:
 class ForecastTimes:
     """Decides after which evaluations the forecast is announced.
 
-    It is told after each third of the way. Where training goes on beyond the end that was told last, it is
-    told again, but not before training is a third longer than at the last line.
+    The forecast is announced after each third of the way. If training goes on beyond the announced end, the
+    forecast is announced again, but not before training is a third longer than at the last announcement.
     """
 
-    parts: int = 0  # of the way, after which it was told
-    round: int = 0  # when it was told last
-    end: float = math.inf  # that was told last
-    forecasts: int = 0  # that were made so far
+    parts: int = 0  # thirds of the way that were done at the last announcement
+    round: int = 0  # round of the last announcement
+    end: float = math.inf  # round of the end that was announced last
+    forecasts: int = 0  # number of forecasts so far
 
     def due(self, record: RoundRecord, outlook: Outlook) -> bool:
-        """Whether the outlook after an evaluation is told; it then counts as told."""
+        """Whether the outlook is to be announced; if so, it counts as announced."""
         if outlook.forecast is None or (outlook.end is not None and outlook.end <= record.round):
             return False
         self.forecasts += 1

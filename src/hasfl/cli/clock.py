@@ -1,4 +1,4 @@
-"""The command `clock`: predicted beside measured seconds of a run on machines."""
+"""The command `clock`: compares predicted and measured seconds of a run on machines."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EXCHANGE_STEPS = (UPLOAD, DOWNLOAD)
-BESIDE_TRAINING = (ESTIMATE, EVALUATION)  # the names of their phases begin so
-WHOLE = "whole_round"  # everything on the wall but evaluations that only reports need
+BESIDE_TRAINING = (ESTIMATE, EVALUATION)  # how names of phases beside training begin
+WHOLE = "whole_round"  # name of the span of a whole round, without evaluations that only reports need
 NUMBERS = ("predicted", "measured", "error", "90 % of\nerrors below")
 IN_WORDS = {WHOLE: "whole round, mean", "split_training": "split training"}
-MOST_DROPPED = 10  # drops that are named
+MOST_DROPPED = 10  # most dropped devices that are named; chosen by hand
 Pair = tuple[float, float]  # predicted and measured seconds
 
 
@@ -46,7 +46,7 @@ def clock(run: Run, as_json: AsJson = False) -> None:
 
 
 def _read(path: Path) -> tuple[list[RoundRecord], tuple[str, ...]]:
-    """The records of a run's measured rounds, without the first interval, and the names of its devices."""
+    """Read the records of a run's measured rounds, without the first interval, and its devices' names."""
     from hasfl.runs.overview import stored_scenario
     from hasfl.runs.store import RunFolder
 
@@ -67,17 +67,17 @@ def _read(path: Path) -> tuple[list[RoundRecord], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class PredictionError:
-    """Medians over rounds, and how far predictions were off: |predicted − measured| / measured."""
+    """Medians of seconds over rounds, and of the error |predicted − measured| / measured."""
 
-    predicted: float  # seconds
-    measured: float  # seconds
-    error: float  # median
-    error_90: float  # 90th percentile
+    predicted: float  # median of the predicted seconds
+    measured: float  # median of the measured seconds
+    error: float  # median of the errors
+    error_90: float  # 90th percentile of the errors
     rounds: int
 
     @classmethod
     def of(cls, pairs: Iterable[Pair]) -> Self | None:
-        """Compare pairs of one round each; None if nothing was measured."""
+        """Compare the pairs of several rounds; None if nothing was measured."""
         taken = np.array([pair for pair in pairs if pair[1] > 0])
         if not taken.size:
             return None
@@ -91,18 +91,18 @@ class PredictionError:
 
 @dataclass(frozen=True, slots=True)
 class ClockReport:
-    """Predicted against measured seconds of a run."""
+    """Errors of the predicted seconds of a run, by span, step and device."""
 
     rounds: int
-    spans: Mapping[str, PredictionError]  # of what parties do together
-    steps: Mapping[str, PredictionError]  # of the slowest party in each step
-    devices: Mapping[str, Mapping[str, PredictionError]]  # by device or edge server, then by step
+    spans: Mapping[str, PredictionError]  # errors by span (what all parties do together)
+    steps: Mapping[str, PredictionError]  # errors by step, for the slowest party
+    devices: Mapping[str, Mapping[str, PredictionError]]  # errors by device or edge server, then by step
     dropped: Sequence[tuple[int, str, str]]  # round, device, reason
-    for_reports: float  # share of the seconds on the wall in which a model was evaluated for reports only
+    for_reports: float  # share of the wall time that went into evaluations for reports only
 
     @classmethod
     def of(cls, records: Sequence[RoundRecord], names: Sequence[str]) -> Self:
-        """Compare records of measured rounds."""
+        """Compare the predicted and the measured seconds of records."""
         rounds = [record.measured for record in records if record.measured is not None]
         parties = sorted({party for each in rounds for of in each.measured.values() for party in of})
         steps = (*SPLIT_STEPS, *EXCHANGE_STEPS)
@@ -164,7 +164,7 @@ def _measured_span(record: RoundRecord, name: str) -> float:
 
 
 def _predicted_span(record: RoundRecord, name: str) -> float:
-    """What was predicted for all parties together, where each step waits for the slowest."""
+    """The predicted seconds of a span, in which each step waits for the slowest party."""
     assert record.measured is not None
     if name in EXCHANGE_STEPS:
         return max(record.measured.predicted.get(name, {}).values(), default=0.0)
@@ -174,7 +174,7 @@ def _predicted_span(record: RoundRecord, name: str) -> float:
 
 
 def _whole_rounds(records: Sequence[RoundRecord]) -> list[Pair]:
-    """The mean seconds of a round, one pair for each whole interval, because exchanges come once in it."""
+    """The mean seconds of a round, a pair for each whole interval, because it has one exchange."""
     pairs, predicted, measured, rounds = [], 0.0, 0.0, 0
     for record in records:
         predicted, rounds = predicted + record.seconds, rounds + 1
@@ -186,7 +186,7 @@ def _whole_rounds(records: Sequence[RoundRecord]) -> list[Pair]:
 
 
 def _for_reports(record: RoundRecord) -> float:
-    """The seconds of an evaluation that decides nothing, which virtual time does not count."""
+    """The measured seconds of an evaluation that decides nothing, which virtual time does not count."""
     if record.measured is None or any(phase.startswith(EVALUATION) for phase in record.phases):
         return 0.0
     return record.measured.spans.get(EVALUATION, 0.0)
@@ -196,7 +196,7 @@ def _for_reports(record: RoundRecord) -> float:
 
 
 def show_clock(report: ClockReport, run: str) -> None:
-    """Print three tables and who was dropped."""
+    """Print the tables of a comparison, and the dropped devices."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -217,7 +217,7 @@ def show_clock(report: ClockReport, run: str) -> None:
 
 
 def _verdict(report: ClockReport) -> str:
-    """How good the forecast of a round was, in one sentence."""
+    """A sentence on the error of the predicted seconds of a round."""
     found = report.spans.get("split_training")
     if found is None:
         return "no round of split training was measured"
@@ -249,7 +249,7 @@ def _cells(compared: PredictionError) -> Iterable[str]:
 
 
 def _devices(devices: Mapping[str, Mapping[str, PredictionError]]) -> "Table":
-    """For each party, the sum of its steps in a round, and of its exchanges at an aggregation."""
+    """A table with the seconds of each party's steps in a round, and of its exchanges at an aggregation."""
     from rich.markup import escape
 
     from hasfl.cli.tables import titled

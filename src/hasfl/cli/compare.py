@@ -1,4 +1,4 @@
-"""The command `compare`: who reached the goal first, or who converged where, and what the first one did."""
+"""The command `compare`: which strategy reached the goal first, or where each converged."""
 
 import json
 import re
@@ -34,12 +34,12 @@ from hasfl.units import format_quantity, format_seconds
 if TYPE_CHECKING:
     from hasfl.runs.comparison import ChosenPlan, Contest
 
-# A comma is inside a name if an option such as cut=2 follows, but not a pair such as b=4+cut=2.
+# A comma separates names, except before an option such as cut=2 that is not part of a pair (b=4+cut=2).
 BETWEEN_NAMES = r";|,(?!\s*(?:b|cut)=[^+,;]*(?:[,;]|$))"
 PAPER = "hasfl,rbs+hams,habs+rms,rbs+rms,rbs+rhams"
-MOST_GROUPS = 12  # of devices with the same plan that are shown; of more, the slowest ones
-WHOLE_FROM = 100  # factors from here on are written without decimals
-WORTH_SAYING = 1.05  # times as long: less is not worth a sentence
+MOST_GROUPS = 12  # most groups of devices in the table; of more, the slowest. Chosen by hand
+WHOLE_FROM = 100  # factors of at least this size are written without decimals
+WORTH_SAYING = 1.05  # least factor that gets a sentence; chosen by hand
 
 
 def compare(
@@ -85,7 +85,7 @@ def compare(
     asked = read_scenario(scenario)
     names, chosen = _names(strategies), [asked.seed] if seeds is None else seeds_of(seeds)
     with TrainingView(runs=len(names) * len(chosen)) as view:
-        from hasfl.runs.comparison import last_plan, train_all  # brings torch
+        from hasfl.runs.comparison import last_plan, train_all  # imports torch
 
         contests = train_all(scenario, out, names, chosen, view, device=device, on=on)
     first, goal = contests[0], asked.stop.accuracy
@@ -116,34 +116,34 @@ def _names(text: str) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceRow:
-    """When one strategy reached the goal, over seeds."""
+    """The times at which one strategy reached the goal, over its seeds."""
 
     strategy: str
-    reached: int  # with so many seeds
+    reached: int  # number of seeds that reached the goal
     seeds: int
-    seconds: Spread  # to the goal; where it was not reached, to the end of the run
-    slower: Spread | None  # seconds over those of the first strategy; None unless both reached the goal
+    seconds: Spread  # time to the goal, or to the run's end if the goal was not reached
+    slower: Spread | None  # time over that of the first strategy; None if a run missed the goal
     rounds: Spread
     held_out_accuracy: Spread
-    accuracy: Spread  # on the test set
+    accuracy: Spread  # accuracy on the test set at that time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvergenceRow:
-    """Where one strategy converged, against the first, over seeds."""
+    """Accuracy and time at which one strategy converged, compared with the first strategy, over seeds."""
 
     strategy: str
-    converged: bool  # with every seed
+    converged: bool  # whether every seed converged
     converged_accuracy: Spread
     converged_seconds: Spread
-    slower: Spread  # converged time over that of the first
+    slower: Spread  # converged time over that of the first strategy
     common_accuracy: Spread
-    common_seconds: Spread  # to the accuracy that all reach
+    common_seconds: Spread  # time to the accuracy that all strategies reach
     common_slower: Spread
 
 
 def race_rows(contests: Sequence["Contest"], goal: float) -> list[RaceRow]:
-    """When each strategy reached an accuracy on held-out samples."""
+    """The rows of a race: when each strategy reached an accuracy on held-out samples."""
     finishes = {
         name: [finish(name, contest.runs[name], goal) for contest in contests] for name in contests[0].runs
     }
@@ -152,7 +152,7 @@ def race_rows(contests: Sequence["Contest"], goal: float) -> list[RaceRow]:
 
 
 def _race_row(name: str, own: Sequence[Finish], first: Sequence[Finish]) -> RaceRow:
-    """One strategy against the first, seed by seed."""
+    """The row of one strategy, compared with the first strategy seed by seed."""
     both = all(run.reached for run in (*own, *first))
     ratios = [run.seconds / base.seconds for run, base in zip(own, first, strict=True)] if both else []
     return RaceRow(
@@ -168,7 +168,7 @@ def _race_row(name: str, own: Sequence[Finish], first: Sequence[Finish]) -> Race
 
 
 def convergence_rows(contests: Sequence["Contest"]) -> list[ConvergenceRow]:
-    """The numbers of the paper's Fig. 6, and the time to one common accuracy, which compares better."""
+    """The numbers of the paper's Fig. 6, and the times to one common accuracy, which are comparable."""
     first = next(iter(contests[0].runs))
     ratios = [{each.strategy: each for each in speed_ups(contest.runs, first)} for contest in contests]
     rows = []
@@ -191,7 +191,7 @@ def convergence_rows(contests: Sequence["Contest"]) -> list[ConvergenceRow]:
 
 
 def show_race(rows: Sequence[RaceRow], goal: float, plan: "ChosenPlan", picture: Path) -> None:
-    """Print who reached the goal when, the last plan of the first strategy, and the winner."""
+    """Print when each strategy reached the goal, the last plan of the first strategy, and the winner."""
     first = rows[0].strategy
     table = titled(f"Who has {100 * goal:g} % of the held-out samples right first")
     table.add_column("strategy", no_wrap=True)
@@ -218,7 +218,7 @@ def show_race(rows: Sequence[RaceRow], goal: float, plan: "ChosenPlan", picture:
 def show_convergence(rows: Sequence[ConvergenceRow], seeds: Sequence[int], picture: Path) -> None:
     """Print where each strategy converged, and where the picture is.
 
-    A mark tells runs that ended earlier from those that converged; where none converged, there is no mark.
+    A star marks strategies that ended before they converged. If no strategy converged, there are no stars.
     """
     first, common = rows[0].strategy, rows[0].common_accuracy
     some = any(row.converged for row in rows)
@@ -252,7 +252,7 @@ def show_convergence(rows: Sequence[ConvergenceRow], seeds: Sequence[int], pictu
 
 
 def _winner(rows: Sequence[RaceRow], goal: float) -> str:
-    """One sentence: who was first, perhaps together, after how long, and how much longer the others took."""
+    """A sentence on the first strategies, their time, and how much longer the others took."""
     arrived = sorted((row for row in rows if row.reached == row.seeds), key=lambda row: row.seconds.mean)
     if not arrived:
         return f"No strategy reached {100 * goal:g} % with every seed: give more rounds or a lower accuracy."
@@ -277,7 +277,7 @@ def _few_digits(factor: float) -> str:
 
 
 def _plan_table(plan: "ChosenPlan") -> Table:
-    """The batch size and the cut of every group of devices, and how long a round's two halves take them."""
+    """A table with the batch size, the cut, and the times up and down of every group of devices."""
     latency = plan.latency(plan.plan)
     when = f"round {plan.round}, seed {plan.seed}"
     devices, of = len(plan.fleet), plan.all_devices
@@ -306,7 +306,7 @@ def _plan_table(plan: "ChosenPlan") -> Table:
 
 
 def _groups(plan: "ChosenPlan") -> list[tuple[str, int]]:
-    """Neighbours with the same batch size, cut and speed, as one name, and the index of one of them."""
+    """Groups of neighbouring devices with the same batch size, cut and speed: their name, and a device."""
     fleet, own = plan.fleet, plan.plan
     keys = [
         (int(own.batch_sizes[i]), int(own.cuts[i]), float(fleet.flops[i]), float(fleet.up_rate[i]))
@@ -318,7 +318,7 @@ def _groups(plan: "ChosenPlan") -> list[tuple[str, int]]:
 
 
 def _shown_groups(groups: list[tuple[str, int]], latency: SplitTrainingLatency) -> list[tuple[str, int]]:
-    """All groups where they are few, else those that take longest, slowest first."""
+    """The groups for the table: all groups if they are few, else the slowest ones, slowest first."""
     if len(groups) <= MOST_GROUPS:
         return groups
     return sorted(groups, key=lambda group: -(latency.up[group[1]] + latency.down[group[1]]))[:MOST_GROUPS]
@@ -333,11 +333,11 @@ def _name_of(names: Sequence[str]) -> str:
 
 
 def _why(plan: "ChosenPlan") -> str:
-    """What a round would take with the same samples dealt out equally; empty where it is hardly longer."""
+    """Sentences on the time of a round with equal batch sizes and cuts; empty if it is hardly longer."""
     devices, samples = len(plan.fleet), int(plan.plan.batch_sizes.sum())
     cut = int(np.bincount(plan.plan.cuts).argmax())
     one_each = plan.latency(Plan.uniform(devices, batch_size=1, cut=cut)).total
-    own, equal = plan.latency(plan.plan).total, one_each * samples / devices  # a round is linear in b
+    own, equal = plan.latency(plan.plan).total, one_each * samples / devices  # T_S is linear in b
     if equal < WORTH_SAYING * own:
         return ""
     return (
@@ -369,6 +369,6 @@ def _times(value: float) -> str:
 
 
 def _shown(spread: Spread, write: Callable[[float], str]) -> str:
-    """The mean, and the range where there is one."""
+    """The mean in words, and below it the range unless it is empty."""
     low, high = write(spread.low), write(spread.high)
     return write(spread.mean) if low == high else f"{write(spread.mean)}\n{low} to\n{high}"

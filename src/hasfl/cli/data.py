@@ -1,4 +1,4 @@
-"""The command `data`: who holds what, as a table that fits the terminal."""
+"""The command `data`: the samples of each device by class, as a table that fits the terminal."""
 
 import json
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from hasfl.cli.options import AsJson, ScenarioFile
 from hasfl.cli.tables import say, titled
 from hasfl.errors import InputError, naming
 
-DEVICES_SHOWN = 40
-CLASSES_SHOWN = 10
-ANY_WIDTH = 10_000  # columns of a terminal that is wide enough for every table
+DEVICES_SHOWN = 40  # most devices in the table; chosen by hand
+CLASSES_SHOWN = 10  # most classes that get a column; chosen by hand
+ANY_WIDTH = 10_000  # width of a terminal, in columns, that has room for every table
 
 
 def data(
@@ -89,9 +89,9 @@ def show_shares(
 ) -> None:
     """Print how many samples of each class each device holds; without classes, how many samples.
 
-    Where the names of the classes are too long for the terminal, the columns have numbers, and a line below
-    the table explains them. Then columns move together. Where there is still no room, or there are many
-    classes, only the number of classes is shown.
+    If the names of classes are too long for the terminal, columns get numbers, and a line below the table
+    explains them. If that is still too wide, columns move together. If that does not help either, or there
+    are many classes, only the number of classes is shown.
     """
     console = Console()
     numbers = [str(j) for j in range(len(class_names))]
@@ -119,7 +119,7 @@ def _table(
     totals: NDArray[np.int64] | None = None,
     padding: int = 1,
 ) -> Table:
-    """A row for each device: its name, its samples, and a number for each column."""
+    """A table with a row for each device: its name, its samples, and a number for each column."""
     table = titled(f"Who holds what of {escape(name)}", padding=(0, padding))
     table.add_column("device", no_wrap=True)
     table.add_column("samples", justify="right", no_wrap=True)
@@ -136,6 +136,6 @@ def _table(
 
 
 def _width(console: Console, table: Table) -> int:
-    """The columns that a table takes if nothing is shortened."""
+    """The width of a table in the terminal, in columns, if no cell is shortened."""
     room = console.options.update(width=ANY_WIDTH, max_width=ANY_WIDTH)
     return Measurement.get(console, room, table).maximum

@@ -1,4 +1,4 @@
-"""The command `doctor`: what is installed, and what this machine has for trainings and deployments."""
+"""The command `doctor`: checks the installation, and the machine's resources for trainings."""
 
 import importlib.metadata
 import importlib.util
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-LEAST_PYTHON = (3, 11)
-NOT_FOR_USERS = ("dev",)  # an extra for those who change hasfl
-LITTLE = 2**30  # bytes of memory or disk below which trainings soon end; chosen by hand
+LEAST_PYTHON = (3, 11)  # oldest version of Python that hasfl supports
+NOT_FOR_USERS = ("dev",)  # extras for developers of hasfl, which are not checked
+LITTLE = 2**30  # bytes of free memory or disk below which there is a warning; chosen by hand
 TINY = """
 data.name = "digits"
 fleet.devices = 2
 training.learning_rate = 0.1
 stop.rounds = 1
 """
-Word = Literal["ok", "warn", "fail"]  # fail: planning does not work, which everything else needs
+Word = Literal["ok", "warn", "fail"]  # fail: planning, which everything needs, does not work
 
 
 def doctor(as_json: AsJson = False) -> None:
@@ -59,12 +59,12 @@ def doctor(as_json: AsJson = False) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, what was found, and what to do about it."""
+    """A check: its subject, the result, what was found, and advice."""
 
     name: str
     word: Word
     found: str
-    advice: str = ""  # one sentence; empty if all is well
+    advice: str = ""  # one sentence; empty if nothing is wrong
 
 
 def _checked(name: str, found: str, *, wrong: bool, advice: str, word: Word = "warn") -> Check:
@@ -72,7 +72,7 @@ def _checked(name: str, found: str, *, wrong: bool, advice: str, word: Word = "w
 
 
 def all_checks() -> Iterator[Check]:
-    """Every check, the necessary ones first. A check that breaks is a finding, not the end of the others."""
+    """Every check, the necessary ones first. A check that raises an error counts as failed or warned."""
     necessary: tuple[Callable[[], Iterator[Check]], ...] = (python, core_packages, planning)
     useful = (extras, torch_and_gpus, data_folder, memory, disk, working_folder, ports)
     for look in (*necessary, *useful):
@@ -130,7 +130,7 @@ def core_packages() -> Iterator[Check]:
 
 
 def extras() -> Iterator[Check]:
-    """Every extra: whether all of its packages are installed."""
+    """For every extra, whether all of its packages are installed."""
     for extra in dict.fromkeys(re.findall(r"extra == ['\"]([\w-]+)", " ".join(_required()))):
         if extra not in NOT_FOR_USERS:
             needed = _packages(extra)
@@ -144,7 +144,7 @@ def extras() -> Iterator[Check]:
 
 
 def _required() -> list[str]:
-    """What hasfl asks for, with its extras; empty where it runs from its source without being installed."""
+    """The requirements of hasfl and its extras; empty if hasfl runs from source without being installed."""
     try:
         return importlib.metadata.requires("hasfl") or []
     except importlib.metadata.PackageNotFoundError:
@@ -152,7 +152,7 @@ def _required() -> list[str]:
 
 
 def _packages(extra: str) -> "list[Requirement]":
-    """The packages of an extra, after those of the extras that it includes; "" for hasfl itself."""
+    """The packages of an extra and of the extras that it includes; `extra` is "" for hasfl itself."""
     from packaging.requirements import Requirement
 
     every = [Requirement(line) for line in _required()]
@@ -166,7 +166,7 @@ def _packages(extra: str) -> "list[Requirement]":
 
 
 def fault(needed: "Requirement") -> str | None:
-    """What is wrong with an installed package, as `torch is missing`; None if nothing is."""
+    """The fault of a required package, such as "torch is missing"; None if it is all right."""
     try:
         installed = importlib.metadata.version(needed.name)
     except importlib.metadata.PackageNotFoundError:
@@ -177,7 +177,7 @@ def fault(needed: "Requirement") -> str | None:
 
 
 def planning() -> Iterator[Check]:
-    """Make a plan for two devices, as `hasfl plan` does."""
+    """Whether a plan for two devices can be made, as `hasfl plan` does."""
     from hasfl.runs.questions import read_problem, solve
 
     with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +199,7 @@ def _size(count: float) -> str:
 
 
 def torch_and_gpus() -> Iterator[Check]:
-    """torch, its GPUs, and the package that draws pictures."""
+    """The package torch, its GPUs, and the package that draws figures."""
     if not _has("torch"):
         advice = "Plans need none; for trainings, pip install 'hasfl[train]'."
         yield Check("torch", "warn", "torch is not installed", advice)
@@ -221,7 +221,7 @@ def torch_and_gpus() -> Iterator[Check]:
 
 
 def data_folder() -> Iterator[Check]:
-    """The folder of data sets, and which of them are there."""
+    """The folder of data sets, and which data sets it has."""
     if not _has("torch"):
         return
     from hasfl.data.sources import PUBLISHED, default_folder
@@ -244,7 +244,7 @@ def data_folder() -> Iterator[Check]:
 
 
 def memory() -> Iterator[Check]:
-    """Free memory, which trainings need."""
+    """The free memory."""
     if not _has("torch"):
         return
     import torch
@@ -257,7 +257,7 @@ def memory() -> Iterator[Check]:
 
 
 def disk() -> Iterator[Check]:
-    """Free space where runs are written."""
+    """The free space of the disk to which runs are written."""
     free = shutil.disk_usage(Path.cwd()).free
     advice = "Free some space, or choose another place with --out."
     yield _checked("disk", f"{_size(free)} are free here", wrong=free < LITTLE, advice=advice)
@@ -276,7 +276,7 @@ def working_folder() -> Iterator[Check]:
 
 
 def ports() -> Iterator[Check]:
-    """The ports that `hasfl serve` uses unless it is told otherwise."""
+    """Whether the default ports of `hasfl serve` are free."""
     from hasfl.deployment.addresses import DEFAULT_ADDRESSES, require_free
 
     for what, (option, address) in DEFAULT_ADDRESSES.items():

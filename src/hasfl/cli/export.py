@@ -111,7 +111,7 @@ def _to_mlflow(path: Path, server: str | None, *, follow: bool) -> dict[str, Any
 
 
 def _export_rounds(run: "RunFolder", destination: "Destination", *, follow: bool) -> dict[str, Any]:
-    """Write the rounds of a run; says how far, and how the run stands."""
+    """Write the rounds of a run; return how many were written, and the state of the run."""
     from hasfl.runs.exports.following import export_rounds
 
     if follow:
@@ -130,7 +130,7 @@ def _to_trace(path: Path, out: Path | None, rounds: str | None) -> dict[str, Any
 
 
 def _sentence(told: dict[str, Any]) -> str:
-    """What was written, and how the run stands."""
+    """A sentence on what was written, and on the state of the run."""
     if "rounds" not in told:
         return f"wrote {told['wrote']}"
     state = f"; the run is {told['state']}" if "state" in told else ""

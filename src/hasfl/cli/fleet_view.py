@@ -1,4 +1,4 @@
-"""A run on the fleet as it goes on, and the fleet itself, for people."""
+"""Shows a run on a fleet of machines while it trains, and the fleet itself."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FleetView(TrainingView):
-    """Shows a run on the fleet with the live line of a training in this process."""
+    """Shows a run on the fleet with the same live line as a training in this process."""
 
     def __init__(self, request: "RunRequest", goal: Goal, devices: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class FleetView(TrainingView):
         return self
 
     def recorded(self, record: RoundRecord) -> None:
-        """A round is over; the first one that is seen also tells that the training has begun."""
+        """Show a round that is over; the first one also announces that training has begun."""
         if not self._begun:
             self._begun = True
             request, goal, devices = self._run
@@ -46,7 +46,7 @@ class FleetView(TrainingView):
 
 
 def show_times(record: RoundRecord, path: Path) -> None:
-    """Print how long a run took on the machines."""
+    """Print the wall time that a run took on the machines."""
     if record.measured is not None:
         Console().print(
             f"the machines took {format_seconds(record.measured.clock)}; `hasfl clock {escape(str(path))}` "
@@ -57,7 +57,7 @@ def show_times(record: RoundRecord, path: Path) -> None:
 
 
 def show_fleet(superlink: str, nodes: "Sequence[Node]", runs: "Sequence[KnownRun]", logs: Path) -> None:
-    """Print nodes and runs, and where the logs are."""
+    """Print the nodes, the runs, and the folder of the logs."""
     console = Console()
     table = titled(f"Nodes at {superlink}")
     for column in ("node", "state", "since"):

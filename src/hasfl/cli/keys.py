@@ -65,7 +65,7 @@ def keys(
 
 
 def _owners(folder: Path, names: list[str], *, first: int) -> list[tuple[Path, str]]:
-    """Which new folder is for whom."""
+    """The new folders, each with the words on its owner."""
     rows = [(folder / "devices" / name, f"to device {first + i}") for i, name in enumerate(names)]
     if first == 0:
         servers = [(folder / "fed", "to the fed server"), (folder / "edge", "to the edge server")]
@@ -74,7 +74,7 @@ def _owners(folder: Path, names: list[str], *, first: int) -> list[tuple[Path, s
 
 
 def _tell(rows: list[tuple[Path, str]], *, added: bool) -> None:
-    """Say which folder is for whom."""
+    """Print the owner of each folder."""
     width = max(len(str(path)) for path, _ in rows)
     for path, owner in rows:
         typer.echo(f"{path!s:{width}}  {owner}")

@@ -29,7 +29,7 @@ from hasfl.cli.submit import status, submit
 from hasfl.cli.train import train
 from hasfl.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_WRONG_USAGE, HasflError
 
-typer.core.HAS_RICH = False  # else typer 0.20 shows "\\[default: …]", although help is plain text
+typer.core.HAS_RICH = False  # typer 0.20 with rich shows "\\[default: …]", although help is plain text
 
 app = typer.Typer(
     name="hasfl",
@@ -40,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-# Optional packages that commands need, and what installs them.
+# Optional packages that commands need, each with the extra that installs it.
 EXTRAS = dict.fromkeys(
     ("torch", "matplotlib", "sklearn", "safetensors", "tomli_w"), "hasfl[train]"
 ) | dict.fromkeys(("flwr", "grpc", "cryptography", "httpx"), "hasfl[deploy]")
@@ -50,7 +50,7 @@ EXTRAS = dict.fromkeys(
 def sigterm_like_control_c() -> Iterator[None]:
     """Let SIGTERM end a command as Ctrl-C does, with an exit code of its own.
 
-    A job in the background hears no Ctrl-C.
+    Ctrl-C does not reach a job in the background.
     """
     heard = False
 
@@ -74,11 +74,11 @@ def sigterm_like_control_c() -> Iterator[None]:
 def main() -> NoReturn:
     """Run the command line; an error becomes one sentence on standard error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters still gets the table
+        sys.stdout.reconfigure(errors="replace")  # letters that the terminal's encoding lacks become "?"
     try:
         code = app(standalone_mode=False, prog_name="hasfl")
         sys.stdout.flush()
-        if code == EXIT_INTERRUPTED:  # what the parser makes of Ctrl-C
+        if code == EXIT_INTERRUPTED:  # the parser returns this code after Ctrl-C
             _fail("interrupted", EXIT_INTERRUPTED)
     except HasflError as error:
         _fail(str(error), error.exit_code)
@@ -87,20 +87,20 @@ def main() -> NoReturn:
         if package not in EXTRAS:
             raise
         _fail(f"this command needs {package}: pip install '{EXTRAS[package]}'", EXIT_WRONG_USAGE)
-    except BrokenPipeError:  # the reader of the output has gone, as with `hasfl … | head`
+    except BrokenPipeError:  # the reader of the output closed it, as in `hasfl … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
         _fail(f"cannot write: {error.strerror or error}", 1)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # the parser's own errors have it, whatever their class
+        if not hasattr(error, "format_message"):  # only the parser's own errors have this method
             raise
         _fail_to_parse(type(error).__name__, error.format_message())
     sys.exit(code)
 
 
 def _fail_to_parse(kind: str, message: str) -> NoReturn:
-    """Say what the parser says. If a command is missing, this is the help, which keeps its lines."""
+    """Print the parser's error in one line. If a command is missing, print the help with its lines."""
     if kind == "NoArgsIsHelpError":
         typer.echo(message, err=True)
         sys.exit(EXIT_WRONG_USAGE)
@@ -108,7 +108,7 @@ def _fail_to_parse(kind: str, message: str) -> NoReturn:
 
 
 def _fail(sentence: str, code: int) -> NoReturn:
-    """Say what went wrong in one line, even if a name in it or a user's exception has several."""
+    """Print an error in one line, even if a name or a user's exception in it has several, and exit."""
     sys.stderr.write(f"hasfl: {' '.join(sentence.splitlines())}\n")
     sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and what a shell offers when one is half written."""
+"""Arguments and options of several commands, and the shell's completions for them."""
 
 import os
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ PLACES = (
 
 
 def run_names(incomplete: str) -> list[str]:
-    """The runs whose names begin like this: those in the folder `runs`, or in the folder that is written."""
+    """The runs whose names begin with `incomplete`, in the folder `runs` or in the folder that it names."""
     from hasfl.runs.overview import RUNS, runs_in
 
     folder, slash, _ = incomplete.rpartition("/")
@@ -28,7 +28,7 @@ def run_names(incomplete: str) -> list[str]:
 
 
 def strategy_names(incomplete: str) -> list[str]:
-    """The strategies whose names begin like this; after a comma, the next one of a list."""
+    """The strategies whose names begin with `incomplete`; after a comma, completes the last of a list."""
     from hasfl.planning.strategies.catalogue import STRATEGIES
 
     before, comma, begun = incomplete.rpartition(",")
@@ -71,7 +71,7 @@ Run = Annotated[
 
 
 def seeds_of(text: str) -> list[int]:
-    """Seeds with commas between."""
+    """The seeds in a text with commas between them."""
     parts = text.split(",")
     if not all(part.strip().isdecimal() and len(part) <= 9 for part in parts):
         raise InputError(f"--seeds must be whole numbers with commas between, as 0,1,2; got {text!r}")
@@ -79,12 +79,12 @@ def seeds_of(text: str) -> list[int]:
 
 
 def wait_politely() -> None:
-    """Let idle threads sleep instead of spin; this must be set before torch is imported."""
+    """Let idle threads sleep instead of spin; must be called before torch is imported."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def require_page(option: str, file: Path) -> None:
-    """The file of a page: it has the right ending, is no folder, and lies in a folder that exists."""
+    """Raise InputError unless `file` ends with .html, is no folder, and lies in a folder that exists."""
     if file.suffix.lower() not in PAGES:
         raise InputError(f"{option} must be a file that ends with .html, got {file}")
     if file.is_dir():
@@ -94,6 +94,6 @@ def require_page(option: str, file: Path) -> None:
 
 
 def require_folder(option: str, folder: Path) -> None:
-    """A folder, which may not exist yet."""
+    """Raise InputError if `folder` is a file; it need not exist."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{option} must be a folder, got {folder}, which is a file: name another folder")

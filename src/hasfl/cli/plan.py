@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hasfl.problem import Problem
     from hasfl.runs.questions import Question
 
-BEST = "best"  # the word of --interval for the best of all intervals
+BEST = "best"  # the value of --interval that asks for the best of all intervals
 
 
 def plan(
@@ -154,7 +154,7 @@ def plan(
 
 
 def _require_page_options(html: Path | None, port: int | None, *, serve: bool, as_json: bool) -> None:
-    """Refuse options that do not go together, before anything is planned."""
+    """Raise InputError if options of pages contradict each other; called before planning."""
     if html is not None:
         require_page("--html", html)
     if serve and html is not None:
@@ -166,7 +166,7 @@ def _require_page_options(html: Path | None, port: int | None, *, serve: bool, a
 
 
 def _solve(problem: "Problem", *, batch: str | None, cut: str | None, **options: Any) -> "PlanReport":
-    """The best plan for a problem, with the batch sizes and cuts that are given."""
+    """The best plan for a problem; batch sizes and cuts that are given stay fixed."""
     from hasfl.runs.questions import solve
 
     devices = len(problem.fleet)
@@ -185,7 +185,7 @@ def _as_json(
     saved: "Upgrades | None",
     lost: "list[Mistake] | None",
 ) -> dict[str, object]:
-    """The plan and the advice that was asked for."""
+    """The values that --json prints: the plan, and the advice that was asked for."""
     from hasfl.planning.advice.why import pace_setters
 
     known = asked.rounds_known
@@ -201,7 +201,7 @@ def _as_json(
 
 
 def _guesses(report: "PlanReport", asked: "Question") -> dict[str, object]:
-    """The guesses, and what the plan costs by each of them; nothing without guesses."""
+    """The guesses, and the plan's ratio by each of them, for --json; empty without guesses."""
     from hasfl.constants import Guesses
     from hasfl.planning.exact.guess_ratios import mean_ratio, ratios
 
@@ -231,7 +231,7 @@ def _guesses(report: "PlanReport", asked: "Question") -> dict[str, object]:
 
 @contextmanager
 def _live_line() -> Iterator[Callable[[str], None]]:
-    """A line on a terminal that says what is computed now; it is gone when all is computed."""
+    """Show a line on the terminal about the current computation, and remove it at the end."""
     from rich.console import Console
 
     with Console(stderr=True).status("planning") as status:
@@ -271,7 +271,7 @@ def _upgrades(
 ) -> "Upgrades":
     from hasfl.planning.advice.why import GAP, TIME_LIMIT, resources, upgrades
 
-    plans, number = 1 + resources(problem), count(1)  # the first one is without an upgrade
+    plans, number = 1 + resources(problem), count(1)  # the first plan is without an upgrade
 
     def ask(upgraded: "Problem", start: "Plan") -> "PlanReport":
         tell(
@@ -293,7 +293,7 @@ def _mistakes(
 
 
 def _per_device(option: str, text: str, devices: int) -> IntN:
-    """One whole number for every device, from "16" or "8,16,4"."""
+    """One whole number for every device, read from a text such as "16" or "8,16,4"."""
     values = _whole_numbers(option, text, ", or one per device like 8,16,4;")
     if len(values) not in (1, devices):
         raise InputError(
@@ -304,7 +304,7 @@ def _per_device(option: str, text: str, devices: int) -> IntN:
 
 
 def _whole_numbers(option: str, text: str, others: str) -> list[int]:
-    """The numbers of "8,16,4"; `others` says what else the option may be than one number."""
+    """The whole numbers in a text such as "8,16,4"; `others` is the part of the message on other values."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

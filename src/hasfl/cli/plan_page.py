@@ -25,17 +25,17 @@ from hasfl.report.page.plan_page import Found, PlanPage, ShownPlan, Slider
 from hasfl.report.page.plan_page_server import PageServer
 from hasfl.runs.questions import Question
 
-# ── plans for other values than those of the question ────────────────────────────────────────────────────
+# ── plans for other values than the scenario's ───────────────────────────────────────────────────────────
 
 
-# The stops of the sliders. All are chosen by hand, so that a file has about thirty plans.
-FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # of compute, of rates, and of the number of devices
-INTERVALS = (1, 2, 5, 10, 15, 25, 50)  # the measured law is known up to 50 rounds
-MOST_DEVICES = 5_000  # of a fleet that is larger than the scenario's, so that a plan takes seconds
-STEPS = 8  # positions of a served slider from a factor to twice the factor
-MOST_POSITIONS = 200  # of a served slider
-LARGEST_FACTOR = 64.0  # that the server plans for, and one over the least
-SCALED: Mapping[str, tuple[str, ...]] = {  # what a factor multiplies, by the name of its slider
+# The stops of the sliders (positions with a ready plan). Chosen by hand, for about thirty plans in a file.
+FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # factors of compute, of rates, and of the number of devices
+INTERVALS = (1, 2, 5, 10, 15, 25, 50)  # intervals in rounds; the measured law holds up to 50
+MOST_DEVICES = 5_000  # largest enlarged fleet: a plan for it takes seconds
+STEPS = 8  # positions of a served slider between a factor and its double
+MOST_POSITIONS = 200  # most positions of a served slider
+LARGEST_FACTOR = 64.0  # largest factor that the server accepts; the least is its inverse
+SCALED: Mapping[str, tuple[str, ...]] = {  # fields of a fleet that each slider's factor multiplies
     "uplink": ("up_rate", "fed_up_rate"),
     "compute": ("flops",),
     "server": ("server_flops",),
@@ -52,9 +52,9 @@ UNITS = {"interval": "rounds", "devices": "devices"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where the sliders stand."""
+    """The values to which the sliders are set."""
 
-    uplink: float = 1.0  # factors on the values of the scenario
+    uplink: float = 1.0  # factor of the scenario's uplinks; the next two are factors, too
     compute: float = 1.0
     server: float = 1.0
     interval: int
@@ -62,7 +62,7 @@ class Setting:
 
     @classmethod
     def of(cls, written: Any) -> "Setting":
-        """The setting that a page sent; refuses whatever a slider could not say."""
+        """The setting in a page's request; raises InputError for anything that no slider can send."""
         names = [field.name for field in fields(cls)]
         if not isinstance(written, dict) or sorted(written) != sorted(names):
             raise InputError(f"expected a table with {', '.join(names)}, got something else")
@@ -75,7 +75,7 @@ class Setting:
         )
 
     def scaled(self, fleet: Fleet) -> Fleet:
-        """A fleet whose rates and compute are multiplied by the factors."""
+        """The fleet with its rates and compute multiplied by the factors."""
         changed = {
             field: getattr(fleet, field) * getattr(self, name)
             for name, resources in SCALED.items()
@@ -99,7 +99,7 @@ def _count(name: str, value: Any) -> int:
 
 
 class WhatIf:
-    """Plans a question anew for other settings. `ask` makes one plan; `report` is the question's own plan."""
+    """Plans for other settings of a question. `ask` makes a plan; `report` is the question's own plan."""
 
     def __init__(self, question: Question, ask: Ask, report: PlanReport) -> None:
         self.question, self.ask, self.report = question, ask, report
@@ -109,11 +109,11 @@ class WhatIf:
         self._resized = {self.own.devices: question}
 
     def base(self) -> ShownPlan:
-        """The question's own plan."""
+        """The question's own plan, for the page."""
         return self._shown(self.report, self.question.problem)
 
     def plan(self, setting: Setting, *, seconds: float) -> Found:
-        """The best plan for a setting in at most so many seconds, or why there is none."""
+        """The best plan for a setting that is found in `seconds`, or a sentence on why there is none."""
         if setting.devices > self.most_devices:
             return f"A fleet of {setting.devices:,} devices is too large for this page."
         try:
@@ -131,7 +131,7 @@ class WhatIf:
         return self._shown(found.best, at(setting.interval), tried.doubt)
 
     def _ask(self, problem: Problem, _: Any, seconds: float) -> PlanReport:
-        """Plan from the question's own plan on, where it has as many devices."""
+        """Make a plan, starting from the question's own plan if it has as many devices."""
         own = self.report.plan
         return self.ask(problem, own if len(own) == len(problem.fleet) else None, seconds)
 
@@ -155,7 +155,7 @@ class WhatIf:
         )
 
     def sliders(self, *, served: bool, seconds: float, tell: Callable[[str], None]) -> list[Slider]:
-        """All sliders with their stops planned, in at most so many seconds together."""
+        """All sliders, with plans for their stops that take at most `seconds` together."""
         stops = {name: self._stops(name) for name in LABELS}
         names = [name for name in LABELS if len(stops[name]) > 1]
         plans = sum(len(stops[name]) - 1 for name in names)
@@ -185,18 +185,18 @@ class WhatIf:
         return sliders
 
     def _stops(self, name: str) -> list[float]:
-        """The values that are planned beforehand; the own value is among them."""
+        """The values of a slider with a ready plan, with the scenario's own value."""
         if name in SCALED:
             return list(FACTORS)
         own = getattr(self.own, name)
         if name == "interval":
             return _with_own(own, INTERVALS)
         if self.question.scenario is None:
-            return [own]  # a problem in raw numbers has its own devices only
+            return [own]  # a problem file has no scenario from which to draw more devices
         return self._whole_devices(round(own * factor) for factor in FACTORS)
 
     def _positions(self, name: str) -> list[float]:
-        """The values that a served slider can stand at."""
+        """All positions of a served slider."""
         doublings = round(math.log2(max(FACTORS)))
         if name in SCALED:
             exponents = range(-doublings * STEPS, doublings * STEPS + 1)
@@ -224,17 +224,17 @@ ORIGINS = {
     "measured": "with guessed constants and the rounds of a run",
     "estimated": "with constants that a run has estimated",
 }
-START_SECONDS = 15.0  # for the stops of a page that is served; chosen by hand, by how long one waits for it
-ADVICE = "nothing was changed"  # if a page cannot be written
+START_SECONDS = 15.0  # time limit for all stops of a served page; chosen by hand, as a person waits
+ADVICE = "nothing was changed"  # end of the message if a page cannot be written
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedPlan:
-    """The page of a plan, and what plans anew for it."""
+    """The page of a plan, and the planner of its sliders."""
 
     page: PlanPage
     what_if: WhatIf
-    seconds: float  # for one plan, and for all stops of the sliders together
+    seconds: float  # time limit for one plan, and for all stops together
 
     @classmethod
     def of(
@@ -248,7 +248,7 @@ class PagedPlan:
         name: str,
         seconds: float,
     ) -> Self:
-        """The page of a plan that was found, without sliders yet."""
+        """The page of a finished plan, without sliders."""
 
         def ask(problem: Problem, start: Plan | None, share: float) -> PlanReport:
             return search(problem, time_limit=share, start=start)
@@ -272,19 +272,19 @@ class PagedPlan:
         return cls(page, what_if, seconds)
 
     def with_sliders(self, *, served: bool, tell: Callable[[str], None]) -> Self:
-        """The same page with sliders, whose stops are planned now."""
+        """The same page with sliders; makes the plans for their stops."""
         seconds = min(self.seconds, START_SECONDS) if served else self.seconds
         sliders = self.what_if.sliders(served=served, seconds=seconds, tell=tell)
         return replace(self, page=replace(self.page, sliders=sliders, served=served))
 
     def write(self, file: Path) -> int:
-        """Write the page; returns its bytes."""
+        """Write the page; return the size of the file in bytes."""
         text = self.page.html()
         replace_file(file, lambda opened: write_text(opened, text), advice=ADVICE)
         return len(text.encode())
 
     def serve(self, port: int) -> None:
-        """Serve the page until Ctrl-C; port 0 is any free one."""
+        """Serve the page until Ctrl-C; port 0 stands for any free port."""
         try:
             server = PageServer(self.page.html(), self.answer, port)
         except OSError as error:
@@ -299,5 +299,5 @@ class PagedPlan:
                 typer.echo("\nthe server has ended")
 
     def answer(self, written: Any) -> dict[str, Any]:
-        """The plan for the setting that a page sent."""
+        """The answer to a page's request: the plan for its setting."""
         return self.page.shown(self.what_if.plan(Setting.of(written), seconds=self.seconds))

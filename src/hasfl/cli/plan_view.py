@@ -1,4 +1,4 @@
-"""Prints a plan: what each device does, where the time goes, what guesses, mistakes and intervals do."""
+"""Prints a plan: devices, the time of a round, guesses of the constants, advice, and intervals."""
 
 from collections.abc import Sequence
 
@@ -28,16 +28,16 @@ from hasfl.theory.latency import (
 from hasfl.theory.objective import law_of, memory_needed
 from hasfl.units import format_quantity, format_seconds, format_share
 
-ROWS = 24  # devices shown; of a larger fleet, the slowest ones
-BAR = 16  # characters for the longest phase
-SHOWN_UPGRADES = 3
+ROWS = 24  # most devices shown; of a larger fleet, the slowest. Chosen by hand
+BAR = 16  # length of the bar of the longest phase, in characters
+SHOWN_UPGRADES = 3  # most upgrades that are printed; chosen by hand
 PARTS = {
     "T3": "is the last to send its activations",
     "T4": "is the last to be done with its gradients",
     "T5": "is the last to send its layers",
     "T6": "is the last to receive its layers",
 }
-WIDE = 100  # columns of a terminal that has room for everything
+WIDE = 100  # width of a terminal, in columns, with room for all columns of the table
 COLUMNS = ("device", "batch", "cut", "compute", "uplink", "up (a1, a2)", "down (a4, a5)", "memory")
 
 
@@ -57,7 +57,7 @@ def show_plan(
     planned_in = report.seconds if intervals is None else intervals.seconds
     console.print(_worth(report, question, planned_in))
     for remark in question.remarks:
-        say(console, f"  {remark}")  # commands are there to be copied
+        say(console, f"  {remark}")  # one line each: they contain commands to copy
     guesses = guess_table(report, question)
     if guesses is not None:
         _show_guesses(console, guesses)
@@ -85,7 +85,7 @@ def _devices(report: PlanReport, problem: Problem, split: SplitTrainingLatency, 
 
 
 def _row(report: PlanReport, problem: Problem, split: SplitTrainingLatency, i: int) -> dict[str, Text]:
-    """What one device does, by column."""
+    """The cells of one device's row, by column."""
     device, j = problem.fleet[i], int(report.plan.cut_index[i])
     used = float(memory_needed(report.plan, problem.profile)[i]) / device.memory
     return {
@@ -101,7 +101,7 @@ def _row(report: PlanReport, problem: Problem, split: SplitTrainingLatency, i: i
 
 
 def _marked(seconds: FloatN, i: int) -> Text:
-    """A device's time, marked if it is the longest."""
+    """The time of device i in words, marked if it is the longest."""
     slowest = i == seconds.argmax()
     return Text(
         f"{format_seconds(seconds[i])} {'◀' if slowest else ' '}", style="bold yellow" if slowest else ""
@@ -109,7 +109,7 @@ def _marked(seconds: FloatN, i: int) -> Text:
 
 
 def _shown(split: SplitTrainingLatency) -> IntN:
-    """All devices of a small fleet; of a large one those that take longest, slowest first."""
+    """The indices of the devices to show: all of a small fleet, else the slowest, slowest first."""
     taken = split.up + split.down
     if len(taken) <= ROWS:
         return np.arange(len(taken))
@@ -117,7 +117,7 @@ def _shown(split: SplitTrainingLatency) -> IntN:
 
 
 def _phases(split: SplitTrainingLatency, aggregation: AggregationLatency, interval: int) -> Table:
-    """Where the time of a round goes: the two stragglers, the server, and a share of the aggregation."""
+    """A table of the seconds of a round: the slowest devices, the edge server, a share of the aggregation."""
     up, down = int(split.up.argmax()), int(split.down.argmax())
     phases = {
         "a1 forward on the slowest device": split.device_forward[up],
@@ -163,7 +163,7 @@ def _worth(report: PlanReport, question: Question, planned_in: float) -> Text:
 
 
 def certificate(report: PlanReport, problem: Problem, *, rounds_known: bool) -> str:
-    """How good the plan is known to be: its training time, or with guesses its mean ratio."""
+    """A sentence on the gap of the plan: of its training time or, with guesses, of its mean ratio."""
     if report.lower_bound is None or report.gap is None:
         return f"{report.status} after {report.iterations} iterations; a heuristic, nothing is proved"
     proof = f"at most {100 * report.gap:.3g} % could be saved"
@@ -179,7 +179,7 @@ def certificate(report: PlanReport, problem: Problem, *, rounds_known: bool) -> 
 def advice(
     report: PlanReport, question: Question, upgrades: Upgrades | None, mistakes: Sequence[Mistake]
 ) -> Advice:
-    """Who sets the pace, which upgrades save most, and what wrong constants cost; as far as it was asked."""
+    """The advice that was asked for: who sets the pace, the best upgrades, the cost of wrong constants."""
     told: list[str] = in_words(mistakes) if mistakes else []
     if upgrades is None:
         return Advice(mistakes=told)
@@ -205,7 +205,7 @@ def advice(
 
 
 def _why(found: Advice) -> Text:
-    """Who sets the pace, and which upgrades save most."""
+    """Sentences on who sets the pace, and which upgrades save most."""
     sentences = [
         *found.pace,
         *(
@@ -220,7 +220,7 @@ def _why(found: Advice) -> Text:
 
 
 def warnings(report: PlanReport, problem: Problem) -> list[str]:
-    """Which constraints a plan breaks, and why the law of rounds may be wrong for it, in sentences."""
+    """Sentences on constraints that a plan breaks, and on doubts about the law of rounds."""
     too_full = np.flatnonzero(report.margins.memory < 0)
     too_large = np.flatnonzero(report.margins.max_batch < 0)
     too_small = np.flatnonzero(report.margins.min_batch < 0)
@@ -249,7 +249,7 @@ UNLIKE = "0: all devices have the same shares of labels, 1: they have no label i
 
 
 def guess_table(report: PlanReport, question: Question) -> GuessTable | None:
-    """What the plan costs by each guess of the constants; None without guesses."""
+    """The table of the plan's ratio by each guess of the constants; None without guesses."""
     found, known = ratios(report.plan, question.problem), question.rounds_known
     if not found:
         return None
@@ -267,7 +267,7 @@ def guess_table(report: PlanReport, question: Question) -> GuessTable | None:
 
 
 def _guess_sentences(report: PlanReport, question: Question, found: Sequence[Ratio]) -> list[str]:
-    """The mean and the worst ratio, what is proved of the mean, and how unlike labels are."""
+    """Sentences on the mean and the worst ratio, the bound of the mean, and how unlike labels are."""
     worst = max(each.ratio for each in found)
     mean = (
         f"The mean ratio: with these weights, the plan takes {mean_ratio(found):.3f} times as long as the "
@@ -299,7 +299,7 @@ def _show_guesses(console: Console, guesses: GuessTable) -> None:
 
 
 def show_mistakes(found: Sequence[Mistake]) -> None:
-    """Print what is planned, predicted and lost with every constant off by every factor."""
+    """Print the plan, the prediction and the loss for each constant multiplied by each wrong factor."""
     console = Console()
     table = titled("If a constant is off")
     for name in ("constant", "off by", "median\nbatch", "cuts", "predicted", "loses"):
@@ -326,14 +326,14 @@ def _mistake_row(mistake: Mistake) -> tuple[str, ...]:
 
 
 NO_PLAN = "no plan reaches the target"
-DOUBTFUL = "*"  # marks plans for which the law is not known
-LOOSE = 0.2  # a bound on what other intervals save that is above this says nothing; chosen by hand
+DOUBTFUL = "*"  # marks plans outside the range in which the law was measured
+LOOSE = 0.2  # largest bound on the saving of other intervals that is printed; chosen by hand
 UNKNOWN = "How much other intervals could save is not known."
 LAW_ENDS = (
     f"The law was measured for intervals up to {LONGEST_MEASURED} rounds and for trainings of at least "
     f"{FEWEST_INTERVALS} intervals."
 )
-# Measured in docs/constants.md, "How the constants go with N and I".
+# The numbers are from docs/constants.md, "How the constants go with N and I".
 LEFT_OUT = (
     "The rounds that infinitely large batches would need count as the same for every interval. In trainings "
     "of 20 devices they rose by 4 to 20 % from 15 to 50 rounds, so long intervals take a little longer than "
@@ -342,7 +342,7 @@ LEFT_OUT = (
 
 
 def show_intervals(found: Intervals, question: Question) -> None:
-    """Print the plan of every interval that was tried, and what the others could save; one is no choice."""
+    """Print the plan of every interval that was tried; nothing if only one was."""
     if len(found.tried) == 1:
         return
     console, known = Console(), question.rounds_known
@@ -359,7 +359,7 @@ def show_intervals(found: Intervals, question: Question) -> None:
 
 
 def _interval_row(each: Tried, found: Intervals, *, rounds_known: bool) -> list[str]:
-    """One interval, by column; the last one marks the best interval, or says what is wrong with this one."""
+    """The cells of one interval; the last cell marks the best interval, and doubts about this one."""
     report, interval = each.report, f"{each.interval:,}"
     if report is None:
         return [interval, *["-"] * (6 if rounds_known else 5), NO_PLAN]
@@ -377,7 +377,7 @@ def _interval_row(each: Tried, found: Intervals, *, rounds_known: bool) -> list[
 
 
 def _interval_sentences(found: Intervals, question: Question) -> list[str]:
-    """What intervals that are not in the table could save, and what the law does not know."""
+    """Sentences on the saving of intervals outside the table, and on the limits of the law."""
     sentences = []
     if found.others_save is not None:
         upto = "" if found.longest is None else f" up to {found.longest:,}"
@@ -393,7 +393,7 @@ def _interval_sentences(found: Intervals, question: Question) -> list[str]:
 
 
 def _recommended_limit(found: Intervals, question: Question) -> str:
-    """What the limits of the law mean for the best interval, where the search chose it."""
+    """A sentence on the limits of the law for the best interval; empty unless the search chose it."""
     if found.longest is None:
         return ""
     limit = f" So intervals above {found.longest:,} are not recommended."

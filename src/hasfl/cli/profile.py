@@ -1,4 +1,4 @@
-"""The command `profile`: what each layer of a model costs for one sample."""
+"""The command `profile`: the costs of each layer of a model for one sample."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from hasfl.units import format_quantity
 if TYPE_CHECKING:
     from hasfl.runs.problem_file import LayerRow, ProfileFile
 
-WIDE = 100  # columns of a terminal that has room for everything
+WIDE = 100  # width of a terminal, in columns, with room for all columns of the table
 COLUMNS = ("cut", "layer", "output", "forward", "backward", "activations", "parameters", "sub-model so far")
 
 
@@ -78,7 +78,7 @@ def _shape(text: str | None) -> list[int] | None:
 
 
 def show_profile(table: "ProfileFile") -> None:
-    """Print one row per layer and the sums."""
+    """Print a row for each layer, and the sums."""
     console = Console()
     shown = titled(f"{escape(table.model)}, one sample")
     columns = [
@@ -94,7 +94,7 @@ def show_profile(table: "ProfileFile") -> None:
 
 
 def _row(j: int, layer: "LayerRow", table: "ProfileFile") -> dict[str, str]:
-    """What one layer costs, by column."""
+    """The cells of one layer's row, by column."""
     return {
         "cut": str(j + 1),
         "layer": layer.name,
@@ -117,7 +117,7 @@ def _sums(table: "ProfileFile") -> str:
 
 
 def _slots(table: "ProfileFile") -> str:
-    """What the optimiser keeps beside the weights."""
+    """The bits that the optimiser keeps beside the parameters, in words."""
     bits = table.profile.optimizer_bits_upto[-1]
     kept = format_quantity(bits, "bit") if bits else "nothing"
     return f"{table.optimizer} keeps {kept} beside the parameters"

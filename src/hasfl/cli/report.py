@@ -40,7 +40,7 @@ def report(
     from hasfl.replacing import replace_file, write_text
 
     with Console(stderr=True).status("reading") as status:
-        from hasfl.runs.reports import report_of  # brings torch, which takes seconds to import
+        from hasfl.runs.reports import report_of  # imports torch, which takes seconds
 
         found = report_of(runs, status.update)
         sections, text = found.sections(), found.html()

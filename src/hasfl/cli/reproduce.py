@@ -17,10 +17,8 @@ from hasfl.errors import InputError
 if TYPE_CHECKING:
     from reproduction.experiment import Experiment
 
-OUT = {
-    False: Path("runs/reproduced"),
-    True: Path("runs/reproduced-quick"),
-}  # by whether it is the small version
+# The default folder of results, by whether --quick is given.
+OUT = {False: Path("runs/reproduced"), True: Path("runs/reproduced-quick")}
 
 
 def reproduce(
@@ -86,7 +84,7 @@ def reproduce(
 def _find_the_reproduction() -> None:
     """Make the package `reproduction` importable, here and in processes that this one starts.
 
-    It is in a clone of the repository, and not installed.
+    The package is part of a clone of the repository, and is not installed.
     """
     found = find_spec("reproduction")
     clones = [Path.cwd(), Path(hasfl.__file__).parents[2]]
@@ -105,7 +103,7 @@ def _find_the_reproduction() -> None:
 
 
 def _train(experiments: "Sequence[Experiment]", out: Path, device: str | None, on: str | None) -> None:
-    """Train what has no result yet."""
+    """Train the cases of the experiments that have no result yet."""
     from hasfl.cli.training_view import TrainingView
     from reproduction.training import cases_of, train_all, untrained
 
@@ -117,7 +115,7 @@ def _train(experiments: "Sequence[Experiment]", out: Path, device: str | None, o
 
 
 def _all_cores(device: str | None) -> str | None:
-    """Small trainings are fastest with a process for each core; on a GPU, one training at a time is safe."""
+    """The default place of trainings: a process for each core on a CPU; None, one by one, on a GPU."""
     cores = len(os.sched_getaffinity(0))
     return f"local:{cores}" if device in (None, "cpu") and cores > 1 else None
 
@@ -125,7 +123,7 @@ def _all_cores(device: str | None) -> str | None:
 def _draw(
     experiments: "Sequence[Experiment]", folder: Path, out: Path, seeds: Sequence[int] | None
 ) -> list[Path]:
-    """Draw the figures, and write the page of claims about everything that has been trained in the folder."""
+    """Draw the figures, and write the page of claims about all results in the folder."""
     from reproduction.claims import write_claims
     from reproduction.figures import write_figure
     from reproduction.results import Results

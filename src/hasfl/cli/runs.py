@@ -1,4 +1,4 @@
-"""The commands `runs` and `show`: all runs of a folder, or one with all that is known of it."""
+"""The commands `runs` and `show`: list all runs of a folder, or show one run in detail."""
 
 import json
 import shlex
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from hasfl.runs.overview import RunDetails, RunSummary
 
 STYLES = {"running": "bold green", "stopped": "yellow", "finished": "", "broken": "bold red"}
-LEAST_WIDTH = 12  # characters of a run's or a strategy's name before it is broken
-GAP, EDGE = 2, 1  # characters beside every column, and at the left edge of the table
+LEAST_WIDTH = 12  # least width of a column of names, in characters; longer names are broken
+GAP, EDGE = 2, 1  # characters between columns, and at the left edge of the table
 STATE, VIRTUAL, WALL = "state", "virtual\ntime", "wall\ntime"
 FOLDED = ("run", "strategy")  # columns whose cells may have several lines
-LEFT_OUT_FIRST = (WALL, VIRTUAL, "seed", "rounds", "accuracy")  # columns, where a terminal is narrow
+# Columns that a narrow terminal hides, in this order.
+LEFT_OUT_FIRST = (WALL, VIRTUAL, "seed", "rounds", "accuracy")
 MEANING = {
     SCENARIO: "the scenario",
     SETTINGS: "what the command chose",
@@ -93,7 +94,7 @@ def show(
 
 
 def show_runs(runs: Sequence["RunSummary"], folder: Path) -> None:
-    """Print one line for each run."""
+    """Print a table with a row for each run."""
     console = Console()
     if not runs:
         say(console, f"there are no runs in {folder}")
@@ -109,12 +110,12 @@ def show_runs(runs: Sequence["RunSummary"], folder: Path) -> None:
 
 
 def _mark(run: "RunSummary") -> str:
-    """Marks an accuracy that is not about a test set."""
+    """The mark of an accuracy that was measured on held-out samples; else empty."""
     return "*" if run.measured_on == HELD_OUT and run.accuracy is not None else ""
 
 
 def _table(runs: Sequence["RunSummary"], folder: Path, hidden: Sequence[str]) -> Table:
-    """One row for each run, without the hidden columns."""
+    """A table with a row for each run, without the hidden columns."""
     table = titled(f"Runs in {escape(str(folder))}", padding=(0, 1, 0, 0))
     rows = [_cells(run) for run in runs]
     for column in (each for each in rows[0] if each not in hidden):
@@ -130,12 +131,12 @@ def _table(runs: Sequence["RunSummary"], folder: Path, hidden: Sequence[str]) ->
 
 
 def _least_width(table: Table) -> int:
-    """The width of a table whose columns are as narrow as they may be."""
+    """The least width of a table, in characters."""
     return EDGE + sum(GAP + (column.min_width or 0) for column in table.columns)
 
 
 def _cells(run: "RunSummary") -> Mapping[str, Text]:
-    """The cells of a run's row, by column; of a broken run, little is known."""
+    """The cells of a run's row, by column; a broken run has only its name and state."""
     known = {
         "strategy": run.strategy or "",
         "seed": str(run.seed),
@@ -149,7 +150,7 @@ def _cells(run: "RunSummary") -> Mapping[str, Text]:
 
 
 def show_run(run: "RunDetails") -> None:
-    """Print what a run is, how it ended, its last plan, its files, and the commands that go with it."""
+    """Print the facts about a run: settings, state, last plan, files, and commands for it."""
     console = Console()
     say(console, run.summary.run, "bold")
     say(console, f"  {_what_it_is(run)}")
@@ -166,7 +167,7 @@ def show_run(run: "RunDetails") -> None:
 
 
 def _plan(run: "RunDetails", last: RoundRecord) -> str:
-    """The plan of the last round; the devices of a run on machines are not those that a scenario draws."""
+    """The plan of the last round in words; devices of a run on machines are numbered."""
     if last.measured is not None:
         return plan_in_words(last.plan, [f"device {i}" for i in last.devices], of=len(last.devices))
     fleet = run.scenario.draw()
@@ -215,7 +216,7 @@ def _files(run: "RunDetails") -> Table:
 
 
 def commands(run: "RunDetails") -> Mapping[str, str]:
-    """The commands that a person may want next, by what they do; only those that can succeed."""
+    """The commands that resume, export or lengthen a run, by purpose; only those that can succeed."""
     if run.summary.state == "running":
         return {}
     resume = [

@@ -18,8 +18,8 @@ from hasfl.deployment.addresses import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDR
 from hasfl.errors import InputError, Interrupted, naming
 from hasfl.units import Dimension, parse_quantity
 
-MOST_THREADS = 1024
-LOOK_SECONDS = 2.0  # between two looks for new devices to admit
+MOST_THREADS = 1024  # largest value of --threads; chosen by hand
+LOOK_SECONDS = 2.0  # seconds between two searches for new devices to admit; chosen by hand
 
 serve = typer.Typer(
     help="Run one party of a deployment on this machine: fed, edge or device.", no_args_is_help=True
@@ -258,7 +258,7 @@ def local(
 
 @contextmanager
 def _fleet_folder(keep: Path | None, run: Path) -> Iterator[Path]:
-    """A folder for the fleet. A temporary one stays if the run has begun and is not finished."""
+    """Give the fleet a folder; a temporary one is removed, unless the run has begun and is not finished."""
     from hasfl.deployment.rehearsal import require_own_folder
 
     if keep is not None:
@@ -282,7 +282,7 @@ def _fleet_folder(keep: Path | None, run: Path) -> Iterator[Path]:
 
 @contextmanager
 def until_told_to_end() -> Iterator[None]:
-    """Say that Ctrl-C or SIGTERM ended the command."""
+    """Raise Interrupted with the word "ended" on Ctrl-C or SIGTERM."""
     try:
         yield
     except KeyboardInterrupt:
@@ -290,7 +290,7 @@ def until_told_to_end() -> Iterator[None]:
 
 
 class Options:
-    """The options of a command, from the command line or else from a TOML file."""
+    """The options of a `serve` command, from the command line or else from a TOML file."""
 
     def __init__(self, role: str, config: Path | None, **given: Any) -> None:
         self._command = f"hasfl serve {role}"
@@ -299,11 +299,11 @@ class Options:
         self._folder = Path() if config is None else config.parent  # paths in a file are relative to it
 
     def text(self, name: str, otherwise: str = "") -> str:
-        """An option as it was written."""
+        """The text of an option; `otherwise` if it is not given."""
         return str(self._given.get(name, self._written.get(name, otherwise)))
 
     def quantity(self, name: str, dimension: Dimension) -> str:
-        """An option that is a number with a unit, as it was written; "" if it is not given."""
+        """The text of an option that must be a positive number with a unit; "" if it is not given."""
         written = self.text(name)
         with naming(f"--{name.replace('_', '-')}"):
             if written and parse_quantity(written, dimension) <= 0:
@@ -311,25 +311,25 @@ class Options:
         return written
 
     def count(self, name: str) -> int:
-        """An option that is a whole number of at least 1, which it is if it is not given."""
+        """The value of an option that must be a whole number of at least 1; 1 if it is not given."""
         written = self.text(name, "1")
         if not (written.isascii() and written.isdecimal() and 0 < int(written) <= MOST_THREADS):
             raise InputError(f"--{name} must be a whole number from 1 to {MOST_THREADS}, got {written!r}")
         return int(written)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """An option that is names with commas between."""
+        """The names in an option, which are separated by commas."""
         return tuple(part.strip() for part in self.text(name).split(",") if part.strip())
 
     def folder(self, name: str, otherwise: str | None = None) -> Path:
-        """An option that is a folder."""
+        """The folder that an option names; raises InputError if there is neither an option nor a default."""
         found = self._path(name)
         if found is None and otherwise is None:
             raise InputError(f"{self._command} needs --{name} DIR")
         return Path(otherwise or "") if found is None else found
 
     def file(self, name: str) -> str:
-        """An option that is a file which must be there; "" if it is not given."""
+        """The absolute path of the file that an option names, which must exist; "" if it is not given."""
         found = self._path(name)
         if found is None:
             return ""
@@ -344,7 +344,7 @@ class Options:
 
 
 def _read(config: Path, known: set[str]) -> dict[str, str]:
-    """The options in a TOML file; all of them are texts, with the names of the command line's options."""
+    """Read options from a TOML file: texts, under the names of the command line's options."""
     try:
         found = tomllib.loads(config.read_text())
     except (OSError, ValueError) as error:

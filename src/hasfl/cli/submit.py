@@ -1,4 +1,4 @@
-"""The commands `submit` and `status`: a run on a fleet of machines, from the fed server's host."""
+"""The commands `submit` and `status`, which start and show runs on a fleet from the fed server's host."""
 
 import json
 from dataclasses import asdict
@@ -79,7 +79,7 @@ def submit(
 def requested(
     scenario: Path, strategy: str | None, seed: int | None, run: str | None, out: Path, *, resume: bool
 ) -> "RunRequest":
-    """What a command asks for, if the fed server would not refuse it later."""
+    """The request of a command, checked by the rules that the fed server applies later."""
     from hasfl.deployment.orders import check_request
     from hasfl.runs.request import RunRequest
     from hasfl.runs.scenario import read_scenario
@@ -107,7 +107,7 @@ def train_and_show(
     resume: bool,
     as_json: bool,
 ) -> None:
-    """Order a run, show how it goes on, and print what came of it."""
+    """Order a run, show its progress, and print its outcome."""
     from hasfl.cli.fleet_view import FleetView, show_times
     from hasfl.cli.train import show_outcome
     from hasfl.deployment.orders import RunOrder

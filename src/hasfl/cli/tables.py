@@ -1,4 +1,4 @@
-"""Tables and sentences as all commands print them."""
+"""Tables and sentences in the form that all commands print."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from rich.text import Text
 
 
 def titled(title: str, **layout: Any) -> Table:
-    """An empty table with a bold title at its left; `layout` goes to rich's `Table`."""
+    """An empty table with a bold title at the left; `layout` goes to rich's `Table`."""
     return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", **layout)
 
 
 def say(console: Console, sentence: str, style: str = "") -> None:
-    """Print a sentence as it is, in one line however long it is, so that names in it can be copied."""
+    """Print a sentence in one line, however long it is, so that names and commands can be copied."""
     console.print(Text(sentence, style), soft_wrap=True)

@@ -85,7 +85,7 @@ def train(
     if resume and not request.path.exists():
         say_nothing_to_resume(request, named=run is not None)
     with TrainingView() as view:
-        from hasfl.runs.run import carry_out  # brings torch, which takes seconds to import
+        from hasfl.runs.run import carry_out  # imports torch, which takes seconds
 
         reached = carry_out(request, view, resume=resume)
     if picture is not None:
@@ -100,7 +100,7 @@ def train(
 
 
 def say_nothing_to_resume(request: "RunRequest", *, named: bool) -> None:
-    """A run that was named must be there; any other begins."""
+    """Raise InputError if a missing run was named; otherwise print that the run begins."""
     from hasfl.runs.overview import known_runs
 
     if named:
@@ -125,7 +125,7 @@ def _say_what_it_needs(request: "RunRequest", *, as_json: bool) -> None:
 
 
 def show_outcome(reached: Outcome, path: Path, goal: "Goal", picture: Path | None) -> None:
-    """Print what a training came to: how it ended, the accuracy of the saved model, and every file."""
+    """Print the outcome of a training: how it ended, the accuracy of the saved model, and the files."""
     say(
         Console(),
         f"{reached.strategy} {ending(reached, goal)} after {_many(reached.rounds, 'round')}, "
@@ -138,7 +138,7 @@ def show_outcome(reached: Outcome, path: Path, goal: "Goal", picture: Path | Non
 
 
 def _how_good(reached: Outcome) -> str:
-    """How good the saved model is, as far as it is known."""
+    """A sentence on the accuracy of the saved model."""
     model = f"the saved model, of round {reached.saved_round}, "
     if reached.accuracy is None or reached.best_accuracy is None:
         return f"{model}was not evaluated: there is no test set, and no samples are held out"
@@ -150,7 +150,7 @@ def _how_good(reached: Outcome) -> str:
 
 
 def _by_device(reached: Outcome) -> str:
-    """A line about how good the saved model is for single devices, where samples are held out."""
+    """A line on the saved model's accuracy for single devices; empty without held-out samples."""
     if reached.mean_device_accuracy is None or reached.worst_device_accuracy is None:
         return ""
     return (
@@ -160,7 +160,7 @@ def _by_device(reached: Outcome) -> str:
 
 
 def ending(reached: Outcome, goal: "Goal") -> str:
-    """Why training ended."""
+    """Words on why training ended."""
     held_out = reached.held_out_accuracy
     if goal.accuracy is not None and held_out is not None and held_out >= goal.accuracy:
         return f"reached {100 * goal.accuracy:g} % on held-out samples"
@@ -175,7 +175,7 @@ def _many(number: int, thing: str) -> str:
 
 
 def show_forecast(found: "Forecast") -> None:
-    """Print what a training would hold in memory, by what it is for."""
+    """Print the memory that a training would need, by purpose."""
     table = titled("Memory of a round")
     table.add_column("")
     rounds = {"the first round": found.first, "the largest that may follow": found.largest}

@@ -1,4 +1,4 @@
-"""Trainings as they run: live lines of one in this process, or of several in other processes."""
+"""Live lines of trainings: of one in this process, or of several in other processes."""
 
 import time
 from collections import Counter
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from hasfl.runs.run import Prepared
 
 
-WIDE = 100  # columns of a terminal that has room for a bar, and for which of several runs it is
-LEFT = "left"  # the last word of a live line that ends in the time left
-PLAIN_SECONDS = 60.0  # of wall time between two lines where the output is no terminal; chosen by hand
-OVER = ("finished", "finished before", "stopped")  # states of a run that leaves one line
+WIDE = 100  # width of a terminal, in columns, with room for a bar and the number of the run
+LEFT = "left"  # last word of a live line, after which the time left follows
+PLAIN_SECONDS = 60.0  # seconds of wall time between two lines if the output is no terminal; chosen by hand
+OVER = ("finished", "finished before", "stopped")  # states of a run that has ended, which leaves one line
 
 
 class TimeLeft(TimeRemainingColumn):
-    """The time left, in lines that announce it."""
+    """The column of the time left, only in lines that end in the word `LEFT`."""
 
     def render(self, task: Task) -> Text:
-        """Nothing while a training is prepared, and after its end."""
+        """The time left; empty while a training is prepared, and after its end."""
         return super().render(task) if task.fields["state"].endswith(LEFT) else Text("")
 
 
 class TrainingView:
-    """A live line for every training, from the first second on.
+    """Shows a live line for every training, from its preparation on.
 
-    Where the output is no terminal, there is a line for each step of the preparation and when a training
-    begins, and then one a minute.
+    If the output is no terminal, it prints a line for each step of the preparation, a line when training
+    begins, and then a line a minute.
     """
 
     def __init__(self, runs: int = 1) -> None:
@@ -60,20 +60,19 @@ class TrainingView:
             disable=not self.console.is_terminal,
         )
         self.task = self.progress.add_task("hasfl", total=None, state="starting")
-        self.runs, self.number = runs, 0  # how many there will be, and which one it is
-        self.label = ""  # of the lines of one of several runs
+        self.runs, self.number = runs, 0  # number of all runs, and number of the present one
+        self.label = ""  # prefix of the lines of one of several runs
         self.goal, self.accuracy = Goal(), ""
-        self.outlook = Outlook(self.goal)  # of the last evaluation
-        self.forecast_times = ForecastTimes()  # of the training that runs
-        self.folder: Path | None = None  # of the run whose turn it is, until it was looked at
-        self.before: Sequence[
-            RoundRecord
-        ] = ()  # what the run recorded before it was stopped, and was told then
-        self.judged = 0  # evaluations on held-out samples in the training that runs
-        self.too_short = False  # whether it was told that a training is too short for a forecast
-        self.plans: PlanAnnouncer | None = None  # of the training that runs
-        self.told = time.monotonic()  # when a line was last printed
-        self.processes: ProcessesView | None = None  # of runs in other processes
+        self.outlook = Outlook(self.goal)  # outlook after the last evaluation
+        self.forecast_times = ForecastTimes()  # times at which the forecast is announced
+        self.folder: Path | None = None  # folder of the present run, until its records are read
+        # Records of the present run from before it was stopped, which were announced then.
+        self.before: Sequence[RoundRecord] = ()
+        self.judged = 0  # number of evaluations on held-out samples in the present training
+        self.too_short = False  # whether it was printed that a training is too short for a forecast
+        self.plans: PlanAnnouncer | None = None  # announces plans of the present training
+        self.told = time.monotonic()  # time at which a line was last printed
+        self.processes: ProcessesView | None = None  # view of runs in other processes
 
     def __enter__(self) -> "TrainingView":
         self.progress.start()
@@ -85,7 +84,7 @@ class TrainingView:
         self.progress.stop()
 
     def asked(self, request: "RunRequest") -> None:
-        """It is this run's turn: the line of the run before stays, and a new one begins."""
+        """Begin the live line of the next run; the line of the run before stays."""
         if self.number == 0:
             self.progress.remove_task(self.task)
         self.number += 1
@@ -96,7 +95,7 @@ class TrainingView:
         self.folder, self.before = request.path, ()
 
     def prepares(self, step: str) -> None:
-        """A step before the first round begins."""
+        """Show a step of the preparation, before the first round."""
         if self.folder is not None and self.folder.exists():
             self.before = RunFolder.open(self.folder).records()
         self.folder = None
@@ -105,20 +104,20 @@ class TrainingView:
         self.progress.update(self.task, state=escape(step))
 
     def found(self, request: "RunRequest") -> None:
-        """The folder holds a finished training already."""
+        """Print that the folder already holds a finished training."""
         self.progress.update(self.task, visible=False)
         self._say(f"{self._called(request)}: finished before, in {request.path}")
 
     def remarks(self, sentence: str) -> None:
-        """Something that the user should know about the run before it goes on."""
+        """Print a remark on the run before it goes on."""
         self._say(f"{self.label}{sentence}")
 
     def started(self, request: "RunRequest", prepared: "Prepared", last: RoundRecord | None) -> None:
-        """A training begins, or goes on after a round."""
+        """Show that a training in this process begins, or goes on after the round of `last`."""
         self.begins(request, BegunTraining.of(prepared), last)
 
     def begins(self, request: "RunRequest", training: BegunTraining, last: RoundRecord | None) -> None:
-        """A training in this process or on a fleet begins, or goes on after a round."""
+        """Show that a training in this process or on a fleet begins, or goes on after the round of `last`."""
         self.goal, self.accuracy = training.goal, ""
         self.outlook, self.forecast_times, self.judged = Outlook(self.goal), ForecastTimes(), 0
         self.plans = PlanAnnouncer(training, short=self.runs > 1)
@@ -127,7 +126,7 @@ class TrainingView:
         where = f", from round {last.round} on" if last else ""
         self._say(f"{self._called(request)}: training{where}")
         for layer, reason in training.looped_layers.items():
-            why = reason.partition("; ")[0]  # the rest is about parts of torch
+            why = reason.partition("; ")[0]  # the part after "; " names parts of torch
             self._say(f"{self.label}layer {layer!r} is trained for one device after the other: {why}")
         for line in self.plans.beginning():
             self._say(f"{self.label}{line}")
@@ -135,13 +134,13 @@ class TrainingView:
         self.progress.reset(self.task, total=_total(self.goal), completed=int(done), state="the first round")
 
     def recorded(self, record: RoundRecord) -> None:
-        """A round is over."""
+        """Show a round that is over."""
         lines = self.plans.after(record) if self.plans else []
         if record.shown_accuracy is not None:
             self.accuracy = f" · accuracy {_progress(self.goal, record)}"
         if self._look_ahead(record):
             lines.append(f"round {record.round}: {self.outlook.sentence()}")
-        for line in lines if record.round > len(self.before) else ():  # rounds that are repeated were told
+        for line in lines if record.round > len(self.before) else ():  # repeated rounds were announced before
             self._say(f"{self.label}{line}")
         of = f"/{self.goal.rounds}" if self.goal.rounds else ""
         width = self.console.width if self.console.is_terminal else VERY_ROOMY
@@ -156,7 +155,7 @@ class TrainingView:
         self.progress.update(self.task, total=total, completed=done, state=f"{state} · {LEFT}")
 
     def _look_ahead(self, record: RoundRecord) -> bool:
-        """After an evaluation: when training will end, and whether this is told."""
+        """Update the outlook after an evaluation; return whether it is to be announced."""
         if record.shown_accuracy is None:
             return False
         self.judged += record.held_out_accuracy is not None
@@ -165,7 +164,7 @@ class TrainingView:
         return self.forecast_times.due(record, self.outlook)
 
     def finished(self, reached: Outcome) -> None:
-        """A training is over."""
+        """Show that a training is over."""
         virtual = format_seconds(reached.seconds)
         accuracy = "" if reached.accuracy is None else f" · accuracy {reached.accuracy:.1%}"
         state = f"round {reached.rounds}{accuracy} · virtual {virtual} · done"
@@ -176,7 +175,7 @@ class TrainingView:
             self._say(f"{self.label}{_too_short(self.judged)}")
 
     def news(self, news: "News") -> None:
-        """Something has changed for a run in another process."""
+        """Show a change of a run in another process."""
         if self.processes is None:
             self.progress.remove_task(self.task)
             self.processes = ProcessesView(self.progress, self._say, self.runs)
@@ -186,7 +185,7 @@ class TrainingView:
         return f"{self._of_all()}{request.strategy}, seed {request.seed}"
 
     def _of_all(self) -> str:
-        """Which of several runs it is; nothing where there is one."""
+        """The number of the present run, as "2 of 5: "; empty if there is only one run."""
         return f"{self.number} of {self.runs}: " if self.runs > 1 else ""
 
     def _say(self, sentence: str) -> None:
@@ -195,19 +194,19 @@ class TrainingView:
 
 
 def _measured(record: RoundRecord) -> str:
-    """How long machines took so far; nothing in a simulation."""
+    """Words on the wall time of machines so far; empty in a simulation."""
     return "" if record.measured is None else f" · measured {format_seconds(record.measured.clock)}"
 
 
 def _progress(goal: Goal, record: RoundRecord) -> str:
-    """The accuracy of an evaluation: toward the goal on held-out samples, where there is one."""
+    """The accuracy of an evaluation in words, beside the goal's accuracy if there is one."""
     if goal.accuracy is not None and record.held_out_accuracy is not None:
         return f"{record.held_out_accuracy:.1%} of {100 * goal.accuracy:g}%"
     return f"{record.shown_accuracy:.1%}{' on held-out samples' if record.accuracy is None else ''}"
 
 
 def _too_short(judged: int) -> str:
-    """Why a training that is over had no forecast."""
+    """A sentence on why a training that is over had no forecast."""
     times = "once" if judged == 1 else f"{judged} times"
     return (
         f"too short for a forecast of the end: held-out samples were looked at {times}, and a forecast needs "
@@ -221,27 +220,27 @@ def _total(goal: Goal) -> float | None:
 
 
 def _done(goal: Goal, record: RoundRecord) -> float:
-    """The used share of the budget that is used up most, in per cent."""
+    """The used share, in per cent, of the budget that is used up most."""
     budgets = ((goal.rounds, record.round), (goal.samples, record.samples), (goal.seconds, record.clock))
     return ALL * max((used / budget for budget, used in budgets if budget), default=0.0)
 
 
 class ProcessesView:
-    """Live lines of the runs that train in other processes. A run that ends leaves one line.
+    """Shows live lines of the runs that train in other processes. A run that ends leaves one line.
 
-    Where the output is no terminal, there is a line when a run begins or ends, and one a minute for each run
-    that trains.
+    If the output is no terminal, it prints a line when a run begins or ends, and a line a minute for each
+    run that trains.
     """
 
     def __init__(self, progress: Progress, say: Callable[[str], None], runs: int) -> None:
         self.progress, self.say, self.runs = progress, say, runs
-        self.latest: dict[Path, News] = {}  # of every run, by its folder
-        self.lines: dict[Path, TaskID] = {}  # of the runs that train
-        self.told: dict[Path, float] = {}  # when a line about a run was last printed
+        self.latest: dict[Path, News] = {}  # latest news of every run, by its folder
+        self.lines: dict[Path, TaskID] = {}  # live lines of the runs that train, by folder
+        self.told: dict[Path, float] = {}  # time of the last line about each run, by folder
         self.all = progress.add_task("runs", total=runs, state="")
 
     def show(self, news: "News") -> None:
-        """Something has changed for a run."""
+        """Show a change of a run."""
         path = news.request.path
         before = self.latest.get(path)
         self.latest[path] = news

@@ -1,1 +1,1 @@
-"""What is known of trainings from their records: measures that compare runs, figures, and pages."""
+"""Analyses records of trainings: measures that compare runs, figures, and pages."""

@@ -1,4 +1,4 @@
-"""What records say about who learnt how much, and how soon: one run, and runs against each other.
+"""Outcomes of runs: accuracies, times to an accuracy, speed-ups, and comparisons of strategies over seeds.
 
 Tables, figures, pages and claims take their numbers from here. All times are virtual.
 """
@@ -16,18 +16,18 @@ from hasfl.goal import Goal, plateau
 from hasfl.record import RoundRecord
 
 Records = Sequence[RoundRecord]
-# Accuracies of a record. The shown one is on the test set, or on held-out samples if there is no test set.
+# The accuracies of a record. `shown_accuracy` is on the test set, or on held-out samples without a test set.
 Measure = Literal["shown_accuracy", "accuracy", "held_out_accuracy"]
-TEST_SET, HELD_OUT = "the test set", "held-out samples"  # what accuracies are measured on
+TEST_SET, HELD_OUT = "the test set", "held-out samples"  # the samples of an accuracy
 
-# ── accuracies over time, and when one was reached ───────────────────────────────────────────────────────
+# ── accuracies over time, and the time to an accuracy ────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
     """An evaluation of a run."""
 
-    index: int  # among the evaluations, from 0
+    index: int  # position among the evaluations, from 0
     round: int
     seconds: float
 
@@ -38,11 +38,11 @@ class Curve:
 
     rounds: IntN
     seconds: FloatN
-    accuracies: FloatN  # NaN where an evaluation has none
+    accuracies: FloatN  # NaN for an evaluation without this accuracy
 
     @classmethod
     def of(cls, records: Records, measure: Measure = "shown_accuracy") -> Self:
-        """The rounds of a run in which this accuracy was measured."""
+        """The curve of one kind of accuracy, over the rounds of a run in which it was measured."""
         evaluated = [record for record in records if getattr(record, measure) is not None]
         return cls(
             np.array([record.round for record in evaluated], dtype=np.int64),
@@ -60,18 +60,18 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """When one run reached the goal; where it did not, its last evaluation."""
+    """The evaluation at which a run reached the goal, or its last evaluation if it did not."""
 
     strategy: str
     reached: bool
     seconds: float
     rounds: int
     held_out_accuracy: float
-    accuracy: float  # on the test set, at the same evaluation; without a test set, on held-out samples
+    accuracy: float  # shown accuracy at the same evaluation
 
 
 def finish(strategy: str, records: Records, goal: float) -> Finish:
-    """When the run of a strategy first had the accuracy `goal` on held-out samples."""
+    """The first evaluation of a run with the accuracy `goal` on held-out samples, or else its last one."""
     evaluated = [record for record in records if record.held_out_accuracy is not None]
     at = Curve.of(evaluated, "held_out_accuracy").reached(goal)
     record = evaluated[-1 if at is None else at.index]
@@ -87,11 +87,11 @@ def finish(strategy: str, records: Records, goal: float) -> Finish:
     )
 
 
-# ── what came of one run ─────────────────────────────────────────────────────────────────────────────────
+# ── the outcome of one run ───────────────────────────────────────────────────────────────────────────────
 
 
 def measured_on(records: Records) -> str | None:
-    """Which samples the accuracies of a run are about; None where there are no accuracies."""
+    """The samples on which the accuracies of a run are measured; None if the run has no accuracies."""
     if any(record.accuracy is not None for record in records):
         return TEST_SET
     return HELD_OUT if any(record.held_out_accuracy is not None for record in records) else None
@@ -101,7 +101,7 @@ def measured_on(records: Records) -> str | None:
 class Outcome:
     """The outcome of one run.
 
-    A run converges by the paper's rule, judged on held-out samples where there are any, otherwise on the test
+    A run converges by the paper's rule, judged on held-out samples if there are any, otherwise on the test
     set. If the run did not converge, `converged_…` describe its last evaluation. Without a test set, held-out
     samples take its place; a run that has neither has no accuracy.
     """
@@ -111,22 +111,22 @@ class Outcome:
     converged_accuracy: float | None  # the best test accuracy up to the evaluation at which the run converged
     converged_seconds: float  # virtual time of that evaluation
     converged_rounds: int  # round of that evaluation
-    best_accuracy: float | None  # of all evaluations on the test set
+    best_accuracy: float | None  # best of all evaluations on the test set
     seconds: float  # virtual time at the end of the run
-    rounds: int  # of the whole run
-    samples: int  # used in the whole run
-    accuracy: float | None  # of the model that is saved, on the test set
-    saved_round: int  # the round whose model is saved
-    held_out_accuracy: float | None = None  # of the model that is saved
-    held_out_loss: float | None = None  # of the model that is saved
-    mean_device_accuracy: float | None = None  # of the model that is saved, over devices
-    worst_device_accuracy: float | None = None
-    lowest_held_out_loss: float | None = None  # of all evaluations
-    measured_on: str | None = TEST_SET  # what the accuracies are about; older results are about the test set
+    rounds: int  # rounds of the whole run
+    samples: int  # samples used in the whole run
+    accuracy: float | None  # accuracy of the saved model on the test set
+    saved_round: int  # round whose model is saved
+    held_out_accuracy: float | None = None  # accuracy of the saved model on held-out samples
+    held_out_loss: float | None = None  # loss of the saved model on held-out samples
+    mean_device_accuracy: float | None = None  # mean over devices of the saved model's accuracy
+    worst_device_accuracy: float | None = None  # lowest accuracy of the saved model on a device
+    lowest_held_out_loss: float | None = None  # lowest loss of all evaluations
+    measured_on: str | None = TEST_SET  # samples of the accuracies; older results lack this field
 
     @property
     def reached_accuracy(self) -> float:
-        """The converged accuracy, for comparisons; refuses a run without any accuracy."""
+        """The converged accuracy, for comparisons; raises InputError for a run without any accuracy."""
         if self.converged_accuracy is None:
             raise InputError(
                 f"the run of {self.strategy} must have accuracies to be compared, but has neither a test set "
@@ -146,7 +146,7 @@ def outcome(strategy: str, records: Records) -> Outcome:
     converged_at = _converged_at(records)
     at = len(curve.rounds) - 1 if converged_at is None else converged_at
     some = curve.rounds.size > 0
-    saved = [record for record in records if record.kept][-1]  # the last model that an evaluation kept
+    saved = [record for record in records if record.kept][-1]  # the last record whose model was kept
     losses = [record.held_out_loss for record in records if record.held_out_loss is not None]
     return Outcome(
         strategy=strategy,
@@ -170,7 +170,9 @@ def outcome(strategy: str, records: Records) -> Outcome:
 
 
 def as_result(reached: Outcome, goal: Goal) -> dict[str, Any]:
-    """The outcome as a run keeps it. Only a run that was to end by converging, and did, has `converged_…`."""
+    """The outcome as kept in a run's result; `converged_…` is None unless the goal was to converge and the
+    run did.
+    """
     result = asdict(reached)
     if not (goal.converged and reached.converged):
         result |= {name: None for name in result if name.startswith("converged_")} | {"converged": False}
@@ -180,12 +182,12 @@ def as_result(reached: Outcome, goal: Goal) -> dict[str, Any]:
 def _converged_at(records: Records) -> int | None:
     """The index of the evaluation at which a run converged; None if it did not.
 
-    Held-out samples decide. The test set decides only in a run without any, and such a run can only be
-    reported. A served mean changes only at aggregations. So an evaluation with the same loss as the one
-    before, and no aggregation between them, is of the same model and does not count.
+    Held-out samples decide. In a run without held-out samples the test set decides, but only for reports. The
+    running mean changes only at aggregations. So an evaluation with the same loss as the one before, and no
+    aggregation between them, is of the same model and does not count.
     """
     held_out = any(record.held_out_accuracy is not None for record in records)
-    judged: list[tuple[int, float]] = []  # the index of an evaluation, and its accuracy
+    judged: list[tuple[int, float]] = []  # (index of an evaluation, its accuracy)
     index, aggregated, loss = 0, True, None
     for record in records:
         aggregated = aggregated or record.aggregated
@@ -205,7 +207,7 @@ def _converged_at(records: Records) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedUp:
-    """The time of one strategy over the time of the reference: above 1, the reference is faster."""
+    """The times of one strategy divided by those of the reference: above 1, the reference is faster."""
 
     strategy: str
     converged: float  # ratio of the times to each one's own converged accuracy, as in the paper
@@ -292,28 +294,28 @@ class Level:
     """The accuracy at which runs are compared."""
 
     accuracy: float
-    samples: str  # that it is measured on
-    is_goal: bool  # else it is the highest accuracy that all runs have reached
+    samples: str  # the samples on which the accuracy is measured
+    is_goal: bool  # False: the highest accuracy that all runs have reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """When one strategy arrived at the level, over its seeds."""
+    """The times at which one strategy reached the level, over its seeds."""
 
     strategy: str
     seeds: int
-    reached: int  # with so many seeds
-    seconds: Spread | None  # over the seeds that arrived
-    rounds: Spread | None
+    reached: int  # number of seeds that reached the level
+    seconds: Spread | None  # time to the level, over the seeds that reached it
+    rounds: Spread | None  # rounds to the level, over the same seeds
     best: Spread | None  # the best accuracy of each run
-    times_as_long: float | None  # as the strategy that arrived first; None unless every seed arrived
-    converged: Spread | None  # seconds until runs converged by the paper's rule, over those that did
+    times_as_long: float | None  # mean time over that of the first strategy; None if a seed missed it
+    converged: Spread | None  # time to convergence by the paper's rule, over converged runs
     converged_runs: int
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """When each strategy arrived, in the order in which strategies were given."""
+    """The times at which strategies reached one level, in the order in which strategies were given."""
 
     level: Level | None  # None if no run has any accuracy
     rows: Sequence[Arrival]
@@ -357,7 +359,7 @@ class Comparison:
 
 
 def _level_of(runs: Sequence[ComparedRun]) -> Level | None:
-    """The goal, if all runs have the same; else the best accuracy of the worst run; None without any."""
+    """The goal, if all runs have the same; else the best accuracy of the worst run; None if there is none."""
     judged = [run for run in runs if measured_on(run.records) is not None]
     if not judged:
         return None
@@ -377,9 +379,9 @@ def _spread(values: Sequence[float | None]) -> Spread | None:
 
 
 def ranked(runs: Sequence[ComparedRun]) -> list[int]:
-    """The indices of the runs in the order of a report: the strategy that arrived first is first.
+    """The indices of the runs in the order of a report: the strategy that reached the level first is first.
 
-    Strategies that did not arrive keep their order, and come last. Runs of one strategy are sorted by seed.
+    Strategies that did not reach it keep their order and come last. Runs of one strategy are sorted by seed.
     """
     rows = {row.strategy: (k, row) for k, row in enumerate(Comparison.of(runs).rows)}
 

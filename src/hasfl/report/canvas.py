@@ -1,4 +1,4 @@
-"""The look of all figures: sizes, colours, axes. matplotlib is imported only when a figure is drawn."""
+"""The sizes, colours and axes of all figures. matplotlib is imported only when a figure is drawn."""
 
 import importlib.util
 import math
@@ -14,36 +14,36 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-# Numbers without another reason are chosen by hand, by the look of the figures.
-WIDTH = 7.0  # inches: the text width of a two-column paper
+# Numbers without another source are chosen by hand, by the look of the figures.
+WIDTH = 7.0  # width of a figure in inches: the text width of a two-column paper
 RESOLUTION = 200  # dots per inch of a PNG file
 TINY, SMALL, NORMAL = 6.0, 7.5, 9.0  # font sizes in points
 POINTS_PER_INCH = 72.0
-LINE_HEIGHT = 1.25  # distance of two lines of text, over the font size
-TICK_LENGTH = 3  # points
-ROUND_STEPS = [1, 2, 5, 10]  # steps between ticks, times a power of ten
+LINE_HEIGHT = 1.25  # distance of two lines of text, as a multiple of the font size
+TICK_LENGTH = 3  # length of a tick in points
+ROUND_STEPS = [1, 2, 5, 10]  # allowed distances of ticks, each times a power of ten
 HALF_CELL = 0.5  # a cell of a matrix is centred at a whole number and reaches half a unit to each side
-# The colour scale of a heat map.
-SCALE_DISTANCE, SCALE_WIDTH = 0.012, 0.05  # as shares of the axes
-SCALE_SLENDERNESS = 10  # its length over its width, for axes of one inch in height
-SCALE_TICKS = 8
+# The colour scale (legend) of a heat map.
+SCALE_DISTANCE, SCALE_WIDTH = 0.012, 0.05  # distance from the axes, and width, as shares of the axes' width
+SCALE_SLENDERNESS = 10  # length over width of the scale, for axes of one inch in height
+SCALE_TICKS = 8  # most ticks of the scale
 PALEST = 0.2  # the colours begin at this share of matplotlib's palette, because paler ones vanish on white
-SHADES = 256
+SHADES = 256  # number of colours of a continuous scale
 # The colours of Okabe and Ito, which people with any colour vision can distinguish. Their yellow is left out,
 # because it is too pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 DARK, GREY, PALE = "#444444", "#999999", "#dddddd"
 TO_PERCENT = 100
-LINE_WIDTH, FIRST_LINE_WIDTH = 1.3, 2.6  # points; a wide first line stays visible where another covers it
-MARK_SIZE = 6.5  # points
+LINE_WIDTH, FIRST_LINE_WIDTH = 1.3, 2.6  # points; the first line is wide: it stays visible below others
+MARK_SIZE = 6.5  # diameter of a mark in points
 ABOVE_LINES = 3  # the drawing order of marks; matplotlib draws lines at 2
-GRID_WIDTH = 0.5  # points
+GRID_WIDTH = 0.5  # width of grid lines in points
 ALL_SIDES = ("left", "bottom", "right", "top")
 
 
 def require_matplotlib() -> None:
-    """Raise MissingExtra if no figure can be drawn; to be called before anything that takes long."""
+    """Raise MissingExtra if matplotlib is missing; called before any long computation."""
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingExtra("drawing a picture needs matplotlib: pip install 'hasfl[train]'")
 
@@ -57,12 +57,12 @@ def new_figure(height: float) -> "Figure":
 
 
 def line_style(k: int) -> dict[str, Any]:
-    """The colour and the dashes of line k: first all colours with full lines, then all colours dashed."""
+    """The colour and the dashes of line k: full lines in all colours, then dashed lines in all colours."""
     return {"color": COLOURS[k % len(COLOURS)], "linestyle": DASHES[k // len(COLOURS) % len(DASHES)]}
 
 
 def label(axes: "Axes", *, x: str = "", y: str = "", frame: tuple[str, ...] = ("left", "bottom")) -> None:
-    """Set the labels of both axes, the size of the ticks, and the sides that have a line."""
+    """Set the labels of both axes, the size of the ticks, and the sides of the frame that are drawn."""
     axes.set_xlabel(x, fontsize=NORMAL)
     axes.set_ylabel(y, fontsize=NORMAL)
     axes.tick_params(labelsize=SMALL, color=DARK, length=TICK_LENGTH)
@@ -114,7 +114,7 @@ def green_to_blue() -> "Colormap":
 
 
 def levels(cells: NDArray[np.float64]) -> dict[str, Any]:
-    """Colours for `heat_map`: one for each whole number from the smallest to the largest cell."""
+    """The colours of a heat map of whole numbers: one for each number from the smallest to the largest."""
     from matplotlib import colormaps
 
     low, high = int(np.nanmin(cells)), int(np.nanmax(cells))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TIME_UNITS = {"days": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
-# Ticks of a logarithmic time axis: about one for each factor of ten, with a round name.
+# Ticks of a logarithmic time axis, in seconds: about one for each factor of ten, with a round name.
 LOG_TICKS = {
     "1 ms": 1e-3, "10 ms": 1e-2, "100 ms": 0.1, "1 s": 1.0, "10 s": 10.0, "1 min": 60.0, "10 min": 600.0,
     "1 h": 3600.0, "10 h": 36e3, "4 days": 345.6e3, "40 days": 3456e3, "400 days": 34.56e6,
@@ -56,50 +56,50 @@ FORMATS = (".png", ".svg")
 # The numbers below are chosen by hand, by the look of the figures. Heights and widths are in inches, sizes of
 # lines and marks in points.
 
-# The figure of accuracies.
+# Accuracies over time.
 LEAST_HEIGHT = 3.2
 HEIGHT_PER_CURVE, HEIGHT_OF_MARKS = 0.45, 0.5  # the legend has one entry per curve, and explains the marks
-UNITS_SHOWN = 2  # the time axis has the largest unit of which the longest run lasts two or more
-LEGEND_SPACING = 0.9  # over the font size
+UNITS_SHOWN = 2  # the unit of time is the largest of which the longest run lasts this many
+LEGEND_SPACING = 0.9  # distance of entries, as a multiple of the font size
 LOGARITHMIC_FROM = 10  # the time axis is logarithmic if the longest run lasts this many times the shortest
-TICK_REACH = 2  # a tick may lie outside the data by this factor
+TICK_REACH = 2  # factor by which a tick may lie outside the data
 
-# The figure of who reaches the goal first.
+# Times to the goal, above the accuracies.
 RACE_BAR, RACE_CURVES, RACE_REST = 0.3, 2.2, 0.9  # heights: one bar with its gap, the curves, the rest
-LEGEND_COLUMNS, LEGEND_ROW = 4, 0.2  # below the curves, so that it hides none of them
-BAR_SHARE = 0.7  # of a bar's height that is filled
-TEXT_SPACE, TEXT_DISTANCE = 0.45, 0.01  # right of the bars, as shares of the longest bar
-SHOWN_TIME = 4.0  # times the winner's time that the curves show; slower runs leave the frame to the right
-MINUTES_FROM = 600.0  # seconds: a longer axis is in minutes
-TOP = 101  # percent
-FEWEST_JUDGED = 3  # evaluations on held-out samples that make a curve
-BAR_TICKS = 4  # at most, on the time axis below the bars
-# What the lower part may show, and what the line of the goal is called there.
+LEGEND_COLUMNS, LEGEND_ROW = 4, 0.2  # the legend lies below the curves, so that it hides none of them
+BAR_SHARE = 0.7  # share of a bar's row that is filled
+TEXT_SPACE, TEXT_DISTANCE = 0.45, 0.01  # room for text, and its distance from a bar, over the longest bar
+SHOWN_TIME = 4.0  # end of the time axis of the curves, as a multiple of the fastest run's time
+MINUTES_FROM = 600.0  # seconds from which an axis is in minutes
+TOP = 101  # upper end of the axis of accuracies, in per cent
+FEWEST_JUDGED = 3  # least number of evaluations on held-out samples that make a curve
+BAR_TICKS = 4  # most ticks of the time axis below the bars
+# The labels of the lower part's axis, and the names of the goal's line, by the kind of accuracy.
 AXES = {"held_out_accuracy": "accuracy on held-out\nsamples (%)", "accuracy": "test accuracy (%)"}
 GOALS = {"held_out_accuracy": "goal", "accuracy": "goal on held-out samples"}
 
-# The figure of a partition.
-MOST_COLUMNS = 100  # devices that have their own column; more devices are shown as groups
-MOST_NUMBERS = 20  # devices and classes up to which every cell shows its number
-CLASS_HEIGHT = 0.17  # of a row of the matrix
+# Samples of each class on each device.
+MOST_COLUMNS = 100  # most columns; more devices are shown as groups
+MOST_NUMBERS = 20  # largest number of devices, and of classes, for which cells show their numbers
+CLASS_HEIGHT = 0.17  # height of a row of the matrix
 LEAST_MATRIX, MOST_MATRIX = 1.6, 7.0  # the smallest and the largest height of the matrix
-TOTALS_HEIGHT = 0.55  # of the bars above the matrix
-OTHER_HEIGHT = 1.2  # of the bars, the labels and the margins together
-BAR_WIDTH = 0.8  # of a column
-DEVICE_TICKS = 20
-DARK_FROM = 0.45  # cells above this share of the largest are dark, and their numbers white
-SORTED_BY = 2  # groups of devices are sorted by this many classes
+TOTALS_HEIGHT = 0.55  # height of the bars above the matrix
+OTHER_HEIGHT = 1.2  # height of the bars, the labels and the margins together
+BAR_WIDTH = 0.8  # share of a column's width that its bar fills
+DEVICE_TICKS = 20  # most ticks of the axis of devices
+DARK_FROM = 0.45  # cells above this share of the largest one are dark, so their numbers are white
+SORTED_BY = 2  # number of a device's largest classes by which devices are sorted
 
-# The figure of plans.
+# Plans over the rounds.
 PLAN_HEIGHT = 4.4
-MOST_DEVICES = 200  # of more devices, every k-th is shown
-MOST_ROUNDS = 400  # of more rounds, every k-th is shown
-ROUND_TICKS, PLAN_TICKS = 10, 6
-MOST_NAMES = 12  # rows that are named one by one
+MOST_DEVICES = 200  # most devices that are shown; of more, every k-th
+MOST_ROUNDS = 400  # most rounds that are shown; of more, every k-th
+ROUND_TICKS, PLAN_TICKS = 10, 6  # most ticks of the axes of rounds and of devices
+MOST_NAMES = 12  # most names at the rows; of more devices, kinds are named
 
 
 def accuracy_against_time(curves: Mapping[str, Records], seed: int) -> "Figure":
-    """The test accuracy of each strategy over virtual time, with a mark where it converged."""
+    """Draw the test accuracy of each strategy over virtual time, with a mark where it converged."""
     if not curves:
         raise InputError("a picture of accuracies needs at least one run, got none: train first")
     outcomes = [outcome(strategy, records) for strategy, records in curves.items()]
@@ -168,7 +168,7 @@ def _make_time_logarithmic(axes: "Axes", unit_seconds: float) -> None:
 
 
 def race_picture(runs: Mapping[str, Records], goal: float, seed: int) -> "Figure":
-    """Above, the time of every strategy to the goal; below, accuracy over the first part of that time.
+    """Draw the time of every strategy to the goal, and below the accuracy over the first part of that time.
 
     Each part has its own linear time axis. The factor to the fastest strategy is written beside each bar.
     """
@@ -184,12 +184,12 @@ def race_picture(runs: Mapping[str, Records], goal: float, seed: int) -> "Figure
 
 
 def _fastest(finishes: Sequence[Finish]) -> Finish:
-    """The run that reached the goal first; the shortest run where none reached it."""
+    """The run that reached the goal first; if none reached it, the shortest run."""
     return min([run for run in finishes if run.reached] or finishes, key=lambda run: run.seconds)
 
 
 def _unit(longest: float) -> tuple[str, float]:
-    """The unit of a time axis that ends at so many seconds, and the seconds of the unit."""
+    """The unit of a time axis that ends at `longest` seconds, and the length of the unit in seconds."""
     return ("ms", 1e-3) if longest < 1 else ("s", 1.0) if longest < MINUTES_FROM else ("min", 60.0)
 
 
@@ -226,7 +226,7 @@ def _finish_in_words(run: Finish, fastest: Finish) -> str:
 def _draw_race_curves(
     axes: "Axes", runs: Mapping[str, Records], finishes: Sequence[Finish], goal: float
 ) -> None:
-    """Accuracies on held-out samples; on the test set if a run has too few of the former for a curve."""
+    """Draw accuracies on held-out samples, or on the test set if a run has too few of the former."""
     edge = SHOWN_TIME * _fastest(finishes).seconds
     unit, size = _unit(edge)
     judged = [sum(record.held_out_accuracy is not None for record in records) for records in runs.values()]
@@ -252,7 +252,7 @@ def _draw_race_curves(
 
 
 def who_holds_what(counts: NDArray[np.int64], class_names: Sequence[str]) -> "Figure":
-    """The number of samples that each device holds of each class; many devices are shown as groups."""
+    """Draw the number of samples that each device holds of each class; many devices are shown as groups."""
     _require_one_column_per_class(counts, class_names)
     columns, meaning = _columns(counts)
     height = min(max(CLASS_HEIGHT * len(class_names), LEAST_MATRIX), MOST_MATRIX)
@@ -303,9 +303,9 @@ def _write_numbers(axes: "Axes", columns: NDArray[np.int64]) -> None:
 
 
 def plan_over_time(records: Records, names: Sequence[str]) -> "Figure":
-    """The batch size and the cut of each device over the rounds; white where a device did not take part.
+    """Draw the batch size and the cut of each device over the rounds; white if a device did not take part.
 
-    `names` are those of all devices of the fleet.
+    `names` are the names of all devices of the fleet.
     """
     if not records:
         raise InputError("a picture of plans needs at least one round, got none: train first")
@@ -335,7 +335,7 @@ def plan_over_time(records: Records, names: Sequence[str]) -> "Figure":
 
 
 def _over_time(field: str, records: Records, devices: int, steps: tuple[int, int]) -> NDArray[np.float64]:
-    """A field of the plan for each device and round, or for every k-th as `steps` say.
+    """A field of the plan for every `steps[0]`-th device and every `steps[1]`-th round.
 
     The rows are devices, the columns rounds. A device that did not take part in a round has NaN.
     """
@@ -348,7 +348,7 @@ def _over_time(field: str, records: Records, devices: int, steps: tuple[int, int
 
 
 def _name_rows(axes: "Axes", names: Sequence[str]) -> None:
-    """Write the names of devices at their rows; of many devices the kinds, with a line between two kinds."""
+    """Write the names of devices at their rows; of many devices, write the kinds, with lines between them."""
     if "" in kinds(names):
         whole_ticks(axes, y=PLAN_TICKS)
     elif len(names) <= MOST_NAMES:
@@ -362,7 +362,7 @@ def _name_rows(axes: "Axes", names: Sequence[str]) -> None:
 
 
 def require_drawable(path: Path) -> None:
-    """Raise InputError if no figure can be written to `path`; to be called before the figure is drawn."""
+    """Raise InputError if no figure can be written to `path`; called before the figure is drawn."""
     require_matplotlib()
     if path.suffix.lower() not in FORMATS:
         raise InputError(

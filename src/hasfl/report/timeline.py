@@ -1,7 +1,7 @@
-"""When every party did which step of a round: steps a1 to a5 and b1 to b3 of Sec. III, as intervals of time.
+"""Start and end of each party's steps in a round: steps a1 to a5 and b1 to b3 of Sec. III.
 
-Records and formulas give durations. The order of steps gives the beginnings, as in Eqs. (38) and (39): the
-edge server begins when the last activations have come, devices go on when it is done, and an exchange ends
+Records and formulas give durations. The order of steps gives the starts, as in Eqs. (38) and (39): the edge
+server starts when the last activations have arrived, devices go on when it is done, and an exchange ends
 with its slowest party. `hasfl.runs.round_seconds` gathers the durations of a run.
 """
 
@@ -28,10 +28,10 @@ from hasfl.record import (
 )
 from hasfl.theory.latency import AggregationLatency, SplitTrainingLatency
 
-AVERAGING = "averaging"  # b2, which counts 0 seconds, as in the paper
-FED = -2  # the fed server among parties
-FLEET = -3  # all parties together
-# Of each step: the paper's letter, what one party does, and what the step is for all parties together.
+AVERAGING = "averaging"  # name of step b2, which takes 0 seconds, as in the paper
+FED = -2  # index of the fed server among parties
+FLEET = -3  # index that stands for all parties together
+# For each step: the paper's letter, the step of one party in words, the step of all parties in words.
 STEPS: Mapping[str, tuple[str, str, str]] = {
     UP[0]: ("a1", "forward pass on the device", "forward passes on devices (a1)"),
     UP[1]: ("a2", "activations to the edge server", "activations to the edge server (a2)"),
@@ -50,33 +50,35 @@ STEPS: Mapping[str, tuple[str, str, str]] = {
     EVALUATION: ("", "judging of the model", "judging the model"),
 }
 BESIDE = (COLLECTION, ESTIMATE, EVALUATION)
-TIE = 1e-4  # relative difference of two parties that set the pace together: numbers of pages have five digits
-SAME = 1e-6  # by which two sums of the same seconds may differ, relative to them
-ROUNDING = 1e-12  # error of a beginning or an end, relative to the clock
+# Parties whose times differ by at most this share of the stage's time both count as slowest. Chosen by hand,
+# because numbers on pages have five digits.
+TIE = 1e-4
+SAME = 1e-6  # relative difference up to which two sums of seconds are equal; chosen by hand
+ROUNDING = 1e-12  # rounding error of a start or an end, relative to the clock; chosen by hand
 
 
-# ── how long each party takes ────────────────────────────────────────────────────────────────────────────
+# ── seconds of each party ────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RoundSeconds:
-    """How long each party takes in each step of a round."""
+    """The seconds of each party in each step of a round."""
 
-    devices: IntN  # that train in the round, or receive a sub-model in it
-    steps: SecondsByParty  # a1 to a5; b1 and b3, where the round has them
-    beside: Mapping[str, float] = field(default_factory=dict)  # seconds of all parties together, by `BESIDE`
+    devices: IntN  # indices of the devices that train in the round or receive a sub-model
+    steps: SecondsByParty  # a1 to a5, and b1 and b3 if the round has them
+    beside: Mapping[str, float] = field(default_factory=dict)  # seconds of efforts, by a name in `BESIDE`
     # Whether b3 comes before a1: machines fetch sub-models as an interval begins, not as one ends.
     download_first: bool = False
-    # Whether an estimate of the constants comes before a1: that which training begins with does.
+    # Whether the estimate of the constants comes before a1: only the first one of a training does.
     estimated_first: bool = False
 
     def of_devices(self, step: str) -> FloatN:
-        """The seconds of every device in a step; a step that is not there took no time."""
+        """The seconds of every device in a step; 0 if the round does not have the step."""
         of = self.steps.get(step, {})
         return np.array([of.get(int(device), 0.0) for device in self.devices])
 
     def of_edge(self, step: str) -> float:
-        """The seconds of the edge server in a step."""
+        """The seconds of the edge server in a step; 0 if the round does not have the step."""
         return self.steps.get(step, {}).get(EDGE, 0.0)
 
 
@@ -95,7 +97,7 @@ def _by_device(seconds: FloatN) -> dict[int, float]:
 
 
 def seconds_on_machines(record: RoundRecord, measured: MeasuredRound) -> tuple[RoundSeconds, RoundSeconds]:
-    """A round on machines: as it was predicted, and as it was measured."""
+    """The predicted and the measured seconds of a round on machines."""
     judging = {EVALUATION: measured.spans[EVALUATION]} if EVALUATION in measured.spans else {}
     predicted = RoundSeconds(
         devices=record.devices,
@@ -107,7 +109,7 @@ def seconds_on_machines(record: RoundRecord, measured: MeasuredRound) -> tuple[R
 
 
 def seconds_by_step(records: Iterable[RoundRecord]) -> dict[str, float]:
-    """The virtual seconds of rounds by step; what was done beside training counts as one step each."""
+    """The virtual seconds of rounds by step; each kind of effort beside training counts as one step."""
     total: dict[str, float] = {}
     for record in records:
         for phase, seconds in record.phases.items():
@@ -117,7 +119,7 @@ def seconds_by_step(records: Iterable[RoundRecord]) -> dict[str, float]:
 
 
 def beside_training(record: RoundRecord) -> dict[str, float]:
-    """The seconds of a round that are no step of training."""
+    """The seconds of a round that were spent beside training, by kind of effort."""
     return {step: seconds for step, seconds in seconds_by_step([record]).items() if step in BESIDE}
 
 
@@ -126,9 +128,9 @@ def beside_training(record: RoundRecord) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one party does from `start` to `end`, in seconds."""
+    """A step of one party, from `start` to `end` in seconds."""
 
-    name: str  # as in the phases of a record
+    name: str  # name of the step, as among the phases of a record
     party: int  # the index of a device, EDGE, FED or FLEET
     round: int
     start: float
@@ -136,26 +138,26 @@ class Step:
 
     @property
     def title(self) -> str:
-        """The paper's letter before the name, where it has one."""
+        """The name, after the paper's letter if the step has one."""
         letter = "b2" if self.name == AVERAGING else STEPS.get(self.name, ("",))[0]
         return f"{letter} {self.name}" if letter else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Steps that all parties begin together. It ends when the slowest party is done."""
+    """Steps that all parties begin together; a stage ends when the slowest party is done."""
 
     name: str
-    steps: tuple[str, ...]  # of one party, one after the other
+    steps: tuple[str, ...]  # the steps that each party does one after the other
     start: float
     end: float
-    slowest: tuple[int, ...] = ()  # parties that all others wait for; none where all work together
-    waited: float = 0.0  # seconds of all devices together
-    worked: float = 0.0
+    slowest: tuple[int, ...] = ()  # parties that the others wait for; empty for efforts of all parties
+    waited: float = 0.0  # seconds that devices wait for the slowest party, summed over devices
+    worked: float = 0.0  # seconds that devices work, summed over devices
 
 
 def stages(seconds: RoundSeconds) -> Iterator[Stage]:
-    """The stages of a round, from 0 on; those that take no time are left out."""
+    """The stages of a round, starting at 0 s; stages that take no time are left out."""
     estimate, exchange = (ESTIMATE, (ESTIMATE,)), ("submodels down", (DOWNLOAD,))
     order = [
         (COLLECTION, (COLLECTION,)),
@@ -198,7 +200,7 @@ def _stage(name: str, steps: tuple[str, ...], start: float, seconds: RoundSecond
 def _one_after_the_other(
     names: Sequence[str], parties: Iterable[int], round: int, start: float, seconds: SecondsByParty
 ) -> Iterator[Step]:
-    """Steps that follow each other without a pause; all parties begin together."""
+    """The steps of several parties: all start together, and each party does its steps without a pause."""
     for party in parties:
         now = start
         for name in names:
@@ -207,14 +209,14 @@ def _one_after_the_other(
             now = end
 
 
-# ── steps since the start of a run, as traces have them ──────────────────────────────────────────────────
+# ── steps with times since the start of the run, for traces ──────────────────────────────────────────────
 
 
 def virtual_steps(record: RoundRecord, seconds: RoundSeconds) -> Iterator[Step]:
     """The steps of a round in virtual time.
 
-    Parties are shown where their seconds give those of the record. If they do not, as after the last round,
-    whose next plan nobody knows, only the fleet's phase is shown.
+    The steps of single parties are included if they add up to the phase in the record. Otherwise only the
+    the whole fleet is included: after the last round, for instance, the next plan is unknown.
     """
     start = record.clock - record.seconds
     yield Step(f"round {record.round}", FLEET, record.round, start, record.clock)
@@ -234,7 +236,7 @@ def virtual_steps(record: RoundRecord, seconds: RoundSeconds) -> Iterator[Step]:
 
 
 def _in_order(record: RoundRecord) -> dict[str, float]:
-    """The phases of a round as they follow each other; constants may be estimated before the first round."""
+    """The phases of a round in the order of time; constants may be estimated before the first round."""
     early = (COLLECTION, *(name for name in record.phases if name.startswith(ESTIMATE) and record.round == 1))
     late = tuple(name for name in record.phases if name.startswith(ESTIMATE) and name not in early)
     last = tuple(name for name in record.phases if name.startswith(EVALUATION))
@@ -243,7 +245,7 @@ def _in_order(record: RoundRecord) -> dict[str, float]:
 
 
 def measured_steps(record: RoundRecord) -> Iterator[Step]:
-    """The steps of a round on machines, in wall time. Nothing is shown after the end of its span."""
+    """The steps of a round on machines, in wall time; each step is cut off at the end of its span."""
     measured = record.measured
     assert measured is not None
     start = measured.clock - measured.seconds
@@ -262,7 +264,7 @@ def measured_steps(record: RoundRecord) -> Iterator[Step]:
 
 
 def _split_steps(round: int, start: float, seconds: SecondsByParty) -> list[Step]:
-    """Steps a1 to a5, Eq. (38): each device up, the edge server, each device down."""
+    """The steps a1 to a5 of Eq. (38): devices forward, the edge server, devices backward."""
     devices = seconds.get(UP[0], {})
     up = list(_one_after_the_other(UP, devices, round, start, seconds))
     arrived = max((step.end for step in up), default=start)
@@ -271,11 +273,11 @@ def _split_steps(round: int, start: float, seconds: SecondsByParty) -> list[Step
 
 
 def _exchange_steps(name: str, round: int, start: float, seconds: SecondsByParty) -> list[Step]:
-    """Step b1 or b3, Eq. (39)."""
+    """The step b1 or b3 of Eq. (39), for each party."""
     return list(_one_after_the_other([name], seconds.get(name, {}), round, start, seconds))
 
 
 def _agrees(steps: Sequence[Step], start: float, seconds: float) -> bool:
-    """Whether the last of these steps ends when the record says so."""
+    """Whether the last of these steps ends after the seconds that the record has."""
     last = max((step.end for step in steps), default=start)
     return abs(last - start - seconds) <= SAME * seconds + ROUNDING * last

@@ -1,6 +1,6 @@
-"""What pages show of runs, rounds and plans, as columns for JSON; of long runs and large fleets, a part.
+"""Columns of numbers about rounds and plans, for the JSON of pages.
 
-A page stays small and opens at once, because it keeps a part only.
+Only a part of a long run or a large fleet is kept, so that a page stays small and opens at once.
 """
 
 from collections.abc import Sequence
@@ -19,23 +19,21 @@ from hasfl.report.timeline import RoundSeconds, stages
 from hasfl.theory.latency import SplitTrainingLatency
 from hasfl.theory.objective import memory_needed
 
-MOST_ROWS = (
-    60  # devices that a chart has a row for; of more, the slowest. Chosen by hand: one can read so many
-)
-MOST_DEVICES = 500  # devices of a plan's table, which joins devices that are alike; of more, the slowest
+MOST_ROWS = 60  # most devices in a chart; of more, the slowest. Chosen by hand: a person can read 60 rows
+MOST_DEVICES = 500  # most devices in a plan's table; of more, the slowest. Chosen by hand
 TINY = float(np.finfo(float).tiny)
-DIGITS = 5  # significant digits of numbers in pages: more than a chart can show
-# Chosen by hand. A screen has about so many columns of pixels, and a slider about so many positions.
-MOST_POINTS = 1_000  # of a curve
-MOST_ROUNDS = 300  # of the slider of a run
-ROUNDS_IN_ALL = 2_400  # of the sliders of all runs, unless runs are very many
-LEAST_ROUNDS = 60  # of the slider of a run, even then
-MOST_PLANS = 300  # of a run
-MOST_LINES = 200  # of notes or estimates
+DIGITS = 5  # significant digits of numbers in pages; a chart shows fewer
+# Chosen by hand: a screen has about 1,000 columns of pixels, and a slider about 300 distinct positions.
+MOST_POINTS = 1_000  # points of a curve
+MOST_ROUNDS = 300  # rounds of one run's slider
+ROUNDS_IN_ALL = 2_400  # rounds of the sliders of all runs together, unless `LEAST_ROUNDS` asks for more
+LEAST_ROUNDS = 60  # rounds of one run's slider, however many runs there are
+MOST_PLANS = 300  # plans of a run
+MOST_LINES = 200  # notes, or estimates, of a run
 
 
 def rounded(value: float) -> float:
-    """A number with as many digits as pages need."""
+    """The number, rounded to `DIGITS` significant digits."""
     return float(f"{value:.{DIGITS}g}")
 
 
@@ -48,10 +46,10 @@ def column(values: NDArray[Any] | Sequence[float]) -> list[float]:
 
 
 def round_columns(seconds: RoundSeconds, names: Sequence[str]) -> dict[str, Any]:
-    """A round as `charts.gantt` draws it: the slowest devices, in the order of the fleet, and the stages.
+    """The columns of a round for `charts.gantt`: the slowest devices, in the fleet's order, and the stages.
 
-    `names` are those of the whole fleet. A stage names its slowest parties by their rows: 0 is the edge
-    server, 1 the first device.
+    `names` are the names of the whole fleet. A stage gives its slowest parties by their rows: 0 is the edge
+    server, 1 the first device shown.
     """
     shown = replace(seconds, devices=_slowest(seconds))
     steps: dict[str, Any] = {step: column(shown.of_devices(step)) for step in (*UP, *DOWN)}
@@ -83,9 +81,9 @@ def round_columns(seconds: RoundSeconds, names: Sequence[str]) -> dict[str, Any]
 
 
 def _slowest(seconds: RoundSeconds) -> IntN:
-    """All devices where they are few; else those with the largest share in any part of the round.
+    """The indices of the `MOST_ROWS` slowest devices: those with the largest share in any part of the round.
 
-    The party that everybody waits for has the share 1, so it is always shown.
+    A share is a device's time over that of the slowest device, so the slowest device of a part has share 1.
     """
     of = seconds.of_devices
     parts = [of(UP[0]) + of(UP[1]), of(DOWN[0]) + of(DOWN[1]), of(UPLOAD), of(DOWNLOAD)]
@@ -94,12 +92,12 @@ def _slowest(seconds: RoundSeconds) -> IntN:
 
 
 def _shares(seconds: FloatN) -> FloatN:
-    """Seconds over those of the slowest device."""
+    """The seconds of each device, divided by those of the slowest device."""
     return seconds / max(float(seconds.max()), TINY)
 
 
 def plan_columns(plan: Plan, fleet: Fleet, profile: Profile, split: SplitTrainingLatency) -> dict[str, Any]:
-    """A plan beside the resources that it is for, of the slowest devices. `charts.planTable` shows it."""
+    """The columns of a plan and its fleet for `charts.planTable`, for the slowest devices."""
     shares = np.maximum(_shares(split.up), _shares(split.down))
     shown = np.sort(np.argsort(-shares, kind="stable")[:MOST_DEVICES])
     columns = {
@@ -121,22 +119,22 @@ def plan_columns(plan: Plan, fleet: Fleet, profile: Profile, split: SplitTrainin
 
 
 def evenly(count: int, most: int) -> IntN:
-    """At most so many of the indices 0 to count − 1, evenly spaced, the first and the last among them."""
+    """At most `most` of the indices 0 to count − 1, evenly spaced, with the first and the last."""
     if count <= most:
         return np.arange(count)
     return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
 
 
 def slider_rounds(runs: int) -> int:
-    """How many rounds the slider of each of so many runs shows at most."""
+    """The most rounds that the slider of each run shows, if the page has this many runs."""
     return max(LEAST_ROUNDS, min(MOST_ROUNDS, ROUNDS_IN_ALL // runs))
 
 
 def slider_positions(count: int, changes: Sequence[int], most: int) -> IntN:
-    """Which of `count` rounds a slider shows, as indices; `most` is at least 4.
+    """The indices of the rounds, out of `count`, that a slider shows; `most` is at least 4.
 
-    All of them where they are few. Else `changes`, the rounds in which the plan changed, as long as they take
-    at most half of the places, and evenly spaced rounds for the rest.
+    All rounds are shown if there are at most `most`. Otherwise the slider shows evenly spaced rounds, and
+    `changes`, the rounds in which the plan changed, unless they would take more than half of the positions.
     """
     if count <= most:
         return np.arange(count)

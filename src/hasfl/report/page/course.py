@@ -1,4 +1,4 @@
-"""What the records of a run say about its course: accuracies, seconds, bits, plans, estimates and notes."""
+"""The course of a run, from its records: accuracies, seconds, bits, plans, estimates and notes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ MEASURES: Mapping[str, Callable[[RoundRecord], float | None]] = {
 def curves(records: Records) -> dict[str, Any]:
     """Accuracy on the test set, accuracy on held-out samples, and the training loss, as columns.
 
-    What was never measured is left out. Runs on machines have the wall clock beside the virtual one.
+    A measure without any value is left out. Runs on machines also have the wall clock.
     """
     drawn = {}
     for name, measure in MEASURES.items():
@@ -43,7 +43,7 @@ def _wall_clock(records: Records) -> dict[str, Any]:
 
 
 def bits_by_arrow(records: Records) -> dict[str, float]:
-    """The bits that a run sent, by arrow."""
+    """The bits that a run sent, by arrow (who sends what to whom)."""
     total: dict[str, float] = {}
     for record in records:
         for arrow, bits in record.bits.items():
@@ -63,9 +63,9 @@ def changes(records: Records) -> list[int]:
 
 
 def plans_over_time(records: Records, shown: IntN) -> dict[str, Any]:
-    """The plans of a run, from the round in which each begins; at most `MOST_PLANS` of them, evenly spaced.
+    """The plans of a run, each with its first round; at most `MOST_PLANS` of them, evenly spaced.
 
-    Each has a batch size and a cut for each of the `shown` devices; 0 where one takes no part.
+    A plan has a batch size and a cut for each of the `shown` devices; both are 0 if a device takes no part.
     """
     new = changes(records)
     kept = [records[new[i]] for i in evenly(len(new), MOST_PLANS)]
@@ -83,7 +83,7 @@ def plans_over_time(records: Records, shown: IntN) -> dict[str, Any]:
 
 
 def estimates(records: Records) -> dict[str, Any]:
-    """The paper's constants as they were estimated, as columns; a list is added up over the layers."""
+    """The estimates of the paper's constants, as columns; a list of values by layer is summed."""
     read = [(record.round, record.constants) for record in records if record.constants is not None]
     kept = [read[i] for i in evenly(len(read), MOST_LINES)]
     names = dict.fromkeys(name for _, entry in kept for name, value in entry.items() if _is_number(value))
@@ -108,7 +108,7 @@ def _number(value: Any) -> float | None:
 
 
 def notes(records: Records) -> dict[str, Any]:
-    """What the records say in words about plans, each with its round."""
+    """The notes of the records (sentences on plans), each with its round."""
     said = [(record.round, note) for record in records for note in record.notes]
     kept = [said[i] for i in evenly(len(said), MOST_LINES)]
     return {"round": [round for round, _ in kept], "text": [text for _, text in kept], "in_all": len(said)}

@@ -17,9 +17,11 @@ from importlib.resources import files
 from typing import Any
 
 ASSETS = files("hasfl.report.page") / "assets"
-SHARED = ("page.js", "charts.js")  # scripts that every page has, before its own
-PLOTLY = "plotly/plotly-basic.min.js"  # for pages that draw with it; docs/decisions/0021 says which version
-EMPTY = ""  # plotly makes an empty element `style`, and fills it with rules that no policy looks at
+SHARED = ("page.js", "charts.js")  # scripts of every page, which come before the page's own scripts
+PLOTLY = "plotly/plotly-basic.min.js"  # chart library of some pages; docs/decisions/0021 names its version
+# Text of a style element that the policy must allow: plotly adds an empty one, and the policy does not check
+# the rules that plotly then inserts.
+EMPTY = ""
 ESCAPES = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 )
@@ -29,9 +31,9 @@ ESCAPES = str.maketrans(
 class Section:
     """One question and its answer in words; the page's scripts draw below them."""
 
-    id: str  # the scripts find the place to draw in with `page.body(id)`
+    id: str  # scripts draw into `page.body(id)`
     title: str
-    answer: str = ""  # one or a few sentences; empty if there is nothing to say yet
+    answer: str = ""  # one or a few sentences; may be empty
 
 
 def page(
@@ -45,7 +47,7 @@ def page(
 ) -> str:
     """A whole page. `scripts` are names of files in `assets`; they read the data with `page.data`.
 
-    A page that is `served` may ask its own server, and nobody else.
+    A page that is `served` may send requests to its own server, and to no other.
     """
     style = asset("page.css")
     styles = [style, EMPTY] if PLOTLY in scripts else [style]
@@ -79,18 +81,18 @@ def page(
 
 
 def asset(name: str) -> str:
-    """The text of a file that every page of its kind holds."""
+    """The text of a file in `assets`, such as a script."""
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def as_script_data(data: Mapping[str, Any]) -> str:
-    """Data as JSON that may stand inside an element `script`; refuses numbers that JSON does not have."""
+    """Data as JSON that is safe inside a `script` element; raises ValueError for NaN and infinity."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.translate(ESCAPES)
 
 
 def _policy(styles: Sequence[str], codes: Sequence[str], *, served: bool) -> str:
-    """What the page may do: run its own scripts and styles, ask its own server if it has one, no more."""
+    """The page's content security policy: its own scripts, styles and, if `served`, server; nothing else."""
     allowed = {"script-src": codes, "style-src": styles}
     hashes = "; ".join(f"{name} {' '.join(map(_hash, texts))}" for name, texts in allowed.items())
     own_server = "connect-src 'self'; " if served else ""

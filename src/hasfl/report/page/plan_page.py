@@ -1,4 +1,4 @@
-"""A plan as a page: its forecast, a round of it, and how both react to faster links and computers."""
+"""The page of a plan: its forecast, one round of it, and sliders for faster links and computers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,35 +14,35 @@ from hasfl.theory.latency import aggregation_latency, split_training_latency
 from hasfl.units import format_seconds, format_share
 
 SCRIPTS = ("plan_reaction.js", "plan.js")
-NARROW = 0.01  # a range whose ends differ by a smaller share; chosen by hand
-TOLD_CHANGE = 5e-4  # share of the training time: a smaller change is none
+NARROW = 0.01  # a range is narrow if its ends differ by less than this share; chosen by hand
+TOLD_CHANGE = 5e-4  # least change of the training time that is mentioned, as a share; chosen by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShownPlan:
-    """A plan, and what is known of it."""
+    """A plan with the sentences about it."""
 
     report: PlanReport
     problem: Problem
-    words: str  # what the devices do
-    certificate: str  # how good the plan is known to be
-    time_range: tuple[float, float] | None = None  # of the training time, s, by the guesses or the errors
+    words: str  # batch sizes and cuts of the devices
+    certificate: str  # a sentence on the gap of the plan; empty without a gap
+    time_range: tuple[float, float] | None = None  # range of the training time, s
     doubts: tuple[str, ...] = ()
 
     @property
     def told_range(self) -> tuple[float, float] | None:
-        """The range of the training time, unless it is narrow: two trainings differ by more, by chance."""
+        """The range of the training time; None if it is narrow, as two equal trainings differ by more."""
         if self.time_range is None or self.time_range[1] < (1 + NARROW) * self.time_range[0]:
             return None
         return self.time_range
 
     @property
     def sentence(self) -> str:
-        """What the devices do, in a sentence."""
+        """The batch sizes and cuts of the devices, as a sentence."""
         return f"Batch sizes (b) and cuts: {self.words}."
 
     def as_json(self) -> dict[str, Any]:
-        """What charts draw: the round with its aggregation, and the plan beside its devices."""
+        """The data of the charts: a round with its aggregation, and the plan beside its devices."""
         plan, fleet, profile = self.report.plan, self.problem.fleet, self.problem.profile
         split = split_training_latency(plan, fleet, profile)
         aggregation = aggregation_latency(plan, fleet, profile)
@@ -61,57 +61,57 @@ class ShownPlan:
         }
 
 
-Found = ShownPlan | str  # a sentence where there is no plan
+Found = ShownPlan | str  # a sentence if there is no plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slider:
-    """One thing that a person can change: where it may stand, and the plans for some of these values."""
+    """One quantity that a person can change: its positions, and the plans for some of them."""
 
-    name: str  # for the server
+    name: str  # name of the quantity in requests to the server
     label: str
-    unit: str  # "×", or a word such as "devices"
-    own: float  # the value of the scenario; it is among the positions
+    unit: str  # unit of the positions: "×", or a word such as "devices"
+    own: float  # the scenario's value, which is one of the positions
     positions: Sequence[float]
-    stops: Mapping[float, Found]  # planned beforehand, with every other slider at its own value
+    stops: Mapping[float, Found]  # plans that the page has, with every other slider at its `own`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GuessTable:
-    """What the scenario's own plan costs by each guess of the constants."""
+    """The table of the guesses of the constants, with the ratio of the scenario's own plan by each guess."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    sentences: Sequence[str]  # on the mean ratio and the like
+    sentences: Sequence[str]  # sentences on the mean ratio, the worst ratio and labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Advice:
-    """What `--why` and `--sensitivity` say about the scenario's own values."""
+    """The sentences of `--why` and `--sensitivity` on the scenario's own values."""
 
-    pace: Sequence[str] = ()  # who sets the pace, in sentences
-    upgrades: Sequence[tuple[str, str, str]] = ()  # resource, saving and its error, in words
-    limits: Sequence[str] = ()  # what the upgrades do not tell, in sentences
-    mistakes: Sequence[str] = ()  # what wrong constants cost, in sentences
+    pace: Sequence[str] = ()  # sentences on who sets the pace
+    upgrades: Sequence[tuple[str, str, str]] = ()  # (resource, saving, its error), in words
+    limits: Sequence[str] = ()  # sentences on what the savings leave out
+    mistakes: Sequence[str] = ()  # sentences on what wrong constants cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanPage:
-    """A plan with everything that its page says."""
+    """The content of the page of a plan."""
 
-    name: str  # of the scenario
-    about: str  # the model, the devices and where the constants come from, in a few words
-    base: ShownPlan  # with the scenario's own values
-    own: Mapping[str, float]  # these values, by the names of sliders; one without a slider may be among them
+    name: str  # name of the scenario
+    about: str  # the model, the devices and the source of the constants, in a few words
+    base: ShownPlan  # the plan for the scenario's own values
+    own: Mapping[str, float]  # the scenario's own values, by the names of quantities that sliders may change
     sliders: Sequence[Slider]
-    rounds_known: bool  # whether seconds of the whole training are known, or only ratios of them
+    rounds_known: bool  # whether the seconds of training are known; if not, only their ratios are
     remarks: Sequence[str] = ()
     guesses: GuessTable | None = None
     advice: Advice | None = None
-    served: bool = False  # whether a server plans anew as sliders move
+    served: bool = False  # whether a server makes new plans as sliders move
 
     def shown(self, found: Found) -> dict[str, Any]:
-        """A plan for the page; times are over those of the scenario's own plan if seconds are unknown."""
+        """The data of one plan; if seconds are unknown, times are divided by that of the scenario's plan."""
         if isinstance(found, str):
             return {"trouble": found}
         report = found.report
@@ -124,7 +124,7 @@ class PlanPage:
         return {"answer": self.answer(found), **times, **found.as_json()}
 
     def answer(self, found: ShownPlan) -> str:
-        """The forecast in words, and how it compares with the scenario's own values."""
+        """The forecast in words, and its difference from the scenario's own plan."""
         report = found.report
         each = format_seconds(report.round_seconds)
         if not self.rounds_known:
@@ -139,7 +139,7 @@ class PlanPage:
         return f"Training takes {total}{spread}: {report.rounds:,.0f} rounds of {each} each.{change}"
 
     def _change(self, report: PlanReport) -> str:
-        """How much longer or shorter training is than with the scenario's own values."""
+        """A sentence on how much longer or shorter training is than with the scenario's own values."""
         own = self.base.report.objective
         if report is self.base.report or own == 0:
             return ""
@@ -152,7 +152,7 @@ class PlanPage:
         return f" {subject} {format_share(-change)} less{time} than with the scenario's own values."
 
     def as_json(self) -> dict[str, Any]:
-        """Everything that the page draws; the scenario's own plan is the first of the plans."""
+        """The data that the page draws; the scenario's own plan is the first of `plans`."""
         plans = [self.shown(self.base)]
         sliders = []
         for slider in self.sliders:
@@ -186,7 +186,7 @@ class PlanPage:
         }
 
     def sections(self) -> list[Section]:
-        """The questions that the page answers."""
+        """The sections of the page: questions with their answers in words."""
         found = [
             Section("forecast", "How long will training take?", self.answer(self.base)),
             Section("round", "What happens in a round?"),
@@ -202,7 +202,7 @@ class PlanPage:
         return f"{dots} The path that you drag is drawn beside them." if self.served else dots
 
     def html(self) -> str:
-        """The whole page."""
+        """The page as HTML text."""
         return page(
             f"Plan for {self.name}",
             self.sections(),

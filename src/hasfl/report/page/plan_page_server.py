@@ -1,4 +1,4 @@
-"""A small server for one page: it answers this machine only, and only those who know the page's address."""
+"""A small server for one page, which answers only this machine, and only requests with the page's token."""
 
 import hmac
 import json
@@ -13,9 +13,9 @@ from typing import Any
 from hasfl.errors import InputError
 
 LOOPBACK = "127.0.0.1"
-MOST_BYTES = 4096  # of a question
-PATIENCE = 10.0  # seconds for a browser to send its question
-TOKEN_BYTES = 24
+MOST_BYTES = 4096  # largest request in bytes; chosen by hand
+PATIENCE = 10.0  # seconds within which a browser must send its request; chosen by hand
+TOKEN_BYTES = 24  # random bytes of the token in the address
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -25,17 +25,17 @@ HEADERS = {
 }
 JSON, HTML = "application/json", "text/html; charset=utf-8"
 
-Answer = Callable[[Any], Mapping[str, Any]]  # from what a page asks; an InputError refuses the question
+Answer = Callable[[Any], Mapping[str, Any]]  # answers the JSON of a request; raises InputError to refuse it
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves a page and answers its questions one after the other.
+    """Serves a page and answers its requests one after the other.
 
-    The address holds a random token. A question must name this server as its host, so that no other site can
-    have its own name point here (DNS rebinding), and must be JSON, which browsers send to no other site.
+    The address holds a random token. A request must name this server as its host, so that no other site can
+    make its own name point here (DNS rebinding), and must be JSON, which browsers do not send to other sites.
     """
 
-    daemon_threads = True  # a plan that takes long does not delay the end
+    daemon_threads = True  # a plan that is being made does not delay the end
 
     def __init__(self, html: str, answer: Answer, port: int = 0) -> None:
         super().__init__((LOOPBACK, port), _Handler)
@@ -45,7 +45,7 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where a browser finds the page."""
+        """The address of the page, with its token."""
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
     @property
@@ -54,7 +54,7 @@ class PageServer(ThreadingHTTPServer):
         return f"{LOOPBACK}:{self.server_port}", f"localhost:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of browsers that have gone; other errors are told as usual."""
+        """Print errors as usual, except connections that the browser closed."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, self.server.html, HTML)
 
     def do_POST(self) -> None:
-        """Answer a question of the page."""
+        """Answer a request of the page."""
         if not self._let_in("plan"):
             return
         if self.headers.get_content_type() != JSON:
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, json.dumps(answer, allow_nan=False).encode(), JSON)
 
     def _named_us(self) -> bool:
-        origin = self.headers.get("Origin")  # browsers name the page that asks
+        origin = self.headers.get("Origin")  # address of the page that sent the request, set by browsers
         ours = origin is None or origin in {f"http://{host}" for host in self.server.hosts}
         if ours and self.headers.get("Host", "") in self.server.hosts:
             return True
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _let_in(self, page: str) -> bool:
-        """Whether the request names this server and knows its token; it is refused if not."""
+        """Whether the request names this server and has its token; if not, send a refusal."""
         if not self._named_us():
             return False
         expected = f"/{self.server.token}/{page}"
@@ -124,4 +124,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Keep the terminal quiet: the address holds the token."""
+        """Print nothing: requests contain the address, which holds the token."""

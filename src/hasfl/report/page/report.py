@@ -1,4 +1,4 @@
-"""The report of one or several runs as frozen values, and as a page that answers seven questions."""
+"""The report of one or several runs: its values, and a page that answers seven questions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,17 +15,17 @@ from hasfl.report.page.page import PLOTLY, Section, page
 from hasfl.report.timeline import STEPS, RoundSeconds, seconds_by_step
 from hasfl.units import format_seconds, format_share, format_size
 
-MOST_DEVICES = 60  # whose plans are shown over time; of more, evenly spaced ones. Chosen by hand
-MOST_NAMES = 4  # of strategies in a title
-NAMED = 2  # steps that a sentence names
-WHOLE_FROM = 100  # factors from here on are written without decimals
-WORTH_SAYING = 5e-4  # share of the time: less is written as 0.0 %
+MOST_DEVICES = 60  # most devices in the charts; of more, evenly spaced ones. Chosen by hand
+MOST_NAMES = 4  # most names of strategies in a title; chosen by hand
+NAMED = 2  # number of steps that the sentence on time names; chosen by hand
+WHOLE_FROM = 100  # factors of at least this size are written without decimals
+WORTH_SAYING = 5e-4  # least share of the training time that is mentioned: smaller ones would read 0.0 %
 SCRIPTS = (PLOTLY, "plots.js", "curves.js", "strips.js", "report_time.js", "report_plans.js", "report.js")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShownRound:
-    """A round that the slider shows: as it was predicted, and as machines measured it."""
+    """A round that the slider shows: its predicted seconds, and its seconds measured on machines."""
 
     round: int
     predicted: RoundSeconds
@@ -34,26 +34,27 @@ class ShownRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanQuality:
-    """How good the last plan of a run is, by a law of rounds."""
+    """The quality of the last plan of a run, by a law of rounds."""
 
-    constants: str  # by which constants the plan is judged, in words
+    constants: str  # name of the constants that judge the plan, in words
     rounds_known: bool  # whether Θ forecasts the seconds of training; the paper's constants only rank plans
     objective: float  # Θ of the plan, s
     best: float  # Θ of the best plan that was found
-    lower_bound: float  # no plan has a smaller Θ
-    pace_setters: Mapping[str, str]  # of T₃ to T₆, by `planning/advice/why.py`
-    faults: tuple[str, ...]  # what is wrong with the best plan, by `planning/verify.py`; empty if nothing
-    upgrades: tuple[tuple[str, float, float], ...] = ()  # the best ones: resource, saving, its error
-    tried: int = 0  # resources that were upgraded in turn
-    resources: int = 0  # that could be upgraded
+    lower_bound: float  # no plan has a smaller Θ, s
+    pace_setters: Mapping[str, str]  # who sets T₃ to T₆, from `planning/advice/why.py`
+    faults: tuple[str, ...]  # faults of the best plan that `planning/verify.py` found
+    # The best upgrades: (resource, saving in s, error of the saving in s).
+    upgrades: tuple[tuple[str, float, float], ...] = ()
+    tried: int = 0  # number of resources whose upgrade was tried
+    resources: int = 0  # number of resources that could be upgraded
 
     @property
     def gap(self) -> float:
-        """No plan saves a larger share of Θ."""
+        """The gap of the plan: no other plan saves a larger share of Θ."""
         return max(0.0, 1 - self.lower_bound / self.objective) if self.objective > 0 else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Seconds where they are known, else shares of the plan's own Θ."""
+        """The quality for the page: times in seconds if rounds are known, else as shares of the plan's Θ."""
         unit = 1.0 if self.rounds_known else self.objective
         upgrades = [
             {"resource": name, "saved": saved / unit, "error": error / unit}
@@ -69,14 +70,14 @@ class RunReport(ComparedRun):
 
     name: str
     about: str  # model, data and devices, in a few words
-    shown: Sequence[ShownRound]  # by the slider
-    fleet: Fleet | None  # in the last round; None where it was measured and not kept
-    devices: int  # of the whole fleet
-    last_plan: Mapping[str, Any] | None  # for `charts.planTable`; None where the fleet is not known
-    quality: PlanQuality | str  # a sentence where there is none
+    shown: Sequence[ShownRound]  # the rounds that the slider shows
+    fleet: Fleet | None  # the fleet in the last round; None if the run did not keep it
+    devices: int  # number of devices of the whole fleet
+    last_plan: Mapping[str, Any] | None  # columns for `charts.planTable`; None if the fleet is unknown
+    quality: PlanQuality | str  # a sentence if there is no quality
     scenario: str  # the text of the scenario
     environment: Mapping[str, Any]
-    command: str  # that trains the run again
+    command: str  # the command that trains the run again
 
     @property
     def names(self) -> Sequence[str]:
@@ -107,9 +108,9 @@ class RunReport(ComparedRun):
         }
 
     def _slider(self) -> dict[str, Any]:
-        """The rounds of the slider; rounds that are alike share their times, and all share their names."""
-        places: dict[str, int] = {}  # of the times of a round in `times`
-        parties: dict[str, int] = {}  # of a name in `parties`
+        """The rounds of the slider; equal rounds share an entry of `times`, and all share the names."""
+        places: dict[str, int] = {}  # index in `times`, by the entry's text
+        parties: dict[str, int] = {}  # index of each name
         times: list[dict[str, Any]] = []
 
         def place(found: RoundSeconds | None) -> int | None:
@@ -150,7 +151,7 @@ class RunReport(ComparedRun):
 
 
 def device_names(devices: int) -> tuple[str, ...]:
-    """Names for devices that have told none."""
+    """Names for devices without names of their own: "device 0", "device 1", …"""
     return tuple(f"device {i}" for i in range(devices))
 
 
@@ -163,13 +164,13 @@ class Labels:
     """How many samples of each class every device holds."""
 
     data: str
-    seed: int  # that dealt them out
+    seed: int  # seed with which samples were dealt out
     devices: Sequence[str]
-    classes: Sequence[str]  # empty if samples do not have one class each
-    counts: IntN  # (devices, classes); (devices, 1) without classes
+    classes: Sequence[str]  # names of classes; empty if samples do not have one class each
+    counts: IntN  # number of samples, as (devices, classes), or (devices, 1) without classes
 
     def as_json(self) -> dict[str, Any]:
-        """The counts of at most `MOST_DEVICES` devices."""
+        """The counts for the page, of at most `MOST_DEVICES` devices."""
         shown = _spread(len(self.devices))
         return {
             "data": self.data,
@@ -185,7 +186,7 @@ class Labels:
 
 
 def convergence_in_words(runs: Sequence[ComparedRun], comparison: Comparison) -> str:
-    """Who arrived first, how much later the others, and whether accuracies may still rise."""
+    """Which strategy was first, how much later the others were, and whether accuracies may still rise."""
     level, rows = comparison.level, comparison.rows
     if level is None:
         which, has = ("The run", "has not") if len(runs) == 1 else ("No run", "has")
@@ -201,7 +202,7 @@ def convergence_in_words(runs: Sequence[ComparedRun], comparison: Comparison) ->
 
 
 def _race(level: Level, rows: Sequence[Arrival]) -> str:
-    """Who arrived first, and how much later the others."""
+    """Which strategy was first to reach the level, and how much later the others were."""
     means = {row.strategy: row.seconds.mean for row in rows if row.seconds and row.reached == row.seeds}
     arrived = sorted((row for row in rows if row.strategy in means), key=lambda row: means[row.strategy])
     late = [row for row in rows if row.reached < row.seeds]
@@ -229,7 +230,7 @@ def _race(level: Level, rows: Sequence[Arrival]) -> str:
 
 
 def _converged(rows: Sequence[Arrival]) -> str:
-    """Whether accuracies may still rise; the paper's rule decides."""
+    """Whether accuracies may still rise, by the paper's rule of convergence."""
     runs, converged = sum(row.seeds for row in rows), sum(row.converged_runs for row in rows)
     full = all(row.best is not None and row.best.low == 1.0 for row in rows)
     if runs == 1:
@@ -266,7 +267,7 @@ def _enumerated(words: Sequence[str]) -> str:
 
 
 def time_in_words(runs: Sequence[RunReport]) -> str:
-    """The largest steps of the first run, and the largest one of every other strategy."""
+    """The steps that took the first run most time, and the longest step of every other strategy."""
     if not runs[0].records:
         return "There are no rounds yet."
     first, *others = runs
@@ -294,7 +295,7 @@ def _largest(total: Mapping[str, float], count: int) -> list[tuple[str, str]]:
 
 
 def plans_in_words(runs: Sequence[RunReport]) -> str:
-    """How often the plan of each strategy changed, and the last plan of the first one."""
+    """How often the plan of each strategy changed, and the last plan of the first strategy."""
     if not runs[0].records:
         return "There is no plan yet."
     counts = [
@@ -316,7 +317,7 @@ def _span(one: str, many: str, values: IntN) -> str:
 
 
 def quality_in_words(runs: Sequence[RunReport]) -> str:
-    """How much a better plan could save, for every strategy; and the best upgrade."""
+    """How much time a better plan could save for every strategy, and which upgrade saves most."""
     judged = [(run.strategy, run.quality) for run in runs if not isinstance(run.quality, str)]
     if not judged:
         return str(runs[0].quality)
@@ -345,7 +346,7 @@ def _saving(found: PlanQuality) -> str:
 
 
 def traffic_in_words(runs: Sequence[RunReport]) -> str:
-    """How much each strategy sent, and the largest arrows of the first."""
+    """How much each strategy sent, in all and in a mean round."""
     sent = [
         (run.strategy, course.bits_by_arrow(run.records), len(run.records)) for run in runs if run.records
     ]
@@ -359,7 +360,7 @@ def traffic_in_words(runs: Sequence[RunReport]) -> str:
 
 
 def labels_in_words(found: Labels | str) -> str:
-    """How unequal the devices' samples are."""
+    """How many samples and classes the devices hold."""
     if isinstance(found, str):
         return found
     samples = found.counts.sum(axis=1)
@@ -378,7 +379,7 @@ def _samples(values: IntN) -> str:
 
 
 def commands_in_words(runs: Sequence[RunReport]) -> str:
-    """The command that trains the first run again."""
+    """A sentence on the commands that train the runs again."""
     versions = {str(run.environment.get("hasfl", "unknown")) for run in runs}
     what = "This command trains the run" if len(runs) == 1 else "These commands train the runs"
     made = "It was" if len(runs) == 1 else "They were"
@@ -390,15 +391,15 @@ def commands_in_words(runs: Sequence[RunReport]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Report:
-    """One or several runs, and who holds which labels in the first of them."""
+    """The report of one or several runs, with the labels of the first run's devices."""
 
     runs: Sequence[RunReport]
-    labels: Labels | str  # a sentence where they cannot be read
-    repeats: Sequence[str] = ()  # names of runs that are left out, because they repeat another one
+    labels: Labels | str  # a sentence if they cannot be read
+    repeats: Sequence[str] = ()  # names of runs that are left out, because they repeat another run
 
     @property
     def title(self) -> str:
-        """What the page is called."""
+        """The title of the page."""
         names = list(dict.fromkeys(run.strategy for run in self.runs))
         if len(names) == 1:
             return f"Training with {names[0]}"
@@ -408,7 +409,7 @@ class Report:
 
     @property
     def subtitle(self) -> str:
-        """What was trained, and how many runs there are."""
+        """The line below the title: what was trained, and how many runs there are."""
         what = " · ".join(dict.fromkeys(run.about for run in self.runs))
         left_out = f" · left out, because the same training is here: {', '.join(self.repeats)}"
         end = left_out if self.repeats else ""
@@ -419,7 +420,7 @@ class Report:
         return f"{what} · {len(self.runs)} runs: {told}{end}"
 
     def as_json(self) -> dict[str, Any]:
-        """Everything that the page draws."""
+        """The data that the page draws."""
         return {
             "steps": STEPS,
             "strategies": list(dict.fromkeys(run.strategy for run in self.runs)),
@@ -443,5 +444,5 @@ class Report:
         ]
 
     def html(self) -> str:
-        """The whole page."""
+        """The page as HTML text."""
         return page(self.title, self.sections(), self.as_json(), SCRIPTS, subtitle=self.subtitle)
