@@ -17,8 +17,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hasfl.deployment.hosts import LocalFleet, WorkerSettings
+from hasfl.deployment.flower.hosts import LocalFleet
 from hasfl.deployment.orders import RunOrder
+from hasfl.deployment.programs import WorkerSettings
 from hasfl.deployment.samples import export_samples
 from hasfl.record import RoundRecord
 from hasfl.runs.request import RunRequest

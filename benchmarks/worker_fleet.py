@@ -15,17 +15,15 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hasfl.deployment.addresses import free_port
-from hasfl.deployment.answering import SOCKET_FILE
+from hasfl.deployment.addresses import SOCKET_FILE, free_port
 from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.channels import EDGE_NAME, FED_NAME, device_name
 from hasfl.deployment.fields import Message
-from hasfl.deployment.hosts import WorkerSettings, worker_program
 from hasfl.deployment.keys import DEVICES_FOLDER, make_keys
 from hasfl.deployment.links import Answer
 from hasfl.deployment.orders import RunOrder
+from hasfl.deployment.programs import Program, Supervisor, WorkerSettings, worker_program
 from hasfl.deployment.samples import export_samples
-from hasfl.deployment.supervision import Program, Supervisor
 from hasfl.deployment.training import train_on_fleet
 from hasfl.record import EDGE, RoundRecord
 from hasfl.runs.request import RunRequest

@@ -11,9 +11,9 @@ import pytest
 from hasfl.cli.fleet_view import FleetView
 from hasfl.deployment.addresses import free_port
 from hasfl.deployment.flower.control import Run
+from hasfl.deployment.flower.submitting import devices_of_run, known_run
 from hasfl.deployment.keys import make_keys
 from hasfl.deployment.orders import ORDER_FILE, FedHost, OrderFolder
-from hasfl.deployment.submitting import devices_of_run, known_run
 from hasfl.errors import Interrupted
 from hasfl.goal import Goal
 from hasfl.runs.scenario import read_scenario

@@ -15,7 +15,7 @@ from hasfl.deployment import answering, joining, worker
 from hasfl.deployment.answering import ServerAddress
 from hasfl.deployment.channels import MOST_FRAME_BYTES, MOST_MESSAGE_BYTES, open_channel
 from hasfl.deployment.fields import Message
-from hasfl.deployment.hosts import WorkerSettings
+from hasfl.deployment.programs import WorkerSettings
 from hasfl.deployment.wire import Frame, pack, unpack
 
 LATE_SECONDS = 12.0  # more than the deadline of a round

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from hasfl.deployment.addresses import SOCKET_FILE, free_port
-from hasfl.deployment.hosts import WorkerSettings, worker_program
 from hasfl.deployment.keys import make_keys
+from hasfl.deployment.programs import Program, Supervisor, WorkerSettings, start_program, worker_program
 from hasfl.deployment.samples import export_samples
-from hasfl.deployment.supervision import Program, Supervisor, start_program
 from hasfl.record import EDGE
 from hasfl.runs.scenario import read_scenario
 from hasfl.runs.task import shared_data

@@ -13,14 +13,14 @@ from shutil import rmtree
 import pytest
 
 from hasfl.deployment.addresses import free_port, log_file
+from hasfl.deployment.flower.hosts import LocalFleet
 from hasfl.deployment.flower.processes import node_programs
-from hasfl.deployment.hosts import LocalFleet, WorkerSettings
 from hasfl.deployment.keys import add_devices
-from hasfl.deployment.supervision import Supervisor
+from hasfl.deployment.programs import Supervisor, WorkerSettings
 from tests.deployment.field import INTERVAL, STRATEGY, Run, takes_part, until, write_scenario
 from tests.deployment.fleets import ordered
 from tests.deployment.test_faults import keeping_what_is_complete, tell
-from tests.deployment.test_supervision import descendants, lives
+from tests.deployment.test_programs import descendants, lives
 
 pytestmark = pytest.mark.fleet
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from hasfl.deployment import answering
 from hasfl.deployment.addresses import SOCKET_FILE, free_port
 from hasfl.deployment.answering import Offer, SessionHolder
 from hasfl.deployment.flower.bundle import FILES, build_bundle
@@ -39,7 +38,6 @@ def test_the_app_of_a_node_needs_no_torch() -> None:
 
 
 def test_an_offer_goes_to_the_worker_and_its_answer_comes_back(tmp_path: Path) -> None:
-    assert SOCKET_FILE == answering.SOCKET_FILE
     state, taken = tmp_path / "state", list[Offer]()
     with SessionHolder(state, lambda offer, stop: taken.append(offer)):
         assert hand_over(state / SOCKET_FILE, OFFER) == {"taken": True}

@@ -14,7 +14,7 @@ import pytest
 
 from hasfl.deployment.orders import ORDERS_FOLDER
 from hasfl.runs.store import LOCK
-from tests.deployment.test_supervision import descendants, lives
+from tests.deployment.test_programs import descendants, lives
 from tests.runs.scenarios import rounds, write
 
 SECONDS = 180.0  # for everything, on a small machine that others use too

@@ -16,7 +16,7 @@ from hasfl.cli.serve import device, edge, fed
 from hasfl.deployment.addresses import free_port
 from hasfl.deployment.flower.control import Control
 from hasfl.errors import InputError
-from tests.deployment.test_supervision import descendants, lives, until
+from tests.deployment.test_programs import descendants, lives, until
 
 
 @pytest.fixture

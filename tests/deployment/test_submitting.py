@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from hasfl.deployment.flower.control import Control, Run, SuperLinkAway
-from hasfl.deployment.orders import Ending, OrderFolder
-from hasfl.deployment.submitting import (
+from hasfl.deployment.flower.submitting import (
     AWAY_SECONDS,
     MOST_DEATHS,
     LogTail,
@@ -21,6 +20,7 @@ from hasfl.deployment.submitting import (
     RunFailed,
     SubmittedRun,
 )
+from hasfl.deployment.orders import Ending, OrderFolder
 from hasfl.errors import InputError, Interrupted
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import Outcome

@@ -46,11 +46,6 @@ def plan_in_words(plan: Plan, names: Sequence[str], *, of: int) -> str:
     return "; ".join(parts) + (some if len(names) < of else "")
 
 
-def every(interval: int) -> str:
-    """How often aggregations happen: "every round", "every 15 rounds"."""
-    return "every round" if interval == 1 else f"every {interval:,} rounds"
-
-
 def _span(values: IntN) -> str:
     low, high = int(np.min(values)), int(np.max(values))
     return str(low) if low == high else f"{low}–{high}"

@@ -16,7 +16,7 @@ from hasfl.units import format_seconds
 
 if TYPE_CHECKING:
     from hasfl.deployment.flower.control import Node
-    from hasfl.deployment.submitting import KnownRun
+    from hasfl.deployment.flower.submitting import KnownRun
     from hasfl.runs.request import RunRequest
 
 

@@ -247,7 +247,7 @@ def _tried(
     tell: Callable[[str], None],
 ) -> "Intervals":
     """The best plan for every interval that --interval asks for."""
-    from hasfl.cli.announcements import every
+    from hasfl.cli.tables import every
     from hasfl.planning.intervals import best_interval, try_intervals
 
     def ask(problem: "Problem", start: "Plan | None", share: float) -> "PlanReport":

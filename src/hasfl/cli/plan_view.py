@@ -8,8 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hasfl.arrays import FloatN, IntN
-from hasfl.cli.announcements import every
-from hasfl.cli.tables import say, titled
+from hasfl.cli.tables import every, say, titled
 from hasfl.constants import Guesses
 from hasfl.plan import PlanReport
 from hasfl.planning.advice.sensitivity import Mistake, in_words

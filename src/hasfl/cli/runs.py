@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hasfl.cli.announcements import every, forecast_in_words, plan_in_words
+from hasfl.cli.announcements import forecast_in_words, plan_in_words
 from hasfl.cli.options import AsJson, Run
-from hasfl.cli.tables import say, titled
+from hasfl.cli.tables import every, say, titled
 from hasfl.cli.train import ending
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import HELD_OUT, Outcome

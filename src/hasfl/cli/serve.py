@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hasfl.cli.options import AsJson, RunsFolder, ScenarioFile, wait_politely
-from hasfl.cli.submit import Resume, RunName, Seed, StrategyName, requested, train_and_show
+from hasfl.cli.options import AsJson, RunName, RunsFolder, ScenarioFile, Seed, StrategyName, wait_politely
+from hasfl.cli.submit import Resume, requested, train_and_show
 from hasfl.deployment.addresses import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDRESS
 from hasfl.errors import InputError, Interrupted, naming
 from hasfl.units import Dimension, parse_quantity
@@ -66,7 +66,7 @@ def fed(
 
     Example: hasfl serve fed --keys keys/fed --superlink 10.0.0.1:8000 --listen 10.0.0.1:9201
     """
-    from hasfl.deployment.hosts import fed_host, node_keys
+    from hasfl.deployment.flower.hosts import fed_host, node_keys
     from hasfl.deployment.orders import FedHost
 
     options = Options(
@@ -112,7 +112,7 @@ def edge(
 
     Example: hasfl serve edge --keys keys/edge --superlink 10.0.0.1:8000 --listen 10.0.0.2:9200
     """
-    from hasfl.deployment.hosts import WorkerSettings
+    from hasfl.deployment.programs import WorkerSettings
 
     options = Options(
         "edge",
@@ -162,7 +162,7 @@ def device(
 
     Example: hasfl serve device --keys keys/devices/box1 --superlink 10.0.0.1:8000 --data mine.npz
     """
-    from hasfl.deployment.hosts import WorkerSettings
+    from hasfl.deployment.programs import WorkerSettings
 
     given: dict[str, Any] = {"keys": keys, "data": data, "state": state, "superlink": superlink}
     given |= {"memory": memory, "slow_to": slow_to, "link": link, "threads": threads, "trust": trust}
@@ -184,7 +184,7 @@ def device(
 
 
 def _serve_node(settings: Any, superlink: str, sentence: str) -> None:
-    from hasfl.deployment.hosts import node_host
+    from hasfl.deployment.flower.hosts import node_host
 
     with until_told_to_end(), node_host(settings, superlink, typer.echo):
         typer.echo(f"{sentence}, and meets the fleet at {superlink}")
@@ -249,7 +249,7 @@ def local(
         with naming(str(scenario)):
             slowness = Slowness(slow_to, link, rehearse)
             fleet, test = prepare_devices(request.scenario(), scenario.parent, folder, devices, slowness)
-        from hasfl.deployment.hosts import LocalFleet
+        from hasfl.deployment.flower.hosts import LocalFleet
 
         typer.echo(f"starting the servers and {len(fleet)} devices; logs are in {folder}", err=True)
         with LocalFleet(folder, fleet, test=str(test), tell=lambda line: typer.echo(line, err=True)) as here:

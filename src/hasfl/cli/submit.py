@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hasfl.cli.options import AsJson, RunsFolder, ScenarioFile, strategy_names
+from hasfl.cli.options import AsJson, RunName, RunsFolder, ScenarioFile, Seed, StrategyName
 from hasfl.cli.train import say_nothing_to_resume
 
 if TYPE_CHECKING:
@@ -26,17 +26,6 @@ KeysFolder = Annotated[
 SuperLink = Annotated[
     str | None,
     typer.Option(help="Flower's address at the fed server. Default: where it serves.", metavar="HOST:PORT"),
-]
-StrategyName = Annotated[
-    str | None,
-    typer.Option(
-        help="A strategy instead of the scenario's training.strategy.", autocompletion=strategy_names
-    ),
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="A seed instead of the scenario's seed.")]
-RunName = Annotated[
-    str | None,
-    typer.Option(help="The name of the run's folder. Default: made of scenario, strategy and seed."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run from its last checkpoint.")]
 
@@ -67,7 +56,7 @@ def submit(
 
     Example: hasfl submit scenario.toml --strategy hasfl --devices 4
     """
-    from hasfl.deployment.submitting import devices_of_run, devices_to_wait_for, fed_server
+    from hasfl.deployment.flower.submitting import devices_of_run, devices_to_wait_for, fed_server
 
     request = requested(scenario, strategy, seed, run, out, resume=resume)
     with fed_server(state, superlink, keys) as control:
@@ -110,8 +99,8 @@ def train_and_show(
     """Order a run, show its progress, and print its outcome."""
     from hasfl.cli.fleet_view import FleetView, show_times
     from hasfl.cli.train import show_outcome
+    from hasfl.deployment.flower.submitting import SubmittedRun
     from hasfl.deployment.orders import RunOrder
-    from hasfl.deployment.submitting import SubmittedRun
     from hasfl.runs.store import RunFolder
 
     order = RunOrder(request=request, resume=resume, devices=devices)
@@ -137,7 +126,7 @@ def status(
     Example: hasfl status --state .hasfl/fed
     """
     from hasfl.deployment.addresses import LOGS_FOLDER
-    from hasfl.deployment.submitting import fed_server, known_run, sorted_nodes
+    from hasfl.deployment.flower.submitting import fed_server, known_run, sorted_nodes
 
     with fed_server(state, superlink, keys) as control:
         nodes = sorted_nodes(control.nodes())

@@ -16,3 +16,8 @@ def titled(title: str, **layout: Any) -> Table:
 def say(console: Console, sentence: str, style: str = "") -> None:
     """Print a sentence in one line, however long it is, so that names and commands can be copied."""
     console.print(Text(sentence, style), soft_wrap=True)
+
+
+def every(interval: int) -> str:
+    """How often aggregations happen: "every round", "every 15 rounds"."""
+    return "every round" if interval == 1 else f"every {interval:,} rounds"

@@ -19,6 +19,7 @@ from hasfl.arrays import IntN
 from hasfl.data.dataset import raw_bits
 from hasfl.data.scoring import Score, cross_entropy, right_answers, squared_error
 from hasfl.deployment.computation import Computation
+from hasfl.deployment.samples import TYPES
 from hasfl.errors import InputError
 from hasfl.goal import held_out_counts
 from hasfl.learning.aggregation import aggregation
@@ -36,7 +37,6 @@ from hasfl.runs.task import module_of
 from hasfl.seeds import Seeds
 from hasfl.settings import Settings
 
-TYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
 # Limits against agreements that would make a party build something huge; chosen by hand.
 LONGEST_SCENARIO = 1_000_000  # characters of a scenario
 MOST_NUMBERS = 2**26  # numbers in a sample, or in a model's output for a sample

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from hasfl.deployment.addresses import SOCKET_FILE
 from hasfl.deployment.asking import ARRIVED, FAILED, HELLO, PING, PONG, SENT, one_sentence
 from hasfl.deployment.channels import method, open_channel
 from hasfl.deployment.fields import Handler, Message
@@ -217,7 +218,6 @@ def _reason(error: grpc.RpcError, server: ServerAddress) -> str:
 # ── taking offers ────────────────────────────────────────────────────────────────────────────────────────
 
 
-SOCKET_FILE = "worker.sock"
 LONGEST_SOCKET = 107  # bytes in the path of a unix socket; the limit of Linux
 # The numbers below were chosen by hand.
 MOST_OFFER_BYTES = 64 * 1024

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hasfl.deployment.hosts import WorkerSettings
+from hasfl.deployment.programs import WorkerSettings
 from hasfl.errors import InputError, naming
 from hasfl.fleet import Fleet
 from hasfl.runs.scenario import Scenario

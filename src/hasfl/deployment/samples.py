@@ -15,7 +15,7 @@ from hasfl.arrays import IntN
 from hasfl.data.dataset import Dataset
 from hasfl.errors import InputError, StorageError
 
-SAMPLE_TYPES = {torch.float32: "float32", torch.float64: "float64", torch.int64: "int64"}
+TYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}  # of samples, by name
 TEST_FILE = "test.npz"
 
 
@@ -38,7 +38,7 @@ class Samples:
         return {
             "samples": len(self),
             "shape": list(self.x.shape[1:]),
-            "type": SAMPLE_TYPES[self.x.dtype],
+            "type": str(self.x.dtype).removeprefix("torch."),
             "outputs": self.outputs,
             "numbers": self.y.is_floating_point(),
             "mark": found.hexdigest(),
@@ -56,7 +56,7 @@ def load_samples(path: Path) -> Samples:
             f"{path} must be an .npz file with samples x and labels y, but cannot be read ({error}): make it "
             "with hasfl data SCENARIO --export DIR, or with numpy.savez"
         ) from None
-    if x.dtype not in SAMPLE_TYPES or not len(x) or len(x) != len(y):
+    if x.dtype not in TYPES.values() or not len(x) or len(x) != len(y):
         raise InputError(
             f"{path} must hold as many labels y as samples x, in float32 or, for tokens, int64; got "
             f"{len(x)} of {str(x.dtype).removeprefix('torch.')} and {len(y)} labels"

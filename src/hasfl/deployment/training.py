@@ -72,8 +72,6 @@ class FleetTraining:
     built: Built
     samples_marks: str  # hashes of all devices' samples
     looped_layers: Mapping[str, str] = field(default_factory=dict)
-    # Save a checkpoint after every interval, because the edge server keeps its last two intervals only.
-    saves_always: bool = True
 
     @property
     def marks(self) -> Mapping[str, str]:

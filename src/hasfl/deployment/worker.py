@@ -18,10 +18,10 @@ import torch
 from hasfl.deployment.channels import EDGE_NAME
 from hasfl.deployment.device import DeviceSetup
 from hasfl.deployment.edge_server import EdgeSetup
-from hasfl.deployment.hosts import WorkerSettings
 from hasfl.deployment.joining import DeviceWorker, EdgeWorker
 from hasfl.deployment.keys import certificate_name
 from hasfl.deployment.pacing import Link, SlowTo
+from hasfl.deployment.programs import WorkerSettings
 from hasfl.deployment.samples import load_samples
 from hasfl.errors import HasflError, InputError
 from hasfl.units import Dimension, parse_quantity

@@ -20,7 +20,7 @@ from hasfl.deployment.addresses import (
 )
 from hasfl.deployment.channels import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE
 from hasfl.deployment.keys import NODE_KEY_FILE
-from hasfl.deployment.supervision import Program
+from hasfl.deployment.programs import Program
 from hasfl.errors import InputError, MissingExtra, StorageError
 
 OFFLINE = {

@@ -1,5 +1,6 @@
-"""A supervisor: restarts programs that end, and ends them all when its own process ends."""
+"""Programs in processes of their own: a supervisor that keeps them running, and the program of a worker."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,13 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
 from hasfl.deployment import lifetime
-from hasfl.deployment.addresses import listened_at
+from hasfl.deployment.addresses import listened_at, log_file, make_state_folder
 from hasfl.errors import HasflError, StorageError
+
+SETTINGS_FILE = "worker.json"
 
 # The numbers below were chosen by hand.
 FIRST_PAUSE = 0.5  # seconds before a program is started again; doubled each time
@@ -53,6 +56,9 @@ def start_program(program: Program) -> "subprocess.Popen[bytes]":
         raise StorageError(
             f"cannot start {program.name} with the log {program.log}: {error.strerror}"
         ) from None
+
+
+# ── a supervisor ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Supervisor:
@@ -150,3 +156,35 @@ def _end_group(process: "subprocess.Popen[bytes]", grace: float) -> None:
             time.sleep(POLL)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+# ── the worker of a device or of the edge server ───────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """The settings of a worker. Quantities are texts such as "2 GB"; an empty text means "not given"."""
+
+    keys: str = ""  # folder of this party, made by hasfl keys; its certificate names the party
+    state: str = ""  # state folder
+    listen: str = ""  # edge server: host:port where devices connect
+    announce: str = ""  # edge server: host:port that devices are told
+    data: str = ""  # device: file with its samples
+    test: str = ""  # edge server: file with the test set
+    memory: str = ""  # device: memory that training may take at most, such as "2 GB"
+    slow_to: str = ""  # device: speed of a slower machine to imitate, such as "50 GFLOPS"
+    link: str = ""  # rate of slower links to imitate, such as "20 Mbps"
+    threads: int = 1  # number of torch's threads
+    sharers: int = 1  # number of devices on this machine, which share its memory
+    trust: tuple[str, ...] = ()  # modules whose callables a scenario may name
+
+
+def worker_program(settings: WorkerSettings) -> Program:
+    """The program of a worker, for a supervisor; its settings are written into the state folder."""
+    state = Path(settings.state)
+    make_state_folder(state)
+    path = state.resolve() / SETTINGS_FILE
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(asdict(settings), file)
+    command = (sys.executable, "-m", "hasfl.deployment.worker", str(path))
+    return Program(name="worker", command=command, log=log_file(state, "worker"))

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.deployment import supervision
+from hasfl.deployment import programs
 from hasfl.deployment.addresses import free_port, require_free, require_private, split_address
-from hasfl.deployment.supervision import Program, Supervisor
+from hasfl.deployment.programs import Program, Supervisor
 from hasfl.errors import InputError
 
 SLEEP = ("sleep", "1000")
@@ -77,8 +77,8 @@ def test_a_killed_program_starts_again(tmp_path: Path) -> None:
 
 
 def test_pauses_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(supervision, "LONGEST_PAUSE", 0.04)
+    monkeypatch.setattr(programs, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(programs, "LONGEST_PAUSE", 0.04)
     told: list[str] = []
     with Supervisor([program(tmp_path, "false")], told.append):
         until(lambda: len(told) >= 4)
@@ -134,7 +134,7 @@ def test_a_program_that_does_not_want_to_end_is_killed(tmp_path: Path) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
-from hasfl.deployment.supervision import Program, Supervisor
+from hasfl.deployment.programs import Program, Supervisor
 folder = Path(sys.argv[1])
 with Supervisor([Program(name="it", command=("sleep", "1000"), log=folder / "it.log")]) as running:
     while not running.running():

@@ -1,13 +1,10 @@
 """The programs of a host: the fed server's host, the edge server's, a device's, or all on one machine."""
 
-import json
-import os
-import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -15,7 +12,6 @@ from typing import TYPE_CHECKING
 from hasfl.deployment.addresses import (
     free_port,
     log_file,
-    make_state_folder,
     require_free,
     split_address,
 )
@@ -23,7 +19,7 @@ from hasfl.deployment.channels import EDGE_NAME, FED_NAME, device_name
 from hasfl.deployment.flower.processes import fed_programs, node_programs
 from hasfl.deployment.keys import DEVICES_FOLDER, NODES_FOLDER, admitted, certificate_name, make_keys
 from hasfl.deployment.orders import FedHost, OrderFolder, RunOrder
-from hasfl.deployment.supervision import Program, Supervisor
+from hasfl.deployment.programs import Program, Supervisor, WorkerSettings, worker_program
 from hasfl.errors import InputError
 from hasfl.paths import is_there
 
@@ -31,7 +27,6 @@ if TYPE_CHECKING:
     from hasfl.deployment.flower.control import Control
 
 READY_SECONDS = 120.0  # time limit for a SuperLink to answer after its start; chosen by hand
-SETTINGS_FILE = "worker.json"
 HERE = "127.0.0.1"
 Tell = Callable[[str], None]
 
@@ -80,35 +75,6 @@ def _wait_until_ready(control: "Control", state: Path) -> None:
 
 
 # ── the edge server's host, and a device's ──────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    """The settings of a worker. Quantities are texts such as "2 GB"; an empty text means "not given"."""
-
-    keys: str = ""  # folder of this party, made by hasfl keys; its certificate names the party
-    state: str = ""  # state folder
-    listen: str = ""  # edge server: host:port where devices connect
-    announce: str = ""  # edge server: host:port that devices are told
-    data: str = ""  # device: file with its samples
-    test: str = ""  # edge server: file with the test set
-    memory: str = ""  # device: memory that training may take at most, such as "2 GB"
-    slow_to: str = ""  # device: speed of a slower machine to imitate, such as "50 GFLOPS"
-    link: str = ""  # rate of slower links to imitate, such as "20 Mbps"
-    threads: int = 1  # number of torch's threads
-    sharers: int = 1  # number of devices on this machine, which share its memory
-    trust: tuple[str, ...] = ()  # modules whose callables a scenario may name
-
-
-def worker_program(settings: WorkerSettings) -> Program:
-    """The program of a worker, for a supervisor; its settings are written into the state folder."""
-    state = Path(settings.state)
-    make_state_folder(state)
-    path = state.resolve() / SETTINGS_FILE
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(asdict(settings), file)
-    command = (sys.executable, "-m", "hasfl.deployment.worker", str(path))
-    return Program(name="worker", command=command, log=log_file(state, "worker"))
 
 
 @contextmanager
