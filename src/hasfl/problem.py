@@ -11,7 +11,7 @@ from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
 
-MAX_BATCH = 64  # the upper end of the paper's random batch sizes
+MAX_BATCH = 64  # the default of the largest batch size: the largest of the paper's random batch sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
