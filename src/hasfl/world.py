@@ -440,7 +440,6 @@ class LiveWorld:
 
     def present_so_far(self, round: int) -> IntN:
         """The sorted indices of the devices that have taken part in any round up to this one."""
-
         self.present(round)
         return np.flatnonzero(self._so_far)
 
