@@ -63,9 +63,7 @@ class BoundConstants:
     initial_gap: float  # ϑ = f(w⁰) − f*
     variance_of: FloatL  # σ²_j, variance of the gradient of one sample
     moment_of: FloatL  # G²_j, second moment of the gradient
-    single_noise: float = (
-        PAPER_SINGLE_NOISE  # n(1), noise of a batch of one if a private layer has batch norm
-    )
+    single_noise: float = PAPER_SINGLE_NOISE  # n(1), noise of a batch of one, if there is batch norm
 
     kind: ClassVar[str] = "paper"
     needs_target: ClassVar[bool] = True  # whether the law of rounds also needs the target ε
