@@ -60,7 +60,7 @@ class Order:
     round: int  # t, from 1; 0 is the time before the first round
     devices: IntN  # the devices that take part, as indices into the fleet
     plan: Plan  # the plan of these devices, in the same order
-    drawn: IntN  # how many samples each of these devices has used in earlier rounds
+    drawn: IntN  # number of samples that each of these devices has used in earlier rounds
     notes: tuple[str, ...] = ()  # sentences on the plan for the user, such as why it is new
 
     @property

@@ -20,7 +20,7 @@ class Problem:
 
     fleet: Fleet
     profile: Profile
-    constants: Constants  # those of the paper's bound, or measured ones
+    constants: Constants  # the paper's constants, measured constants or guesses
     learning_rate: float  # γ
     interval: int  # I, rounds between two aggregations
     target: float | None = None  # ε, the mean squared gradient to reach; only with the paper's constants

@@ -23,11 +23,11 @@ class RateSchedule:
     """The learning rate γ_t of every round t. `settings.Descent` checks the values."""
 
     learning_rate: float  # γ
-    kind: str = "constant"  # or "step" or "cosine"
+    kind: str = "constant"  # "constant", "step" or "cosine"
     warm_up: int = 0  # W, rounds
-    length: int = 1  # T, rounds; only of a cosine
-    step_every: int = 1  # s, rounds
-    step_factor: float = 1.0  # f
+    length: int = 1  # T, rounds of a cosine with its warm-up
+    step_every: int = 1  # s, rounds after which a step schedule lowers the rate
+    step_factor: float = 1.0  # f, by which a step schedule multiplies the rate
 
     def at(self, round: int) -> float:
         """γ_t. The time before the first round has the rate of the first round."""

@@ -1,4 +1,4 @@
-"""Convert between quantities as people write them ("78 Mbps", "1.5 TFLOPS", "4 GiB") and plain numbers.
+"""Converts between quantities that people write ("78 Mbps", "1.5 TFLOPS", "4 GiB") and plain numbers.
 
 Inside hasfl every number is in a base unit: bit, bit/s, FLOP, FLOP/s, s. Only this file knows prefixes.
 A number without a unit is already in the base unit.

@@ -1,4 +1,4 @@
-"""Trace a module's forward with `torch.fx`: the result is a list of nodes, one for each operation.
+"""Traces a module's forward with `torch.fx`: the result is a list of nodes, one for each operation.
 
 This file extends fx in three ways. A forward may ask for shapes, if the answer does not depend on the batch
 size. Tensors that a forward creates from sizes become nodes. The traced graph distinguishes training from
@@ -119,7 +119,7 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """The truth value of a comparison of shapes, as `if` needs it."""
+        """The truth value of a comparison of shapes, for an `if` in a forward."""
         return self.fixed(obj.node, _only_bool)
 
     def fixed(self, node: fx.Node, ask: Callable[[Any], Answer]) -> Answer:

@@ -110,7 +110,7 @@ def carry_out(
     interruption = Interruption(stop_asked)
     if resume and request.path.exists():
         return _go_on(request, watcher, prepare, interruption)
-    require_free(request.path)  # before anything is computed
+    require_free(request.path)  # checked first, so that nothing is computed in vain
     prepared = _prepared(request, watcher, prepare)
     watcher.prepares("planning")
     with naming(str(request.scenario_file)):

@@ -89,7 +89,7 @@ class Trend:
     level: Floats  # mean of z
     slope: Floats  # mean of the slope of z
     level_variance: Floats
-    covariance: Floats  # of z and its slope
+    covariance: Floats  # covariance of z and its slope
     slope_variance: Floats
 
     @classmethod

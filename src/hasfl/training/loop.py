@@ -120,7 +120,7 @@ class Training:
     samples: IntN  # |D_i|
     evaluate_every: int  # rounds between two evaluations
     beforehand: Cost = NOTHING  # cost of the estimates before the first plan; added to the first record
-    judging: Judging | None = None  # how models are judged, if evaluations decide something
+    judging: Judging | None = None  # samples that judge models; None if evaluations decide nothing
     judges_always: bool = True  # whether every evaluation judges; if not, only where it costs little
     forecaster: Forecaster | None = None  # forecasts the end of training; None: nothing is forecast
     report_every: int = 1  # rounds whose losses are read at once, so that a GPU need not wait in each round
