@@ -135,7 +135,7 @@ SHRUNK = POOLING**2  # both poolings divide height and width by this number
 def small_cnn(
     classes: int = DIGIT_CLASSES, norm: Norm = "batch", input_shape: tuple[int, ...] = DIGIT
 ) -> LayeredModel:
-    """Build the small CNN, with 5 layers: three convolutions, the last two with a pooling, two linear ones."""
+    """Build the small CNN, 5 layers: three convolutions (the last two with poolings), two linear layers."""
     if len(input_shape) != len(DIGIT) or min(input_shape[1:]) < SHRUNK:
         raise ModelError(
             f"small-cnn takes images (channels, height, width) of at least {SHRUNK}x{SHRUNK}, "
