@@ -59,8 +59,8 @@ class Conditions:
 class BoundConstants:
     """The constants of Assumptions 1 and 2 and of Theorem 1."""
 
-    smoothness: float  # β
-    initial_gap: float  # ϑ = f(w⁰) − f*
+    smoothness: float  # β of the loss
+    initial_gap: float  # ϑ = f(w⁰) − f*, the first loss minus the least loss
     variance_of: FloatL  # σ²_j, variance of the gradient of one sample
     moment_of: FloatL  # G²_j, second moment of the gradient
     single_noise: float = PAPER_SINGLE_NOISE  # n(1), noise of a batch of one, if there is batch norm
@@ -217,7 +217,7 @@ class Guess:
     """One guess of the constants, with its weight among all guesses."""
 
     says: str  # the guess in a few words, such as "one task, much noise"
-    weight: float  # π
+    weight: float  # π; the weights of all guesses sum to 1
     constants: MeasuredConstants
     # Θ*, training time of the best plan if the guess is right; 1 until `planning/guess_ratios.py` finds it.
     best_seconds: float = 1.0

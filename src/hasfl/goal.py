@@ -11,7 +11,8 @@ from hasfl.record import RoundRecord
 
 PLATEAU_EVALUATIONS = 5  # the paper's "five consecutive training rounds"
 PLATEAU_GAIN = 2e-4  # the paper's 0.02 % of accuracy
-# The share of each device's samples that is held out by default, if an evaluation decides something.
+# The share of each device's samples that is held out by default, if evaluations decide something; chosen by
+# hand.
 HELD_OUT = 0.1
 
 
@@ -27,7 +28,7 @@ class Goal:
     seconds: float | None = None  # virtual time
     accuracy: float | None = None  # least accuracy on held-out samples
     loss: float | None = None  # largest loss on held-out samples
-    converged: bool = False  # whether accuracy has reached a plateau, by the paper's rule
+    converged: bool = False  # end when accuracy has reached a plateau, by the paper's rule
 
     def __post_init__(self) -> None:
         for field in ("rounds", "samples"):

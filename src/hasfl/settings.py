@@ -54,7 +54,7 @@ class Recipe:
     participation: float = 1.0  # share of the present devices that takes part in an interval
     loss: Any = None  # (outputs, labels) → a loss for each sample; None: chosen by the kind of labels
     metric: Any = None  # (outputs, labels) → a score from 0 to 1 for each sample; None: 1 for a right answer
-    aggregation: Any = "mean"  # or (replicas, samples, before) → common weight (learning/aggregation.py)
+    aggregation: Any = "mean"  # "mean", or (replicas, samples, before) → weight (learning/aggregation.py)
     local_term: Any = None  # (weight, anchor) → a term of each device's loss (learning/local_term.py)
     max_batch: int = MAX_BATCH  # the largest batch size that a plan may have
     evaluate_every: int | None = None  # rounds between two evaluations; None: the interval
@@ -82,7 +82,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """How the learning rate changes, and what happens to a gradient before the optimiser's step."""
+    """How the learning rate changes, and how gradients change before the optimiser's step."""
 
     schedule: Literal["constant", "step", "cosine"] = "constant"  # how the rate changes after the warm-up
     warm_up: int = 0  # rounds in which the learning rate rises linearly to its full value
@@ -231,8 +231,8 @@ class Settings(Recipe):
     goal: Goal = UNTIL_CONVERGED
     seed: int = 0
     held_out: float | None = None  # share of held-out samples; None: 0.1 if they decide something, else 0
-    augment: bool = False  # crop and flip images at random
-    known_constants: Constants | None = None  # None: they are guessed, or estimated in training
+    augment: bool = False  # whether images are cropped and flipped at random
+    known_constants: Constants | None = None  # None: constants are guessed, or estimated in training
     rounds_known: bool = True  # whether `known_constants` has the R∞ of this training's goal
     descent: Descent = Descent()
     planning: Planning = Planning()

@@ -1,4 +1,4 @@
-"""The world: how a fleet changes during a run. Compute and links vary, and devices leave and come back.
+"""Worlds: how a fleet changes during a run. Compute and links vary, and devices leave and come back.
 
 A simulated world depends only on the seed and the round, so rounds may be queried in any order. A live world
 is what devices report, and its rounds are queried in their order. Rounds count from 1. Intervals count from
@@ -173,7 +173,7 @@ class RandomWalk:
     """
 
     step: float  # standard deviation of one step of the logarithm
-    bound: float  # largest factor to the first value, above 1
+    bound: float  # largest factor between a walk and its first value; above 1
 
     def __post_init__(self) -> None:
         quantity("step of a random walk", self.step)
@@ -181,7 +181,7 @@ class RandomWalk:
             raise InputError(f"bound of a random walk must be a factor above 1, got {self.bound!r}")
 
     def fleet_in(self, k: int, fleet: Fleet, seeds: Seeds, interval: int) -> Fleet:
-        """The fleet after k steps."""
+        """The fleet in interval k, after k steps of the walk."""
 
         def walk(field: str, size: int) -> FloatN:
             intervals = 1 << k.bit_length()  # the next power of two: later intervals rarely need a new walk
@@ -275,7 +275,7 @@ class ObservedWorld(Protocol):
 
     @property
     def usual_participants(self) -> int:
-        """How many devices take part in an interval while every device is there."""
+        """The number of devices that take part in an interval if no device is absent."""
 
     def fleet_at(self, round: int) -> Fleet:
         """The whole fleet in a round. All rounds of an interval get the same object."""
@@ -325,7 +325,7 @@ class World:
 
     @property
     def usual_participants(self) -> int:
-        """How many devices take part in an interval while every device is there."""
+        """The number of devices that take part in an interval if no device is absent."""
         return share_of(self.participation, len(self.fleet))
 
     def _there(self, t: int) -> IntN:
@@ -333,9 +333,9 @@ class World:
         return self.absences.present(t, len(self.fleet), self.seeds, self.interval)
 
     def _sampled(self, k: int) -> IntN:
-        """The devices that may take part in interval k: a random share of those there when it begins.
+        """The devices that may take part in interval k: a random share of those present when it begins.
 
-        At least one of them stays until the interval ends, so that a round always has a device.
+        At least one of these devices stays until the interval ends, so that every round has a device.
         """
         ranks = ranks_in(k, len(self.fleet), self.seeds)
         there, at_the_end = self._there(k * self.interval + 1), self._there((k + 1) * self.interval)
@@ -445,7 +445,7 @@ class LiveWorld:
 
     @property
     def usual_participants(self) -> int:
-        """How many devices take part in an interval while every device is there."""
+        """The number of devices that take part in an interval if no device is absent."""
         return share_of(self.participation, len(self.fleet))
 
     def _interval_of(self, round: int) -> int:

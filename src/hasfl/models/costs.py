@@ -1,4 +1,4 @@
-"""Count the costs of each layer of a model from shapes, on the meta device, which allocates no storage.
+"""Counts the costs of each layer of a model from shapes, on the meta device, which allocates no storage.
 
 `torch.utils.flop_counter` counts the work of convolutions, matrix products and attention. A multiply-add is
 two FLOP. Norms, activations and poolings count as no work, as is usual in the literature.

@@ -1,4 +1,4 @@
-"""Convert any torch module to a chain of layers, by cutting it wherever exactly one tensor crosses.
+"""Converts any torch module to a chain of layers, by cutting it wherever exactly one tensor crosses.
 
 `torch.fx` writes a module's forward as a list of nodes. The module can be cut after a node if later nodes
 need exactly one of the tensors computed so far. That tensor is a crossing tensor. The nodes between two

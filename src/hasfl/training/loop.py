@@ -84,7 +84,7 @@ class Decider(Protocol):
 
 @dataclass(slots=True)
 class Progress:
-    """Where a training stands between two rounds."""
+    """The state of a training between two rounds."""
 
     drawn: IntN  # samples that each device of the fleet has used
     order: Order  # the order for the next round
@@ -109,15 +109,15 @@ Save: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], None]  # take
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """Everything that takes part in Algorithm 1."""
+    """A training by Algorithm 1: the engine, the decider, the observer and the clock, with the goal."""
 
     engine: Engine
     decider: Decider
     observer: Observer
     clock: ModelledClock
     goal: Goal
-    interval: int  # I
-    samples: IntN  # |D_i|
+    interval: int  # I, rounds between two aggregations
+    samples: IntN  # |D_i|, the samples that each device trains on
     evaluate_every: int  # rounds between two evaluations
     beforehand: Cost = NOTHING  # cost of the estimates before the first plan; added to the first record
     judging: Judging | None = None  # samples that judge models; None if evaluations decide nothing
@@ -143,7 +143,7 @@ class Training:
                 yield from progress.read()
 
     def begin(self) -> Progress:
-        """Make the first plan, unless training goes on from a checkpoint."""
+        """Make the first plan, unless training goes on from a checkpoint; returns the state of training."""
         if self.progress is None:
             devices = self.observer.participants(1)
             plan, notes = self.decider.plan(self.observer.problem(1, devices), devices, 1, None)
@@ -329,7 +329,7 @@ class Training:
         return Order(round=t, devices=devices, plan=plan, drawn=progress.drawn[devices], notes=notes)
 
     def _arrangement(self, of: Order | RoundRecord) -> Arrangement:
-        """The plan of a round, the devices that take part in it, and the layers that they hold apart."""
+        """The arrangement of a round: its plan, its devices and the number of private layers."""
         fleet = self.observer.fleet(of.round, of.devices)
         return Arrangement(of.plan, fleet, self.clock.depth(of.plan))
 

@@ -145,10 +145,10 @@ LEAST_DISTANCE = 1e-30  # the least |w_i − w̄|, so that a division by it stay
 class DeviceEstimate:
     """The estimates of one device."""
 
-    smoothness: float  # β
-    variance_of: FloatL  # σ²_j
+    smoothness: float  # β of the loss
+    variance_of: FloatL  # σ²_j, variance of the gradient of one sample
     square_of: FloatL  # ⟨g_a, g_b⟩ of layer j, an estimate of the squared mean gradient
-    loss: float  # ϑ
+    loss: float  # the device's loss, which stands for ϑ
 
 
 def estimate_bound_constants(probe: Probe, order: Order) -> BoundConstants:

@@ -22,12 +22,7 @@ from hasfl.runs.round_seconds import predicted_seconds
 from hasfl.runs.store import RunFolder
 
 FILE = "trace.json"  # the default file, in the run's folder
-PROCESSES = {
-    FLEET: "rounds",
-    0: "devices",
-    EDGE: "edge server",
-    FED: "fed server",
-}  # 0: all devices
+PROCESSES = {FLEET: "rounds", 0: "devices", EDGE: "edge server", FED: "fed server"}  # 0: all devices
 MOST_STEPS = 2_000_000  # the most steps of a trace: about 300 MB, which browsers can hardly open
 STEPS_OF_A_DEVICE = 6  # the steps of a device in a round: a1, a2, a4, a5, b1, b3
 NANOSECONDS, IN_A_MICROSECOND = 10**9, 1000
