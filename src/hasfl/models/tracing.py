@@ -68,7 +68,7 @@ class _Proxy(fx.Proxy):
 
     def __getattr__(self, name: str) -> Any:
         is_property = hasattr(Tensor, name) and not callable(getattr(Tensor, name))
-        if is_property:  # becomes a node now; a method becomes a node when it is called
+        if is_property:  # a property becomes a node now; a method becomes a node when it is called
             return self.tracer.create_proxy("call_function", getattr, (self, name), {})
         return super().__getattr__(name)
 

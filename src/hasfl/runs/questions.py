@@ -256,6 +256,6 @@ def solve(
 
 
 def _algorithm_2(problem: Problem, time_limit: float) -> PlanReport:
-    from hasfl.planning.paper.algorithm_2 import algorithm_2  # brings SciPy: half a second to import
+    from hasfl.planning.paper.algorithm_2 import algorithm_2  # needs SciPy, which takes half a second
 
     return algorithm_2(problem, time_limit=time_limit)

@@ -99,7 +99,7 @@ class OpenRun:
 
 
 def without_repeats(runs: Sequence[OpenRun]) -> list[OpenRun]:
-    """The runs in their order; of several runs of one training, only the run with the most rounds."""
+    """The runs in their order; of several runs of one training, only a finished or else the longest run."""
     farthest = dict[tuple[str, str, int, bool], OpenRun]()
     for run in runs:
         key = (_scenario(run), run.settings["strategy"], run.settings["seed"], run.on_machines)

@@ -13,7 +13,7 @@ from hasfl.runs.document import read_text
 from hasfl.runs.overview import with_choices
 from hasfl.runs.scenario import Scenario, parse_scenario
 
-LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary names are a little longer
+LONGEST_NAME = 200  # the most bytes of a name: file systems allow 255, and temporary names are longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

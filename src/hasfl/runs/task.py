@@ -280,7 +280,7 @@ def own_data(name: str, folder: Path) -> Dataset:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        function = find(name, "data", folder)  # importing its module may draw random numbers too
+        function = find(name, "data", folder)  # importing the module may draw random numbers too
         if not callable(function):
             raise InputError(f"data {name!r} must be a function or a class, got {type(function).__name__}")
         torch.manual_seed(0)

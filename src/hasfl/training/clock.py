@@ -205,7 +205,7 @@ class ModelledClock:
         return replace(self._beside_training(now, effort, "reading"), samples=effort.samples)
 
     def evaluation(self, now: Arrangement, effort: Effort) -> Cost:
-        """The cost of evaluating a model; its samples are not trained on, so they count toward no budget."""
+        """The cost of evaluating a model; its samples train nothing and do not count toward the budget E."""
         return self._beside_training(now, effort, "evaluation")
 
     def _beside_training(self, now: Arrangement, effort: Effort, purpose: str) -> Cost:

@@ -35,7 +35,8 @@ from hasfl.world import ObservedWorld
 
 
 # The first estimates of the paper's constants as pairs (intervals, rounds): an estimate is made after so many
-# intervals, or after the first interval by which so many rounds have passed, whichever is later.
+# intervals, or after the first interval by which so many rounds have passed, whichever is later. These three
+# constants are chosen by hand; estimates are rare because they take virtual time (docs/clock.md).
 ESTIMATES_AFTER = ((1, 15), (4, 60))
 SPACING = 24  # number of intervals between two later estimates
 NEWEST = 0.5  # weight of the newest estimate in the running mean

@@ -161,7 +161,7 @@ def _about(step: Step, record: RoundRecord) -> Mapping[str, Any]:
     """The details of a step for the user: the plan of a device, or the values of a round."""
     if step.party >= 0:
         (places,) = (record.devices == step.party).nonzero()
-        if not places.size:  # the device takes part from the next round on
+        if not places.size:  # a device that takes part from the next round on
             return {}
         at = int(places[0])
         return {"batch_size": int(record.plan.batch_sizes[at]), "cut": int(record.plan.cuts[at])}
