@@ -84,7 +84,7 @@ class Goal:
 
 # A factor against rounding errors: 0.07 * 100 is a little above 7, but 0.07 of 100 samples are 7.
 ROUNDED = 1 - 1e-12
-UNTIL_CONVERGED = Goal(converged=True)
+UNTIL_CONVERGED = Goal(converged=True)  # the default goal of a training
 
 
 def plateau(accuracies: Sequence[float]) -> int | None:

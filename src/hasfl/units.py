@@ -10,6 +10,7 @@ from enum import Enum
 
 from hasfl.errors import UnitError
 
+# Prefixes of units with their factors.
 DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 PREFIXES = DECIMAL | BINARY

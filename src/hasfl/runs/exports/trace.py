@@ -25,7 +25,7 @@ FILE = "trace.json"  # the default file, in the run's folder
 PROCESSES = {FLEET: "rounds", 0: "devices", EDGE: "edge server", FED: "fed server"}  # 0: all devices
 MOST_STEPS = 2_000_000  # the most steps of a trace: about 300 MB, which browsers can hardly open
 STEPS_OF_A_DEVICE = 6  # the steps of a device in a round: a1, a2, a4, a5, b1, b3
-NANOSECONDS, IN_A_MICROSECOND = 10**9, 1000
+NANOSECONDS, IN_A_MICROSECOND = 10**9, 1000  # nanoseconds in a second and in a microsecond
 SHOWN = ("loss", "accuracy", "held_out_accuracy", "samples")  # values that the event of a round shows
 
 
