@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-LAZY = {  # where each name is that needs torch or pydantic
+LAZY = {  # names that need torch or pydantic, with the modules that define them
     "Dataset": "hasfl.data.dataset",
     "LayeredModel": "hasfl.models.layered_model",
     "Simulation": "hasfl.runs.build",

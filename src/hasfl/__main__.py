@@ -1,4 +1,4 @@
-"""`python -m hasfl`."""
+"""Runs the command line for `python -m hasfl`."""
 
 from hasfl.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Models, data, strategies, losses and other objects of a user's own, named as `package.module:callable`."""
+"""Finds and calls a user's own models, data, strategies and losses, named as `package.module:callable`."""
 
 import importlib
 import re
@@ -30,9 +30,9 @@ def _searched_first(folder: Path | None) -> Iterator[None]:
 
 
 def find(name: str, what: str, folder: Path | None = None) -> object:
-    """The object that `package.module:attribute` names; `what` says in an error what it was wanted for.
+    """Find the object that `package.module:attribute` names; `what` names its kind in messages.
 
-    The module is searched in `folder`, which is that of a scenario file, then in the working folder, then on
+    The module is searched in `folder`, the folder of a scenario file, then in the working folder, then on
     Python's path.
     """
     module, _, attribute = name.partition(":")
@@ -49,10 +49,10 @@ def find(name: str, what: str, folder: Path | None = None) -> object:
 
 
 def call(function: Callable[[], Result], name: str, what: str, folder: Path | None = None) -> Result:
-    """The result of a user's function; an exception that is not of hasfl's own becomes one sentence.
+    """Call a user's function and return its result; an exception that is no HasflError becomes an InputError.
 
-    Modules that the function imports are searched as in `find`. A fault that hasfl finds in a value that the
-    function makes is told with the function's name.
+    Modules that the function imports are searched as in `find`. If hasfl itself raises InputError inside the
+    function, its message gets the name of the function.
     """
     try:
         with naming(f"{what} {name!r}"), _searched_first(folder):
@@ -65,7 +65,7 @@ def call(function: Callable[[], Result], name: str, what: str, folder: Path | No
 
 @contextmanager
 def in_one_sentence(what: str) -> Iterator[None]:
-    """An exception of a user's code becomes one sentence that begins with `what` and says that it failed."""
+    """Convert an exception of a user's code in the block to an InputError of one line: "`what` failed"."""
     try:
         yield
     except HasflError:
@@ -76,9 +76,9 @@ def in_one_sentence(what: str) -> Iterator[None]:
 
 
 def own_function(given: Any, what: str, takes: str, folder: Path | None = None) -> Callable[..., Any]:
-    """A user's function: itself, a class that makes one without arguments, or the name of either.
+    """The user's function that a setting gives as a function, a class that makes one, or the name of either.
 
-    `what` names the setting and `takes` the arguments, for messages.
+    In messages, `what` names the setting, and `takes` the arguments of the function.
     """
     own: Any = find(given, what, folder) if isinstance(given, str) and ":" in given else given
     if isinstance(own, type):
@@ -93,7 +93,7 @@ def own_function(given: Any, what: str, takes: str, folder: Path | None = None) 
 
 
 def _of_a_path(module: str, attribute: str) -> str | None:
-    """What to write in place of a module that is given as a file, such as ./mine.py; None for other names."""
+    """Advice if a module is given as a file, such as ./mine.py; None for other names."""
     if not re.search(r"^\.|[/\\]|\.py$", module):
         return None
     steps = [step for step in re.split(r"[./\\]+", module.removesuffix(".py")) if step]
@@ -101,7 +101,7 @@ def _of_a_path(module: str, attribute: str) -> str | None:
 
 
 def _forget_another_of_its_name(package: str) -> None:
-    """Drop a module or a package that was imported from elsewhere than where it is found now."""
+    """Remove a package from `sys.modules` if it was imported from another place than it is found in now."""
     own = PathFinder.find_spec(package)
     if own is None:
         return

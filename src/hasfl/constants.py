@@ -19,35 +19,36 @@ from hasfl.errors import InputError
 SINGLE_NOISE = 1.5
 # The paper's bound has σ²/b for every batch size, so n(1) = 1.
 PAPER_SINGLE_NOISE = 1.0
-# Drift goes with this power of the interval I. A replica that walked freely would drift with I itself, but
-# training pulls replicas back. Measured powers: 0.2 for ResNet-18 on CIFAR-100, 0.4 for digits, 0.55 for
-# VGG-16 on CIFAR-10 (docs/constants.md, "How the constants go with N and I").
+# Drift is proportional to this power of the interval I. The drift of a replica that walked freely would be
+# proportional to I itself, but training pulls replicas back. Measured powers: 0.2 for ResNet-18 on CIFAR-100,
+# 0.4 for digits, 0.55 for VGG-16 on CIFAR-10 (docs/constants.md, "How the constants go with N and I").
 DRIFT_OVER_INTERVALS = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What measured noise and drift depend on, for the same model and data.
+    """The conditions on which measured noise and drift depend, for the same model and data.
 
-    The gradient's noise is averaged over n devices, and a step moves weights by γ times the noise: the cost
-    of noise grows as γ/n. A replica walks with the noise of one device, γ² in squares; relative to the noise
-    of common steps, and without the part that all replicas share, drift grows as γ (n − 1). The longer the
-    interval I, the farther replicas walk: drift grows as I^0.4, which is measured and not derived.
+    The gradient's noise is averaged over n devices, and a step moves weights by γ times the noise, so the
+    cost of noise is proportional to γ/n. A replica walks with the noise of one device, by γ² in squares.
+    Relative to the noise of common steps, and without the part that all replicas share, drift is proportional
+    to γ (n − 1). In longer intervals I, replicas walk farther: drift is proportional to I^0.4, which is
+    measured and not derived.
     """
 
     learning_rate: float  # γ
-    devices: int  # n, those that take part in a round
+    devices: int  # n, the number of devices that take part in a round
     interval: int  # I, rounds between two aggregations
 
     def noise_over(self, other: Self) -> float:
-        """How many times as large noise is here as under other conditions."""
+        """The factor by which noise is larger under these conditions than under `other` conditions."""
         return self.learning_rate / other.learning_rate * other.devices / self.devices
 
     def drift_over(self, other: Self) -> float:
-        """How many times as large drift is here as under other conditions; 0 for a device alone.
+        """The factor by which drift is larger than under `other` conditions; 0 for a single device.
 
-        If I = 1, replicas never move apart, and the law of rounds takes drift and skew as 0 by itself. So
-        drift for I = 1 may be kept here, to be converted to other intervals.
+        If I = 1, replicas never move apart, and the law of rounds itself sets drift and skew to 0. So the
+        constants may have a drift for I = 1, from which drift for other intervals is computed.
         """
         rates = self.learning_rate / other.learning_rate
         walks: float = (self.interval / other.interval) ** DRIFT_OVER_INTERVALS
@@ -58,11 +59,11 @@ class Conditions:
 class BoundConstants:
     """The constants of Assumptions 1 and 2 and of Theorem 1."""
 
-    smoothness: float  # β
-    initial_gap: float  # ϑ = f(w⁰) − f*
-    variance_of: FloatL  # σ²_j, of the gradient of one sample
-    moment_of: FloatL  # G²_j
-    single_noise: float = PAPER_SINGLE_NOISE  # c = n(1) where a private layer has batch norm
+    smoothness: float  # β of the loss
+    initial_gap: float  # ϑ = f(w⁰) − f*, the first loss minus the least loss
+    variance_of: FloatL  # σ²_j, variance of the gradient of one sample
+    moment_of: FloatL  # G²_j, second moment of the gradient
+    single_noise: float = PAPER_SINGLE_NOISE  # n(1), noise of a batch of one, if there is batch norm
 
     kind: ClassVar[str] = "paper"
     needs_target: ClassVar[bool] = True  # whether the law of rounds also needs the target ε
@@ -93,7 +94,7 @@ class BoundConstants:
         return len(self.variance_of)
 
     def under(self, now: Conditions, known: Conditions) -> Self:
-        """The same constants: the bound itself has the learning rate, the devices and the interval."""
+        """The same constants: the bound itself depends on learning rate, devices and interval."""
         return self
 
     def times(self, field: str, factor: float) -> Self:
@@ -123,12 +124,12 @@ class MeasuredConstants:
     rounds: float  # R∞, the rounds that infinitely large batches would need
     noise: float  # the batch size at which noise doubles the rounds, without drift and skew
     drift_of: FloatL  # the share by which a private layer j raises the cost of noise
-    skew_of: FloatL | None = None  # rounds that a private layer j costs where data differ, over R∞; None: 0
-    curvature: float = 0.0  # c; at a learning rate that is too high for small batches, R grows faster than x
+    skew_of: FloatL | None = None  # rounds that a private layer j costs if data differ, over R∞; None: 0
+    curvature: float = 0.0  # above 0 if R grows faster than x, as with too high a learning rate
     noise_error: float = 0.0  # standard error of ln noise
     drift_error: float = 0.0  # standard error of ln drift
-    skew_error: float = 0.0  # standard error of the skew of a model that devices hold whole
-    single_noise: float = SINGLE_NOISE  # c = n(1) where a private layer has batch norm
+    skew_error: float = 0.0  # standard error of the skew of a model whose layers are all private
+    single_noise: float = SINGLE_NOISE  # n(1), noise of a batch of one if a private layer has batch norm
 
     kind: ClassVar[str] = "measured"
     needs_target: ClassVar[bool] = False
@@ -160,10 +161,10 @@ class MeasuredConstants:
         return len(self.drift_of)
 
     def under(self, now: Conditions, known: Conditions) -> Self:
-        """The constants for the conditions of a plan, from those `known` under others.
+        """The constants under the conditions `now`, converted from the conditions `known`.
 
-        Skew stays, except for a device alone: it has nobody to differ from, so private layers cost nothing.
-        How skew goes with the interval was not measured. R∞ stays too.
+        Skew stays the same, except for a single device: its data differ from no other data, so its skew is 0.
+        How skew depends on the interval was not measured. R∞ stays the same, too.
         """
         if now == known:
             return self
@@ -179,9 +180,9 @@ class MeasuredConstants:
         return replace(self, **{field: getattr(self, field) * factor})
 
     def an_error_off(self) -> Iterator[tuple[Self, Self]]:
-        """For each constant with an error, the constants with this one an error too large and too small.
+        """For each constant with an error, the constants with this one larger and smaller by the error.
 
-        Layers share an error of the skew as they share the skew or, if there is none, the drift.
+        The error of the skew is divided among layers as the skew is or, if the skew is 0, as the drift is.
         """
         for name, error in (("noise", self.noise_error), ("drift_of", self.drift_error)):
             if error > 0:
@@ -195,7 +196,7 @@ class MeasuredConstants:
             yield replace(self, skew_of=self.skew_of + off), replace(self, skew_of=less)
 
     def as_json(self) -> dict[str, object]:
-        """The constants of the law, as plain numbers and lists under the names of a problem file."""
+        """The constants as plain numbers and lists, under the names of a problem file."""
         values = {name: getattr(self, name) for name in (*self.symbols, "single_noise")}
         return {name: np.asarray(value).tolist() for name, value in values.items()}
 
@@ -213,14 +214,13 @@ class MeasuredConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Guess:
-    """One guess of the constants, and how much it weighs among others."""
+    """One guess of the constants, with its weight among all guesses."""
 
     says: str  # the guess in a few words, such as "one task, much noise"
-    weight: float  # π
+    weight: float  # π; the weights of all guesses sum to 1
     constants: MeasuredConstants
-    best_seconds: float = (
-        1.0  # Θ*, of the best plan if the guess is right; 1 until `planning/exact/guess_ratios.py` finds it
-    )
+    # Θ*, training time of the best plan if the guess is right; 1 until `planning/exact/guess_ratios.py` finds it.
+    best_seconds: float = 1.0
     least_seconds: float = 0.0  # a lower bound on Θ*
 
     def __post_init__(self) -> None:
@@ -230,10 +230,10 @@ class Guess:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guesses:
-    """Several guesses of the constants. Nobody knows which of them is right.
+    """Several guesses of the constants; it is unknown which guess is right.
 
-    The best plan for them has the least mean ratio Σ_k π_k Θ_k/Θ_k*: Θ_k is the time that the plan takes if
-    guess k is right, and Θ_k* that of the best plan for guess k alone. The weights π_k sum to 1.
+    The best plan for all guesses has the least mean ratio Σ_k π_k Θ_k/Θ_k*. Θ_k is the training time of the
+    plan if guess k is right, and Θ_k* is that of the best plan for guess k. The weights π_k sum to 1.
     """
 
     each: tuple[Guess, ...]
@@ -249,7 +249,7 @@ class Guesses:
         if len({(len(constants), constants.single_noise) for constants in known}) > 1:
             raise InputError("all guesses must be for the same layers, and have the same single_noise")
         total = math.fsum(guess.weight for guess in self.each)
-        if not math.isclose(total, 1.0):  # else rounding would change weights that were divided before
+        if not math.isclose(total, 1.0):  # weights that sum to 1 already stay the same to the last bit
             each = tuple(replace(guess, weight=guess.weight / total) for guess in self.each)
             object.__setattr__(self, "each", each)
 
@@ -257,11 +257,11 @@ class Guesses:
         return len(self.each[0].constants)
 
     def map(self, change: Callable[[MeasuredConstants], MeasuredConstants]) -> Self:
-        """The guesses with other constants; Θ_k* stay, so that times are counted in the same unit."""
+        """The guesses with changed constants. Every Θ_k* stays, so ratios have the same unit as before."""
         return type(self)(tuple(replace(guess, constants=change(guess.constants)) for guess in self.each))
 
     def under(self, now: Conditions, known: Conditions) -> Self:
-        """The guesses for the conditions of a plan, from those `known` under others."""
+        """The guesses under the conditions `now`, converted from the conditions `known`."""
         return self if now == known else self.map(lambda constants: constants.under(now, known))
 
     def times(self, field: str, factor: float) -> Self:
@@ -269,7 +269,7 @@ class Guesses:
         return self.map(lambda constants: constants.times(field, factor))
 
     def an_error_off(self) -> Iterator[tuple[Self, Self]]:
-        """Nothing: the guesses themselves say how far off the constants may be."""
+        """Nothing: guesses have no errors, because their differences show how uncertain constants are."""
         return iter(())
 
 
@@ -277,7 +277,7 @@ Constants: TypeAlias = BoundConstants | MeasuredConstants | Guesses
 
 
 def possible(constants: Constants) -> list[tuple[float, MeasuredConstants]]:
-    """The measured constants that may be right, with their weights; none where there is the paper's bound."""
+    """The measured constants that may be right, with their weights; empty with the paper's constants."""
     match constants:
         case Guesses():
             return [(guess.weight, guess.constants) for guess in constants.each]

@@ -13,7 +13,7 @@
     ├── Diverged                the loss is no longer a finite number; exits with 1
     ├── RunsMissing             some of several runs did not finish; exits with 1
     └── Interrupted             the user stopped the training; exits with 130
-        └── Terminated          another program stopped it, as schedulers of clusters do; exits with 143
+        └── Terminated          another program stopped the training, such as a scheduler; exits with 143
 
 A message is one sentence: what was expected, what came instead, and what to do.
 """
@@ -69,7 +69,7 @@ class MissingExtra(HasflError):
 
 
 class MissingName(MissingExtra, AttributeError):
-    """A name of the package whose optional dependency is not installed; hasattr says that it is not there."""
+    """A name of the package needs an optional dependency that is not installed; `hasattr` returns False."""
 
 
 class StorageError(HasflError):
@@ -104,7 +104,7 @@ class Terminated(Interrupted):
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Begin the message of an InputError with the file, the key or the object that it is about."""
+    """Put `what`, such as a file, a key or an object, before the message of an InputError in the block."""
     try:
         yield
     except InputError as error:

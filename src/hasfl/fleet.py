@@ -104,9 +104,9 @@ PER_SERVER = tuple(field.name for field in fields(Fleet) if field.name.startswit
 Range = tuple[float, float]  # lowest and highest value
 
 # Table I of the paper.
-PAPER_DEVICES = 20  # N
-PAPER_FLOPS: Range = (1e12, 2e12)
-PAPER_SERVER_FLOPS: Range = (20e12, 20e12)
+PAPER_DEVICES = 20  # N, number of devices
+PAPER_FLOPS: Range = (1e12, 2e12)  # FLOP/s of a device
+PAPER_SERVER_FLOPS: Range = (20e12, 20e12)  # FLOP/s of the edge server
 PAPER_UPLINK: Range = (75e6, 80e6)  # bit/s, from a device to either server
 PAPER_DOWNLINK: Range = (360e6, 380e6)  # bit/s, to a device, and between the two servers
 # The paper gives no memory. Common single-board computers have 4 GiB, and the paper's models always fit

@@ -1,4 +1,4 @@
-"""When training ends, and which samples may decide it."""
+"""The goal of a training: when training ends, and how many samples are held out to decide this."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,23 +11,24 @@ from hasfl.record import RoundRecord
 
 PLATEAU_EVALUATIONS = 5  # the paper's "five consecutive training rounds"
 PLATEAU_GAIN = 2e-4  # the paper's 0.02 % of accuracy
-HELD_OUT = 0.1  # share of each device's samples that are held out where an evaluation decides
+# The share of each device's samples that is held out by default, if evaluations decide something; chosen by
+# hand.
+HELD_OUT = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """Training ends when the first of these is met. A goal without any of them is never met.
+    """When training ends: when the first of these conditions is met. A goal without conditions is never met.
 
-    `accuracy`, `loss` and `converged` are judged on samples that devices hold out from training. The test set
-    decides nothing.
+    `accuracy`, `loss` and `converged` are judged on held-out samples. The test set decides nothing.
     """
 
     rounds: int | None = None
     samples: int | None = None  # E, the budget of Algorithm 1
     seconds: float | None = None  # virtual time
-    accuracy: float | None = None  # an evaluation on held-out samples
-    loss: float | None = None  # an evaluation on held-out samples
-    converged: bool = False  # whether accuracy has reached a plateau, by the paper's rule
+    accuracy: float | None = None  # least accuracy on held-out samples
+    loss: float | None = None  # largest loss on held-out samples
+    converged: bool = False  # end when accuracy has reached a plateau, by the paper's rule
 
     def __post_init__(self) -> None:
         for field in ("rounds", "samples"):
@@ -58,9 +59,9 @@ class Goal:
         return self.samples is None or used + samples <= self.samples
 
     def reached(self, accuracies: Sequence[float], losses: Sequence[float]) -> bool:
-        """Whether the last evaluation is good enough, or accuracy has reached a plateau.
+        """Whether the last evaluation reaches the accuracy or loss, or accuracy has reached a plateau.
 
-        Both lists hold one number for each evaluation so far, on held-out samples.
+        Both lists hold one number for each evaluation on held-out samples so far.
         """
         if not accuracies:
             return False
@@ -81,15 +82,16 @@ class Goal:
         return None
 
 
-ROUNDED = 1 - 1e-12  # so that 0.07 of 100 samples are 7, although 0.07 * 100 is a little more
-UNTIL_CONVERGED = Goal(converged=True)
+# A factor against rounding errors: 0.07 * 100 is a little above 7, but 0.07 of 100 samples are 7.
+ROUNDED = 1 - 1e-12
+UNTIL_CONVERGED = Goal(converged=True)  # the default goal of a training
 
 
 def plateau(accuracies: Sequence[float]) -> int | None:
     """The index of the first evaluation at which accuracy has converged, by the paper's rule.
 
     The rule: the best accuracy so far has gained less than 0.02 % over five consecutive evaluations. The best
-    one is compared because single evaluations also fall.
+    accuracy is compared, because the accuracy of single evaluations also falls.
     """
     best = np.maximum.accumulate(np.asarray(accuracies, dtype=np.float64))
     gains = best[PLATEAU_EVALUATIONS:] - best[:-PLATEAU_EVALUATIONS]
@@ -98,6 +100,6 @@ def plateau(accuracies: Sequence[float]) -> int | None:
 
 
 def held_out_counts(samples: IntN, share: float) -> IntN:
-    """How many of its `samples` each device holds out; every device keeps at least one to train on."""
+    """The number of samples that each device holds out; at least one sample of each device stays to train."""
     held_out: IntN = np.minimum(np.ceil(share * samples * ROUNDED), samples - 1).astype(np.int64)
     return held_out

@@ -1,7 +1,7 @@
-"""What `hasfl` guesses of a training before its first round: six guesses of the constants, and their weights.
+"""Guesses the constants of a training before its first round: six guesses, each with a weight.
 
-This file needs no torch, so that `hasfl plan` and a training plan with the same guesses. docs/constants.md
-compares them with trainings of many fixed plans ("the grids").
+This file needs no torch, so that `hasfl plan` and `hasfl train` use the same guesses. docs/constants.md
+compares the guesses with trainings of many fixed plans, which are called "the grids" there and here.
 """
 
 import numpy as np
@@ -10,36 +10,37 @@ from hasfl.arrays import FloatL
 from hasfl.constants import DRIFT_OVER_INTERVALS, Guess, Guesses, MeasuredConstants
 from hasfl.profile import Profile
 
-# Noise of 20 devices, in samples, over the 0.4th power of the number of weights. The grids say 0.2 to 0.8
-# samples for 23 thousand weights, 5 for 11 million, and 12 for 15 million.
+# The noise of 20 devices, in samples, is NOISE times the 0.4th power of the number of weights. On the grids,
+# it is 0.2 to 0.8 samples for 23 thousand weights, 5 for 11 million, and 12 for 15 million.
 NOISE, NOISE_POWER, DEVICES_OF_GRIDS = 0.01, 0.4, 20
 BITS_OF_A_WEIGHT = 32
-# Noise goes with the learning rate of plain SGD. This was measured between the two rates of `RATES`; rates
-# outside count as the nearer one.
+# Noise is proportional to the learning rate of plain SGD. This was measured for rates from RATES[0] to
+# RATES[1]; a rate outside counts as the nearer one of the two.
 RATE_OF_GRIDS, RATES = 0.05, (0.0125, 0.1)
-# The true noise may be several times smaller, or larger: about four times for a small transformer.
+# The factors by which the noise may differ from NOISE, one for each guess. Chosen by hand: the true noise may
+# be several times smaller or larger, about four times for a small transformer.
 NOISES = {"little noise": 0.25, "middling noise": 1.0, "much noise": 4.0}
-# Drift of the whole model over (N − 1) I^0.4, and the curvature. Private layers that all learn the same drift
-# apart. Private layers of devices with unlike labels may serve their own labels; then they drift less, but
-# small batches cost more.
+# The drift of the whole model over (N − 1) I^0.4, and the curvature, if all devices learn one task: then
+# replicas drift apart. If devices have unlike labels, replicas may serve their own device's labels
+# (OWN_…): then they drift less, but small batches cost more.
 DRIFT, CURVATURE = 0.075, 0.05
 OWN_DRIFT, OWN_CURVATURE = 0.025, 0.3
 SKEW = 1.0  # the skew of the whole model
 # Layers share drift and skew as the p-th powers of their numbers of weights. With p = 0.4 the grids of three
 # networks give nearly the same drift of the whole model, whichever cut it is computed from.
 SHARE_POWER = 0.4
-# The weight of "own labels" where no device shares a label with another one, and where labels are unknown.
+# The weight of the guesses "own labels" if no two devices share a label, or if labels are unknown.
 MOST_OF_OWN = 0.5
 
 
 def guesses(
     profile: Profile, *, devices: int, interval: int, unlikeness: float | None, learning_rate: float | None
 ) -> Guesses:
-    """The guesses for a model, N devices, an interval I, and data as unlike as `unlikeness` says.
+    """The guesses for a model, N devices, an interval I and labels of some unlikeness.
 
-    `unlikeness` is 0 where all devices have the same shares of labels, 1 where they have no label in common,
-    and None where nobody knows (`data/partition.py`). What is unknown counts as 1, because a plan for unlike
-    labels does little harm where labels are alike, and the other way round training may fail.
+    `unlikeness` is 0 if all devices have the same shares of labels, 1 if they have no label in common, and
+    None if it is unknown (`data/partition.py`). None counts as 1, because a plan for unlike labels does
+    little harm if labels are alike, but with a plan for alike labels training may fail on unlike labels.
 
     `learning_rate` is that of plain SGD; with another optimiser it is None, and the noise is that of the
     grids. R∞ is unknown and scales all plans alike, so it is 1.

@@ -1,4 +1,4 @@
-"""Paths as people write them."""
+"""Functions for paths that users write."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ def expanded(path: str) -> Path:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is such a file or folder; a path that is too long for one is not there."""
+    """Whether a file or folder exists; False for a path that is too long or has a null character."""
     try:
         return path.exists()
-    except (OSError, ValueError):  # ValueError: a null character
+    except (OSError, ValueError):  # a null character is a ValueError
         return False

@@ -60,8 +60,8 @@ class Order:
     round: int  # t, from 1; 0 is the time before the first round
     devices: IntN  # the devices that take part, as indices into the fleet
     plan: Plan  # the plan of these devices, in the same order
-    drawn: IntN  # how many samples each of these devices has used in earlier rounds
-    notes: tuple[str, ...] = ()  # what a person should know of this plan
+    drawn: IntN  # number of samples that each of these devices has used in earlier rounds
+    notes: tuple[str, ...] = ()  # sentences on the plan for the user, such as why it is new
 
     @property
     def batch_sizes(self) -> IntN:
@@ -99,12 +99,12 @@ class Margins:
         return {**c1, "C4": self.memory.tolist(), **batches}
 
 
-OF_ALL_ROUNDS = ("objective", "rounds", "lower_bound", "path")  # multiples of R, in a report
+OF_ALL_ROUNDS = ("objective", "rounds", "lower_bound", "path")  # fields of a report proportional to R
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanReport:
-    """A plan, what it costs, and how the solver found it."""
+    """A plan, its training time and margins, and how the solver found it."""
 
     plan: Plan
     objective: float  # Θ, s: the time that training takes
@@ -113,7 +113,7 @@ class PlanReport:
     split_seconds: float  # T_S, the time of split training in a round
     aggregation_seconds: float  # T_A, the time of an aggregation
     margins: Margins
-    status: str = "evaluated"  # without a solver; "optimal" or "limit" (exact), "settled" (heuristic)
+    status: str = "evaluated"  # "evaluated" (no solver), "optimal" or "limit" (exact), "settled" (heuristic)
     lower_bound: float | None = None  # no plan has a smaller Θ; None if the solver proves no bound
     iterations: int = 0  # iterations of the solver
     residual: float = 0.0  # the solver's own measure of how far its last iterate is from a fixed point
@@ -135,7 +135,7 @@ class PlanReport:
     def as_json(self, *, rounds_known: bool = True) -> dict[str, object]:
         """The report as plain numbers and lists, for other programs.
 
-        Where the number of rounds is unknown, everything that is a multiple of it is left out.
+        If the number of rounds R is unknown, everything proportional to R is left out.
         """
         whole = self._costs_as_json() | (self._search_as_json() if self.status != "evaluated" else {})
         return {name: value for name, value in whole.items() if rounds_known or name not in OF_ALL_ROUNDS}

@@ -11,7 +11,7 @@ from hasfl.fleet import Fleet
 from hasfl.plan import Plan
 from hasfl.profile import Profile
 
-MAX_BATCH = 64  # the upper end of the paper's random batch sizes
+MAX_BATCH = 64  # the default of the largest batch size: the largest of the paper's random batch sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -20,7 +20,7 @@ class Problem:
 
     fleet: Fleet
     profile: Profile
-    constants: Constants  # those of the paper's bound, or measured ones
+    constants: Constants  # the paper's constants, measured constants or guesses
     learning_rate: float  # γ
     interval: int  # I, rounds between two aggregations
     target: float | None = None  # ε, the mean squared gradient to reach; only with the paper's constants

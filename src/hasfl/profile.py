@@ -78,7 +78,7 @@ class Profile:
                 rising(field, values)
 
     def with_halved_activations(self) -> Self:
-        """The costs where activations and their gradients are sent with half as many bits."""
+        """The same costs, but activations and their gradients have half as many bits."""
         halved = {name: getattr(self, name) / 2 for name in ("activation_bits_at", "gradient_bits_at")}
         return replace(self, **halved)
 

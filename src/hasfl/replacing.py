@@ -1,4 +1,4 @@
-"""Write files so that a crash or a power failure leaves either the old file or the complete new file."""
+"""Writes files so that a crash or a power failure leaves either the old file or the complete new file."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 from hasfl.errors import Diverged, StorageError
 
 RECORDED = "the earlier records are intact, and --resume continues from there"
-READ_WRITE = 0o666  # permission to read and write for everybody, which the umask or the folder restricts
+READ_WRITE = 0o666  # permission to read and write for all users, which the umask or the folder restricts
 
 
 @contextmanager

@@ -12,22 +12,22 @@ after its LinearLR. After round T of a cosine, the rate stays as it was in round
 import math
 from dataclasses import dataclass
 
-# Plans take rates that lie within this factor for the same rate, so that a schedule does not ask for a new
-# plan in every interval. Chosen by hand: constants are read with far larger errors.
+# Plans treat rates that lie within this factor as equal, so that a schedule does not require a new plan in
+# every interval. Chosen by hand: the errors of constants are far larger.
 SAME_FOR_PLANS = 1.1
 LEAST_DECAY = 1e-20  # a smaller factor of γ changes no weight, not even in float64
 
 
 @dataclass(frozen=True, slots=True)
 class RateSchedule:
-    """γ_t for every round t, with the symbols at the head of this file. `Descent` checks the values."""
+    """The learning rate γ_t of every round t. `settings.Descent` checks the values."""
 
     learning_rate: float  # γ
-    kind: str = "constant"  # or "step" or "cosine"
+    kind: str = "constant"  # "constant", "step" or "cosine"
     warm_up: int = 0  # W, rounds
-    length: int = 1  # T, rounds; only of a cosine
-    step_every: int = 1  # s, rounds
-    step_factor: float = 1.0  # f
+    length: int = 1  # T, rounds of a cosine with its warm-up
+    step_every: int = 1  # s, rounds after which a step schedule lowers the rate
+    step_factor: float = 1.0  # f, by which a step schedule multiplies the rate
 
     def at(self, round: int) -> float:
         """γ_t. The time before the first round has the rate of the first round."""
@@ -42,7 +42,7 @@ class RateSchedule:
         return float(self.learning_rate * SAME_FOR_PLANS ** math.floor(steps + 0.5))
 
     def _decay(self, since_warm_up: int) -> float:
-        """The factor of γ after so many rounds since the warm-up."""
+        """The factor of γ, `since_warm_up` rounds after the warm-up."""
         match self.kind:
             case "step":
                 return float(self.step_factor ** (since_warm_up // self.step_every))

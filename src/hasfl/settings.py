@@ -1,4 +1,4 @@
-"""How training is done: the name, the default and the check of every setting stand here once.
+"""The settings of a training: the names, the defaults and the checks of all settings.
 
 The library takes `Settings`, in which rare settings are grouped. A scenario file lists the same names under
 `[training]` (`runs/scenario.py`).
@@ -19,13 +19,13 @@ from hasfl.problem import MAX_BATCH
 from hasfl.profile import SLOTS_PER_WEIGHT
 from hasfl.schedule import RateSchedule
 
-PROCESSOR = re.compile(r"cpu|cuda(:[0-9]+)?")  # a processor of this machine; cuda:1 is the second GPU
+PROCESSOR = re.compile(r"cpu|cuda(:[0-9]+)?")  # names of this machine's processors; cuda:1 is the second GPU
 STEP_FACTOR = 0.1  # the default of torch's StepLR
-MOST_HELD_OUT = 0.5  # share of a device's samples; chosen by hand: the larger part shall train
+MOST_HELD_OUT = 0.5  # largest share of held-out samples; chosen by hand, so that most samples train
 
 
 def _require_choices(group: object, kind: type) -> None:
-    """Refuse a value that is none of the choices of a setting's type."""
+    """Raise InputError if a setting has a value that the Literal of its type does not list."""
     for name, hint in get_type_hints(kind).items():
         choices = _choices(hint)
         if choices and getattr(group, name) not in choices:
@@ -34,7 +34,7 @@ def _require_choices(group: object, kind: type) -> None:
 
 
 def _choices(hint: Any) -> list[Any]:
-    """The values that a Literal allows, None too where the setting is optional; nothing for other types."""
+    """The values that a type with a Literal allows, with None if it is optional; empty for other types."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     if get_origin(hint) in (Union, types.UnionType):
@@ -50,14 +50,14 @@ class Recipe:
     strategy: Any = "hasfl"  # a name, a function of a situation, or an object with a method plan
     learning_rate: float = 5e-4  # γ
     interval: int = 15  # I, rounds between two aggregations
-    optimizer: Any = "sgd"  # a name, or an object with a method step (hasfl.learning.optimizers)
+    optimizer: Any = "sgd"  # a name, or an object with a method step (learning/optimizers.py)
     participation: float = 1.0  # share of the present devices that takes part in an interval
-    loss: Any = None  # (outputs, labels) → a loss for each sample; None: what suits the labels
-    metric: Any = None  # (outputs, labels) → a score from 0 to 1 for each; None: share of right answers
-    aggregation: Any = "mean"  # or (replicas, samples, before) → common weight (hasfl.learning.aggregation)
-    local_term: Any = None  # (weight, anchor) → a term of each device's loss (hasfl.learning.local_term)
+    loss: Any = None  # (outputs, labels) → a loss for each sample; None: chosen by the kind of labels
+    metric: Any = None  # (outputs, labels) → a score from 0 to 1 for each sample; None: 1 for a right answer
+    aggregation: Any = "mean"  # "mean", or (replicas, samples, before) → weight (learning/aggregation.py)
+    local_term: Any = None  # (weight, anchor) → a term of each device's loss (learning/local_term.py)
     max_batch: int = MAX_BATCH  # the largest batch size that a plan may have
-    evaluate_every: int | None = None  # rounds; None: the interval
+    evaluate_every: int | None = None  # rounds between two evaluations; None: the interval
 
     def __post_init__(self) -> None:
         quantity("learning_rate", self.learning_rate, positive=True)
@@ -70,7 +70,7 @@ class Recipe:
         _require_choices(self, Recipe)
 
     def _check_optimizer(self) -> None:
-        """Refuse a name that is neither one of hasfl's own nor that of a user's callable."""
+        """Raise InputError for a name that is neither an optimizer of hasfl nor a user's callable."""
         name = self.optimizer
         if isinstance(name, str) and ":" not in name and name not in SLOTS_PER_WEIGHT:
             known = ", ".join(SLOTS_PER_WEIGHT)
@@ -82,14 +82,14 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """How the learning rate changes, and what happens to a gradient before the optimiser's step."""
+    """How the learning rate changes, and how gradients change before the optimiser's step."""
 
-    schedule: Literal["constant", "step", "cosine"] = "constant"  # how the rate goes on after the warm-up
+    schedule: Literal["constant", "step", "cosine"] = "constant"  # how the rate changes after the warm-up
     warm_up: int = 0  # rounds in which the learning rate rises linearly to its full value
-    schedule_rounds: int | None = None  # the length of a cosine, with its warm-up; None: the goal's rounds
+    schedule_rounds: int | None = None  # length of a cosine, with its warm-up; None: the rounds of the goal
     step_every: int | None = None  # rounds after which a step schedule lowers the learning rate
-    step_factor: float = STEP_FACTOR  # a step schedule multiplies the learning rate by it
-    weight_decay: float = 0.0  # as torch.optim has it: decoupled for adamw, else added to the gradient
+    step_factor: float = STEP_FACTOR  # factor by which a step schedule multiplies the learning rate
+    weight_decay: float = 0.0  # as in torch.optim: decoupled for adamw, else added to the gradient
     clip: float | None = None  # the largest norm of a gradient; None: gradients are not clipped
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Descent:
         _require_longer_than_its_warm_up(self.schedule_rounds, self.warm_up)
 
     def _check_steps(self) -> None:
-        """Refuse a step schedule without its length, and its numbers without a step schedule."""
+        """Raise InputError for a step schedule without `step_every`, or for its settings without it."""
         share("step_factor", self.step_factor)
         if self.schedule == "step":
             if self.step_every is None:
@@ -151,11 +151,13 @@ def _require_longer_than_its_warm_up(rounds: int, warm_up: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Planning:
-    """What plans rest on, and whether they may change."""
+    """Which constants plans rest on, and whether plans may change during training."""
 
-    constants: Literal["measured", "paper"] | None = None  # None: `Settings.kind_for` chooses
-    target: float | None = None  # ε, with the paper's constants; None: twice the least ε of single samples
-    plans: Literal["over time", "stay"] = "over time"  # stay: kept once the constants are final
+    constants: Literal["measured", "paper"] | None = None  # kind of constants; None: see `Settings.kind_for`
+    # ε, the mean squared gradient to reach, with the paper's constants; None: a target that every plan
+    # reaches, `theory.objective.target_for_all`.
+    target: float | None = None
+    plans: Literal["over time", "stay"] = "over time"  # stay: no new plan once the constants are final
 
     def __post_init__(self) -> None:
         if self.target is not None:
@@ -165,12 +167,12 @@ class Planning:
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """Which model is evaluated and handed out."""
+    """Which model is evaluated, and which model is handed out."""
 
-    serve: Literal["mean", "last"] = "mean"  # a running mean of the aggregated models, or the last one
-    calibrate: bool | None = None  # measure batch norms anew; None: where the mean is served
-    keep: Literal["final", "best"] = "final"  # the served model that is handed out
-    score_last: bool = False  # test the last model beside the served mean, for reports
+    serve: Literal["mean", "last"] = "mean"  # a running mean of the aggregated models, or the last model
+    calibrate: bool | None = None  # measure batch norms of the served model; None: if the mean is served
+    keep: Literal["final", "best"] = "final"  # which served model is handed out
+    score_last: bool = False  # test the last model too, beside the served mean, for reports
 
     def __post_init__(self) -> None:
         if self.calibrate not in (None, True, False):
@@ -193,19 +195,19 @@ class Serving:
 
     @property
     def calibrates(self) -> bool:
-        """Whether batch norms are measured anew for every model that is read out."""
+        """Whether the batch norms of every served model are measured again."""
         return self.averages if self.calibrate is None else self.calibrate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where and how this computer does the work. Results are the same but for rounding."""
+    """How this machine computes and sends. Results are the same except for rounding."""
 
     engine: Literal["simulated", "reference"] = "simulated"  # reference: one device after the other, slow
-    device: str = "cpu"  # or "cuda", or "cuda:1" for the second GPU
-    precision: Literal["float32", "bfloat16"] = "float32"  # on a GPU, float32 products use TF32
+    device: str = "cpu"  # the processor that computes: "cpu", "cuda", or "cuda:1" for the second GPU
+    precision: Literal["float32", "bfloat16"] = "float32"  # type of products; float32 on a GPU means TF32
     report_every: int | None = None  # rounds whose losses are read at once; None: 1, or the interval on a GPU
-    wire: Literal["float32", "float16"] = "float32"  # numbers that real machines send in a round
+    wire: Literal["float32", "float16"] = "float32"  # type of the numbers that real machines send in a round
 
     def __post_init__(self) -> None:
         if self.report_every is not None:
@@ -218,7 +220,7 @@ class Machine:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a GPU does the work."""
+        """Whether a GPU computes."""
         return self.device != "cpu"
 
 
@@ -228,10 +230,10 @@ class Settings(Recipe):
 
     goal: Goal = UNTIL_CONVERGED
     seed: int = 0
-    held_out: float | None = None  # share of each device's samples; None: 0.1 where they decide, else 0
-    augment: bool = False  # crop and flip images at random
-    known_constants: Constants | None = None  # None: they are guessed, or estimated in training
-    rounds_known: bool = True  # whether R∞ of `known_constants` is that of the goal
+    held_out: float | None = None  # share of held-out samples; None: 0.1 if they decide something, else 0
+    augment: bool = False  # whether images are cropped and flipped at random
+    known_constants: Constants | None = None  # None: constants are guessed, or estimated in training
+    rounds_known: bool = True  # whether `known_constants` has the R∞ of this training's goal
     descent: Descent = Descent()
     planning: Planning = Planning()
     serving: Serving = Serving()
@@ -264,13 +266,13 @@ class Settings(Recipe):
 
     @property
     def kind_of_constants(self) -> str:
-        """Which constants plans are made with: measured, or the paper's."""
+        """The kind of constants that plans are made with: "measured" or "paper"."""
         if self.known_constants is not None:
             return self.known_constants.kind
         return self.planning.constants or ("measured" if self.planning.target is None else "paper")
 
     def kind_for(self, *, of_the_paper: bool) -> str:
-        """`kind_of_constants`, but a strategy of the paper has the paper's unless measured ones are given."""
+        """The kind of constants for a strategy: "paper" for the paper's own, unless another kind is given."""
         given = self.known_constants is not None or self.planning.constants is not None
         return "paper" if of_the_paper and not given else self.kind_of_constants
 
@@ -293,7 +295,7 @@ class Settings(Recipe):
             raise InputError(f"seed must be a whole number of at least 0, got {self.seed!r}")
 
     def _check_evaluations(self) -> None:
-        """Refuse to judge convergence on several evaluations of one model."""
+        """Raise InputError if convergence would be judged on several evaluations of the same model."""
         often = self.evaluate_every is not None and self.evaluate_every < self.interval
         if self.goal.converged and self.serving.averages and often:
             raise InputError(
@@ -318,7 +320,7 @@ class Settings(Recipe):
             )
 
     def _check_constants(self) -> None:
-        """Refuse constants of one kind with settings for the other."""
+        """Raise InputError for constants of one kind with settings for the other kind."""
         asked, known = self.planning.constants, self.known_constants
         if known is not None and asked not in (None, known.kind):
             raise InputError(

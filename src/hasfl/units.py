@@ -1,4 +1,4 @@
-"""Convert between quantities as people write them ("78 Mbps", "1.5 TFLOPS", "4 GiB") and plain numbers.
+"""Converts between quantities that people write ("78 Mbps", "1.5 TFLOPS", "4 GiB") and plain numbers.
 
 Inside hasfl every number is in a base unit: bit, bit/s, FLOP, FLOP/s, s. Only this file knows prefixes.
 A number without a unit is already in the base unit.
@@ -10,10 +10,11 @@ from enum import Enum
 
 from hasfl.errors import UnitError
 
+# Prefixes of units with their factors.
 DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 PREFIXES = DECIMAL | BINARY
-# Whole numbers from here on are refused, because float() raises OverflowError above 1.8e308.
+# Numbers from here on are refused, because float() raises OverflowError for whole numbers above 1.8e308.
 LARGEST = 10**300
 
 BITS_PER_BYTE = 8
@@ -22,7 +23,7 @@ SECONDS_PER_MINUTE = 60
 MINUTES_PER_HOUR = 60
 HOURS_PER_DAY = 24
 HOURS_BEFORE_DAYS = 48  # durations from two days on are written in days; chosen by hand
-SMALL_SHARE = 0.1  # shares below this are written with a digit after the point
+SMALL_SHARE = 0.1  # shares below this are written with a digit after the point; chosen by hand
 DIGITS = 3  # significant digits in texts for people; chosen by hand
 # A value of 999.9 rounds to 1000 at three digits. Written with fewer than four digits, it would read 1e+03.
 LEAST_DIGITS = 4

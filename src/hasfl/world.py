@@ -1,4 +1,4 @@
-"""The world: how a fleet changes during a run. Compute and links vary, and devices leave and come back.
+"""Worlds: how a fleet changes during a run. Compute and links vary, and devices leave and come back.
 
 A simulated world depends only on the seed and the round, so rounds may be queried in any order. A live world
 is what devices report, and its rounds are queried in their order. Rounds count from 1. Intervals count from
@@ -173,7 +173,7 @@ class RandomWalk:
     """
 
     step: float  # standard deviation of one step of the logarithm
-    bound: float  # largest factor to the first value, above 1
+    bound: float  # largest factor between a walk and its first value; above 1
 
     def __post_init__(self) -> None:
         quantity("step of a random walk", self.step)
@@ -181,7 +181,7 @@ class RandomWalk:
             raise InputError(f"bound of a random walk must be a factor above 1, got {self.bound!r}")
 
     def fleet_in(self, k: int, fleet: Fleet, seeds: Seeds, interval: int) -> Fleet:
-        """The fleet after k steps."""
+        """The fleet in interval k, after k steps of the walk."""
 
         def walk(field: str, size: int) -> FloatN:
             intervals = 1 << k.bit_length()  # the next power of two: later intervals rarely need a new walk
@@ -263,11 +263,11 @@ CACHED_FLEETS = 64
 
 
 class ObservedWorld(Protocol):
-    """A world as training sees it: simulated, or measured."""
+    """A world that training can query: a simulated world, or the world that devices report."""
 
     @property
     def fleet(self) -> Fleet:
-        """The whole fleet, as it was known first."""
+        """The whole fleet, with the values that were known first."""
 
     @property
     def interval(self) -> int:
@@ -275,7 +275,7 @@ class ObservedWorld(Protocol):
 
     @property
     def usual_participants(self) -> int:
-        """How many devices take part in an interval while every device is there."""
+        """The number of devices that take part in an interval if no device is absent."""
 
     def fleet_at(self, round: int) -> Fleet:
         """The whole fleet in a round. All rounds of an interval get the same object."""
@@ -288,7 +288,7 @@ class ObservedWorld(Protocol):
 
 
 def share_of(participation: float, devices: int) -> int:
-    """The number of devices that take part when so many are there: their share, rounded, at least 1."""
+    """The number of devices that take part if `devices` are present: their share, rounded, at least 1."""
     return max(int(participation * devices + 0.5), 1)
 
 
@@ -306,7 +306,7 @@ class World:
     interval: int  # I, rounds between two aggregations
     rates: Rates = field(default_factory=Fixed)
     absences: Absences = field(default_factory=AlwaysThere)
-    participation: float = 1.0  # share of the devices there at an interval's beginning that takes part in it
+    participation: float = 1.0  # share of the devices present when an interval begins that takes part in it
 
     def __post_init__(self) -> None:
         count("interval", self.interval)
@@ -325,7 +325,7 @@ class World:
 
     @property
     def usual_participants(self) -> int:
-        """How many devices take part in an interval while every device is there."""
+        """The number of devices that take part in an interval if no device is absent."""
         return share_of(self.participation, len(self.fleet))
 
     def _there(self, t: int) -> IntN:
@@ -333,9 +333,9 @@ class World:
         return self.absences.present(t, len(self.fleet), self.seeds, self.interval)
 
     def _sampled(self, k: int) -> IntN:
-        """The devices that may take part in interval k: a random share of those there when it begins.
+        """The devices that may take part in interval k: a random share of those present when it begins.
 
-        At least one of them stays until the interval ends, so that a round always has a device.
+        At least one of these devices stays until the interval ends, so that every round has a device.
         """
         ranks = ranks_in(k, len(self.fleet), self.seeds)
         there, at_the_end = self._there(k * self.interval + 1), self._there((k + 1) * self.interval)
@@ -359,18 +359,19 @@ def _fleet_in(world: World, k: int) -> Fleet:
     return world.rates.fleet_in(k, world.fleet, world.seeds, world.interval)
 
 
-# ── a world that is measured ─────────────────────────────────────────────────────────────────────────────
+# ── a world that devices report ──────────────────────────────────────────────────────────────────────────
 
 
-KEPT = 4  # intervals whose fleets are kept; training asks for the present one and for its neighbours
+# Intervals whose fleets are kept. Chosen by hand: training asks for the current interval and its neighbours.
+KEPT = 4
 
 
 class LiveWorld:
-    """The fleet as it was last measured. A device that is away keeps the values that it last had.
+    """A world as devices and the edge server report it. An absent device keeps its last values.
 
-    Rounds are asked for in their order; for a round that is long past, the oldest interval that is kept
-    answers. What is reported during an interval counts from the next one on, so all rounds of an interval
-    have the same fleet. A device that connects during an interval takes part from the next one on.
+    Rounds are queried in their order. A query for an old round gets the fleet of the oldest interval that is
+    kept. A report during an interval takes effect in the next interval, so all rounds of an interval have the
+    same fleet. A device that connects during an interval takes part from the next interval on.
     """
 
     def __init__(
@@ -382,7 +383,7 @@ class LiveWorld:
         interval: int,
         participation: float = 1.0,
     ) -> None:
-        """Begin with the values that devices greeted with; `connected` says who is there now."""
+        """Begin with the fleet as devices reported it first; `connected` returns the connected devices."""
         self.fleet, self.seeds = fleet, seeds
         self.interval = count("interval", interval)
         self.participation = share("participation", participation)
@@ -393,12 +394,12 @@ class LiveWorld:
             "server_fed_up_rate": fleet.server_fed_up_rate,
             "server_fed_down_rate": fleet.server_fed_down_rate,
         }
-        self._fleets: dict[int, Fleet] = {}  # by interval
-        self._members: dict[int, IntN] = {}  # who is left of those that an interval began with
+        self._fleets: dict[int, Fleet] = {}  # the fleet in each interval
+        self._members: dict[int, IntN] = {}  # for each interval, the devices that still take part in it
         self._so_far = np.zeros(len(fleet), dtype=bool)
 
     def device_reports(self, i: int, device: Device) -> None:
-        """Take the newest values of device i."""
+        """Store the newest values of device i."""
         if not 0 <= i < len(self.fleet) or device.name != self.fleet.names[i]:
             raise InputError(f"device {i} must be one of the fleet, but {device.name!r} has reported for it")
         self._devices[i] = device
@@ -406,7 +407,7 @@ class LiveWorld:
     def server_reports(
         self, *, server_flops: float, server_fed_up_rate: float, server_fed_down_rate: float
     ) -> None:
-        """Take the newest values of the edge server."""
+        """Store the newest values of the edge server."""
         self._server = {
             "server_flops": server_flops,
             "server_fed_up_rate": server_fed_up_rate,
@@ -414,7 +415,7 @@ class LiveWorld:
         }
 
     def fleet_at(self, round: int) -> Fleet:
-        """The whole fleet as it was known when its interval was first asked for."""
+        """The whole fleet, as it was known at the first query for a round of its interval."""
         k = max(self._interval_of(round), min(self._fleets, default=0))
         if k not in self._fleets:
             self._fleets[k] = Fleet.of(self._devices, **self._server)
@@ -422,9 +423,9 @@ class LiveWorld:
         return self._fleets[k]
 
     def present(self, round: int) -> IntN:
-        """Who is connected, of those that were there when the interval was first asked for.
+        """The devices that have been connected since the first query for a round of the interval.
 
-        If nobody of them is left, those who left last. The engine then finds that they do not answer.
+        If all of them have left, the devices that left last. The engine then finds that they do not answer.
         """
         k = max(self._interval_of(round), min(self._members, default=0))
         connected = np.array(sorted(i for i in self._connected() if 0 <= i < len(self.fleet)), dtype=np.int64)
@@ -438,20 +439,20 @@ class LiveWorld:
         return self._members[k]
 
     def present_so_far(self, round: int) -> IntN:
-        """All devices that have taken part up to a round."""
+        """The sorted indices of the devices that have taken part in any round up to this one."""
         self.present(round)
         return np.flatnonzero(self._so_far)
 
     @property
     def usual_participants(self) -> int:
-        """How many devices take part in an interval while every device is there."""
+        """The number of devices that take part in an interval if no device is absent."""
         return share_of(self.participation, len(self.fleet))
 
     def _interval_of(self, round: int) -> int:
         return (count("round", round) - 1) // self.interval
 
     def _sampled(self, k: int, connected: IntN) -> IntN:
-        """The share of the connected devices that takes part in interval k; nobody there is an error."""
+        """The connected devices that are sampled for interval k. Raise InputError if none is connected."""
         if not connected.size:
             raise InputError(
                 "an interval needs at least one connected device, but none is: start a device, then resume"

@@ -1,4 +1,4 @@
-"""Count the costs of each layer of a model from shapes, on the meta device, which allocates no storage.
+"""Counts the costs of each layer of a model from shapes, on the meta device, which allocates no storage.
 
 `torch.utils.flop_counter` counts the work of convolutions, matrix products and attention. A multiply-add is
 two FLOP. Norms, activations and poolings count as no work, as is usual in the literature.
@@ -72,7 +72,7 @@ def _count_layer(name: str, layer: nn.Module, x: Tensor, saved: set[int]) -> tup
 
 
 def _takes_one_sample(layer: nn.Module, state: dict[str, Tensor], x: Tensor, y: Tensor) -> bool:
-    """Whether a layer can train on one sample; a batch norm with one value per channel cannot."""
+    """Whether a layer can train on one sample; a batch norm that gets one value per channel cannot."""
     try:
         with torch.no_grad(), torch.device("meta"):
             single = functional_call(layer, state, (x[:1],))

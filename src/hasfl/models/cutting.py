@@ -1,4 +1,4 @@
-"""Convert any torch module to a chain of layers, by cutting it wherever exactly one tensor crosses.
+"""Converts any torch module to a chain of layers, by cutting it wherever exactly one tensor crosses.
 
 `torch.fx` writes a module's forward as a list of nodes. The module can be cut after a node if later nodes
 need exactly one of the tensors computed so far. That tensor is a crossing tensor. The nodes between two
@@ -21,7 +21,7 @@ from hasfl.models.tracing import BODY, SingleInput, trace_both_modes, works_in_p
 
 # fx writes tuples, lists and dictionaries that a module returns as types of its own.
 _KINDS = {immutable_list: "list", immutable_dict: "dict", type(None): "nothing"}
-# A chain of one layer has no place to cut. If a module shares weights, layers without weights do not count.
+# The fewest layers of a chain that can be cut. If weights are shared, only layers with weights count.
 FEWEST_LAYERS = 2
 
 
@@ -236,14 +236,14 @@ def _cannot_be_cut(module: nn.Module, graph: fx.Graph) -> str:
     return f"{kind} cannot be cut anywhere: {reason}"
 
 
-# ── what a module must be like ───────────────────────────────────────────────────────────────────────────
+# ── requirements on modules ──────────────────────────────────────────────────────────────────────────────
 
 
-HALF = (torch.float16, torch.bfloat16)
+HALF = (torch.float16, torch.bfloat16)  # types that hasfl does not train weights in
 
 
 def require_trainable(module: nn.Module) -> None:
-    """Refuse a module with lazy layers, with tensors in half precision, or without weights to train."""
+    """Raise ModelError for a module with lazy layers or half-precision tensors, or with no weights."""
     kind = type(module).__name__
     tensors = [*module.named_parameters(), *module.named_buffers()]
     if lazy := [name for name, tensor in tensors if is_lazy(tensor)]:
@@ -263,7 +263,7 @@ def require_trainable(module: nn.Module) -> None:
 
 
 def require_one_input(module: nn.Module) -> None:
-    """Refuse a module whose forward needs more than one argument."""
+    """Raise ModelError for a module whose forward needs more than one argument."""
     parameters = inspect.signature(module.forward).parameters.values()
     needed = [
         each.name

@@ -1,4 +1,4 @@
-"""A model as a chain of named layers, so that a number of layers describes a cut."""
+"""Defines models as chains of named layers, in which a number of layers describes a cut."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class StateNames:
-    """For every name in a module's `state_dict`: where its tensor is in the layers, or the tensor itself."""
+    """Translates the names in a module's `state_dict` to names of tensors in its layers."""
 
     in_layers: Mapping[str, str]  # name in the state_dict → name below the layers
     unused: Mapping[str, Tensor]  # name in the state_dict → a tensor that no layer uses
@@ -25,7 +25,7 @@ class StateNames:
         tensors = {
             name: tensor
             for name, tensor in module.state_dict(keep_vars=True).items()
-            if isinstance(tensor, Tensor)  # a module may save other values of its own
+            if isinstance(tensor, Tensor)  # a module may save values that are no tensors
         }
         by_identity = {id(tensor): name for name, tensor in named_tensors(layers).items()}
         return cls(
@@ -47,7 +47,7 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def shared_weights(module: nn.Module) -> list[tuple[str, ...]]:
-    """The names of every parameter that has several names, first to last."""
+    """For every parameter with several names, these names in the order of the module."""
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)

@@ -36,7 +36,7 @@ _NORMS: dict[str, Callable[[int], list[nn.Module]]] = {
 def convolution(
     in_channels: int, out_channels: int, *, norm: Norm, kernel: int = KERNEL, stride: int = 1
 ) -> list[nn.Module]:
-    """A convolution and its norm. The padding keeps height and width, or divides them by the stride.
+    """Build a convolution and its norm. The padding keeps height and width, or divides them by the stride.
 
     A norm adds a trained shift to each channel, so the convolution has a bias only without a norm.
     """
@@ -58,11 +58,11 @@ VGG_CHANNELS = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
 VGG_POOLED_AFTER = {2, 4, 7, 10, 13}
 # Features of the linear layers. The original has 4096, for 224x224 images; 512 is usual for 32x32 images.
 VGG_FEATURES = 512
-CIFAR10_CLASSES = 10  # of CIFAR-10, which the paper trains VGG-16 on
+CIFAR10_CLASSES = 10  # number of classes of CIFAR-10, on which the paper trains VGG-16
 
 
 def vgg16(classes: int = CIFAR10_CLASSES, norm: Norm = "batch") -> LayeredModel:
-    """Sixteen layers; an activation and a pooling belong to the layer before them.
+    """Build VGG-16, with 16 layers; an activation and a pooling belong to the layer before them.
 
     Five poolings reduce 32x32 to 1x1, so the first linear layer has one input per channel.
     """
@@ -83,7 +83,7 @@ def vgg16(classes: int = CIFAR10_CLASSES, norm: Norm = "batch") -> LayeredModel:
 # than the one before halves height and width.
 RESNET_CHANNELS = (64, 64, 64, 128, 128, 256, 256, 512, 512)
 HALVING = 2  # the stride that halves height and width
-CIFAR100_CLASSES = 100  # of CIFAR-100, which the paper trains ResNet-18 on
+CIFAR100_CLASSES = 100  # number of classes of CIFAR-100, on which the paper trains ResNet-18
 
 
 class ResidualBlock(nn.Module):
@@ -109,7 +109,7 @@ class ResidualBlock(nn.Module):
 
 
 def resnet18(classes: int = CIFAR100_CLASSES, norm: Norm = "batch") -> LayeredModel:
-    """Ten layers: the stem, eight residual blocks (the last one ends in a pooling), and a linear layer."""
+    """Build ResNet-18, 10 layers: stem, eight residual blocks (the last with a pooling), linear layer."""
     stem = nn.Sequential(*convolution(IMAGE[0], RESNET_CHANNELS[0], norm=norm), nn.ReLU())
     layers: dict[str, nn.Module] = {"stem": stem}
     for k, (before, after) in enumerate(pairwise(RESNET_CHANNELS), start=1):
@@ -124,7 +124,7 @@ def resnet18(classes: int = CIFAR100_CLASSES, norm: Norm = "batch") -> LayeredMo
 
 
 DIGIT = (1, 8, 8)  # channels, height and width of a digit
-DIGIT_CLASSES = 10  # of digits
+DIGIT_CLASSES = 10  # number of classes of digits
 # Output channels of the three convolutions, and features of the first linear layer. Chosen by hand.
 SMALL_CHANNELS = (16, 32, 32)
 SMALL_FEATURES = 64
@@ -135,7 +135,7 @@ SHRUNK = POOLING**2  # both poolings divide height and width by this number
 def small_cnn(
     classes: int = DIGIT_CLASSES, norm: Norm = "batch", input_shape: tuple[int, ...] = DIGIT
 ) -> LayeredModel:
-    """Five layers: a convolution, two convolutions with a pooling each, and two linear layers."""
+    """Build the small CNN, 5 layers: three convolutions (the last two with poolings), two linear layers."""
     if len(input_shape) != len(DIGIT) or min(input_shape[1:]) < SHRUNK:
         raise ModelError(
             f"small-cnn takes images (channels, height, width) of at least {SHRUNK}x{SHRUNK}, "
@@ -163,32 +163,32 @@ NETWORKS: dict[str, Callable[..., LayeredModel]] = {
     "small-cnn": small_cnn,
 }
 ANY_SHAPE = {"small-cnn"}  # models of hasfl that take samples of any shape
-KEYS = {"input_shape": "input"}  # how users call an option, where the name here is another
+KEYS = {"input_shape": "input"}  # names of options in scenarios, if they differ from the names here
 
 
 class Options(TypedDict, total=False):
-    """What a caller may say about a model besides its name; None or nothing is the model's default."""
+    """Options of a model besides its name; None, or an option left out, means the model's default."""
 
-    classes: int | None  # outputs of the last layer, for hasfl's own models
-    norm: Norm | None  # for hasfl's own models
-    input_shape: tuple[int, ...] | None  # of one sample, for small-cnn and a callable that returns a module
-    tokens: bool  # whether samples of `input_shape` are whole numbers
-    samples: Tensor | None  # a batch of the data; stands in for what neither caller nor callable says
-    folder: Path | None  # where a callable is searched first
+    classes: int | None  # number of outputs of the last layer; only for models of hasfl
+    norm: Norm | None  # kind of norm; only for models of hasfl
+    input_shape: tuple[int, ...] | None  # shape of one sample; only for small-cnn and callables
+    tokens: bool  # whether samples of `input_shape` consist of whole numbers
+    samples: Tensor | None  # a batch of the data, for a shape and type that nothing else gives
+    folder: Path | None  # the folder in which a callable is searched first
 
 
 def network(name: str, **options: Unpack[Options]) -> LayeredModel:
-    """Build the model called `name`, as a chain of layers; `Options` lists the keywords."""
+    """Build the model called `name` as a chain of layers; `Options` lists the keywords."""
     return chained(*plain_network(name, **options))
 
 
 def chained(module: nn.Module, example_input: Tensor) -> LayeredModel:
-    """The module itself if it is a chain of layers already; otherwise the module cut into layers."""
+    """The module as a chain of layers: the module itself if it is one, otherwise cut into layers."""
     return module if isinstance(module, LayeredModel) else layered(module, example_input)
 
 
 def plain_network(name: str, **options: Unpack[Options]) -> tuple[nn.Module, Tensor]:
-    """The model called `name` as it is before it is cut, and a batch of the samples that it takes."""
+    """Build the model called `name` without cutting it; also returns a batch of samples as an example."""
     own = ":" in name
     if not own and name not in NETWORKS:
         names = ", ".join(NETWORKS)
@@ -210,7 +210,7 @@ def _hasfl_network(name: str, options: Options) -> LayeredModel:
 
 
 def _own_network(name: str, options: Options) -> tuple[nn.Module, Tensor]:
-    """The result of a user's callable, with the example input that it brings, or one that suits the data."""
+    """The model of a user's callable, with an example input from the callable, the options or the data."""
     shape, tokens, samples = options.get("input_shape"), options.get("tokens"), options.get("samples")
     match _returned_by(name, options.get("folder")):
         case LayeredModel() | (nn.Module(), Tensor()) if shape is not None or tokens:
@@ -240,7 +240,7 @@ def _own_network(name: str, options: Options) -> tuple[nn.Module, Tensor]:
 
 
 def _refuse_options(name: str, options: Mapping[str, object]) -> None:
-    """Raise ModelError if one of these options is set: the model called `name` has none of them."""
+    """Raise ModelError if one of these options is set, because the model called `name` has no such option."""
     for option, value in options.items():
         if value is not None and value is not False:
             key = KEYS.get(option, option)
@@ -248,7 +248,7 @@ def _refuse_options(name: str, options: Mapping[str, object]) -> None:
 
 
 def _returned_by(name: str, folder: Path | None) -> object:
-    """The result of calling `package.module:callable`. If the name is that of a torch module, the module."""
+    """The result of calling `package.module:callable`, or the object itself if it is a torch module."""
     target = find(name, "model", folder)
     if isinstance(target, nn.Module):
         return target

@@ -1,6 +1,6 @@
 """The value of every node of a traced graph, computed on the meta device, which allocates no storage.
 
-Some values the receiver of a crossing tensor knows from the tensor's shape, without being sent them.
+The receiver of a crossing tensor can derive some values from the tensor's shape, so they need not be sent.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from hasfl.errors import ModelError
 # The two batch sizes for which every node is computed. They lie far apart and share no factor, so a number
 # that a forward computes from the batch size differs between the two. Half of 2 and half of 3 would not.
 BATCH_SIZES = (13, 100)
-WANTS_WHOLE_NUMBERS = "scalar types: Long, Int"  # torch's words where an embedding gets other numbers
+WANTS_WHOLE_NUMBERS = "scalar types: Long, Int"  # in torch's message if an embedding gets other numbers
 
 
 def meta_state(module: nn.Module) -> dict[str, Tensor]:
@@ -65,7 +65,7 @@ class MetaValues:
             return self._run(node, 0), self._run(node, 1)
         except Exception as error:  # a user's forward may raise anything
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            if "meta" in reason:  # torch's words for a tensor without storage
+            if "meta" in reason:  # torch's message names the meta device if it needs the numbers of a tensor
                 reason = "it decides by the numbers of a sample: decide with torch.where instead"
             if WANTS_WHOLE_NUMBERS in reason and self._inputs[0].is_floating_point():
                 reason = (
@@ -133,7 +133,7 @@ RANDOM = ("rand", "drop", "normal", "uniform", "bernoulli", "multinomial", "pois
 
 
 class ShapeValues:
-    """Which values follow from the shape of the crossing tensor `tensor` alone.
+    """Finds the values that follow from the shape of the crossing tensor `tensor` alone.
 
     A value is given if it is the same for both batch sizes of `values`, or is a dimension or the processor of
     `tensor`. A value follows if it is given, or if it is computed from values that follow, such as a causal
@@ -193,7 +193,10 @@ class ShapeValues:
         return not any(part in name for part in RANDOM)
 
     def _sizes(self, node: fx.Node) -> list[tuple[int, int | None]] | None:
-        """A size or a shape as pairs: the number, and the dimension of `tensor` that it is, if it varies."""
+        """A size or a shape as pairs: a number, and the dimension of `tensor` that gives it, if it varies.
+
+        None if the value is neither a size nor a shape, or if no dimension of `tensor` gives it.
+        """
         small, large = self.values.of(node)
         if not isinstance(small, (int, torch.Size)) or isinstance(small, bool):
             return None

@@ -1,4 +1,4 @@
-"""Trace a module's forward with `torch.fx`: the result is a list of nodes, one for each operation.
+"""Traces a module's forward with `torch.fx`: the result is a list of nodes, one for each operation.
 
 This file extends fx in three ways. A forward may ask for shapes, if the answer does not depend on the batch
 size. Tensors that a forward creates from sizes become nodes. The traced graph distinguishes training from
@@ -68,7 +68,7 @@ class _Proxy(fx.Proxy):
 
     def __getattr__(self, name: str) -> Any:
         is_property = hasattr(Tensor, name) and not callable(getattr(Tensor, name))
-        if is_property:  # becomes a node now; a method becomes a node when it is called
+        if is_property:  # a property becomes a node now; a method becomes a node when it is called
             return self.tracer.create_proxy("call_function", getattr, (self, name), {})
         return super().__getattr__(name)
 
@@ -119,7 +119,7 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """The truth value of a comparison of shapes, as `if` needs it."""
+        """The truth value of a comparison of shapes, for an `if` in a forward."""
         return self.fixed(obj.node, _only_bool)
 
     def fixed(self, node: fx.Node, ask: Callable[[Any], Answer]) -> Answer:

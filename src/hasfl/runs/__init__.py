@@ -1,1 +1,1 @@
-"""Trainings that are kept in folders: started, interrupted, resumed, compared, listed."""
+"""Runs: trainings that are kept in folders, with all that starts, resumes, compares and exports them."""

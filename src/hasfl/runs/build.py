@@ -1,6 +1,6 @@
-"""From a task to everything that takes part in its training, and the door for users of the library.
+"""Builds the training of a task, and defines `simulate`, which users of the library call.
 
-What comes after the engine is the same for a simulation and for parties on a network: `training_of`.
+`training_of` builds everything around an engine, for a simulation and for parties on a network alike.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,18 +54,19 @@ from hasfl.world import ObservedWorld, World
 # ── any training ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-FIRST_BATCH = 16  # the batch size that the paper's constants are estimated for before there is a plan
+# The batch size for which the paper's constants are estimated before the first plan; chosen by hand.
+FIRST_BATCH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SampleCounts:
-    """What is known of the samples of every device, without the samples."""
+    """How many samples every device has for each purpose, their size, and how unlike their labels are."""
 
-    sizes: IntN  # |D_i|, samples to train on
-    held_out: IntN  # samples that judge models
-    calibrating: IntN  # samples that measure the batch norms of a served model
-    sample_bits: float  # the size of a raw sample
-    unlikeness: float | None  # how unlike labels are (data/partition.py); None where samples have no class
+    sizes: IntN  # |D_i|, the samples that each device trains on
+    held_out: IntN  # held-out samples of each device
+    calibrating: IntN  # training samples of each device that measure the batch norms of a served model
+    sample_bits: float  # bits of one raw sample
+    unlikeness: float | None  # unlikeness of labels (data/partition.py); None if samples have no class
 
     @classmethod
     def of(
@@ -77,7 +78,7 @@ class SampleCounts:
         measures_norms: bool,
         unlikeness: float | None,
     ) -> "SampleCounts":
-        """Where batch norms are measured, every device gives a few of its samples for it."""
+        """Count the samples; if `measures_norms`, every device calibrates with a few training samples."""
         few = given_by_every_device(sizes, CALIBRATION_SAMPLES)
         return cls(
             sizes=sizes,
@@ -98,9 +99,9 @@ def training_of(
     *,
     checkpoint_seconds: float = 0.0,
 ) -> Training:
-    """A training that is ready to run, by any engine: a simulation, or parties on a network.
+    """Build the training around an engine, which may be a simulation or parties on a network.
 
-    Without a probe, the paper's constants cannot be estimated.
+    With `probe=None`, the paper's constants cannot be estimated.
     """
     chosen, known = strategy(settings.strategy), settings.known_constants
     observer = Observer(
@@ -153,8 +154,8 @@ def training_of(
 
 
 def _decider(chosen: Strategy, source: ConstantsSource, settings: Settings) -> Decider:
-    """The strategy at work. A guard watches over batch sizes that follow from constants of hasfl's law."""
-    # Where plans stay, none is new once the constants change no more.
+    """The decider of a strategy. A guard watches the batch sizes that follow from measured constants."""
+    # With plans = "stay", no plan is made after this round, because the constants change no more.
     last = source.last_change * settings.interval + 1 if settings.planning.plans == "stay" else None
     decider = StrategyDecider(chosen, Seeds(settings.seed), last)
     guarded = chosen.is_steady and chosen.changes_batches and not chosen.of_the_paper
@@ -169,7 +170,7 @@ def _source(
     profile: Profile,
     settings: Settings,
 ) -> ConstantsSource:
-    """Where the constants come from."""
+    """The source of constants: the paper's if they are to be estimated; else fixed ones, given or guessed."""
     if settings.known_constants is not None:
         return FixedConstants(settings.known_constants)
     if not chosen.uses_constants:
@@ -195,9 +196,9 @@ def _source(
 
 
 def _estimated_beforehand(observer: Observer, clock: ModelledClock) -> Cost:
-    """Estimate the paper's constants before the first plan; returns the cost.
+    """Estimate the paper's constants before the first plan, if the strategy needs them; returns the cost.
 
-    No plan is in use yet, so passes are counted at cut 1. The model is the same everywhere.
+    No plan is in use yet, so the cost is that of passes at cut 1. All devices have the same model.
     """
     devices = observer.world.present(1)
     plan = Plan.uniform(len(devices), batch_size=FIRST_BATCH, cut=1)
@@ -215,21 +216,24 @@ ENGINES: dict[str, type[LocalEngine]] = {"simulated": SimulatedEngine, "referenc
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A training in virtual time. Iterate over it to train; then take the model."""
+    """A training in virtual time. Iterating over the simulation trains; `model` then returns the weights."""
 
     training: Training
     engine: LocalEngine
 
     @classmethod
     def of(cls, task: Task, *, checkpoint_seconds: float = 0.0) -> "Simulation":
-        """The simulation of a task; the model is copied. Checkpoints are so many seconds apart, at least."""
+        """The simulation of a task, with a copy of its model.
+
+        `checkpoint_seconds` is the least wall time between two checkpoints.
+        """
         settings = task.settings
         _require_gpu(settings)
         _require_full_wire(settings)
         engine = ENGINES[settings.machine.engine](_job(task))
         job = engine.job
         profile = Profile.of(count_layers(task.model), optimizer=slots_per_weight(job.updates.optimizer))
-        # Estimates of constants may look at everything, because everything is here.
+        # In a simulation, estimates of constants may use the whole state and all data.
         probe = Probe(
             layers=engine.layers, state=engine.state, data=job.data, updates=job.updates, loss=job.loss
         )
@@ -245,11 +249,11 @@ class Simulation:
         return cls(training, engine)
 
     def __iter__(self) -> Iterator[RoundRecord]:
-        """Train until the goal is reached; one record a round. A second loop goes on after the first."""
+        """Train until the goal is reached, with one record per round. A second loop continues the first."""
         return self.training.rounds()
 
     def model(self) -> Weights:
-        """Weights and buffers of the model that is handed out, as the module's `state_dict` names them."""
+        """The weights and buffers of the model that is handed out, named as in the module's `state_dict`."""
         return self.engine.job.model.state_names.state_dict(self.engine.model())
 
     def load_into(self, model: nn.Module) -> None:
@@ -258,22 +262,22 @@ class Simulation:
 
     @property
     def marks(self) -> Mapping[str, str]:
-        """Marks of data and model, by which a resumed run knows them again."""
+        """Hashes of the data and the model; a resumed run must have the same ones."""
         return fingerprint(self.engine.job)
 
     def model_input(self) -> Mapping[str, Any]:
-        """What `export` must know of the data: the form of a sample, and how many outputs it asks for."""
+        """The shape and type of a sample, and the number of outputs; `export` needs them."""
         job = self.engine.job
         return form_of_samples(job.model, job.data.x[:1])
 
     @property
     def looped_layers(self) -> Mapping[str, str]:
-        """Layers that are trained for one device after the other because of what they do, with the reason."""
+        """The layers that are trained for one device after the other, each with the reason."""
         return self.engine.looped_layers
 
 
 def form_of_samples(model: LayeredModel, sample: Tensor) -> Mapping[str, Any]:
-    """The shape and the type of the samples that a model takes, and how many numbers it gives for one."""
+    """The shape and the type of the samples that a model takes, and the number of its outputs."""
     with torch.inference_mode():
         outputs = model.eval()(sample)
     shape, dtype = sample.shape[1:], str(sample.dtype).removeprefix("torch.")
@@ -294,15 +298,15 @@ def simulate(
         for record in simulate(model, data, fleet, strategy="hasfl", learning_rate=0.1, rounds=30):
             print(record.round, record.loss, record.accuracy, record.clock)
 
-    A plain module is cut wherever one tensor crosses. Training copies the weights and leaves the model alone,
-    until `load_into` is called. A `World` in place of a fleet lets rates change and devices come and go.
+    A plain module can be cut wherever exactly one tensor passes from one part to the next. Training works on
+    a copy of the model; `Simulation.load_into` copies the trained weights into a module. With a `World` in
+    place of a fleet, rates change, and devices leave and come back.
 
-    `shares` says which samples each device holds; with None, the data say it, or else the samples are dealt
-    out at random. `rounds` is short for
-    `goal=Goal(rounds=…)`. All other keywords are the fields of `hasfl.Settings`: `strategy`, `learning_rate`,
-    `interval`, `optimizer`, `participation`, `max_batch`, `evaluate_every`, `goal`, `seed`, `held_out`,
-    `augment`, `known_constants`, `rounds_known`, `loss`, `metric`, `aggregation`, `local_term`, and the
-    groups `descent`, `planning`, `serving` and `machine`.
+    `shares` holds the indices of the samples of each device. Without it, the data set tells them, or samples
+    are dealt out at random. `rounds` is short for `goal=Goal(rounds=…)`. All other keywords are the fields of
+    `hasfl.Settings`: `strategy`, `learning_rate`, `interval`, `optimizer`, `participation`, `max_batch`,
+    `evaluate_every`, `goal`, `seed`, `held_out`, `augment`, `known_constants`, `rounds_known`, `loss`,
+    `metric`, `aggregation`, `local_term`, and the groups `descent`, `planning`, `serving` and `machine`.
     """
     if rounds is not None:
         settings["goal"] = _with_rounds(settings.get("goal"), rounds)

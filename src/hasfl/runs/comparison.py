@@ -1,4 +1,4 @@
-"""Several strategies on one scenario, each trained in a run of its own."""
+"""Trains several strategies on one scenario, each in its own run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,24 +24,24 @@ from hasfl.theory.paradigms import Paradigm
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """The records of every strategy, for one seed."""
+    """The records of every strategy for one seed."""
 
     seed: int
     runs: dict[str, list[RoundRecord]]
     scenario: Scenario
-    folder: Path  # that paths in the scenario are relative to
+    folder: Path  # paths in the scenario are relative to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChosenPlan:
-    """The last plan of a run, with the devices and the model that it was for."""
+    """The last plan of a run, with the devices and the model of this plan."""
 
     strategy: str
     seed: int
     round: int
     plan: Plan
-    fleet: Fleet  # of the devices that took part in that round
-    all_devices: int  # also those that did not take part
+    fleet: Fleet  # the devices that took part in this round
+    all_devices: int  # number of all devices, with those that did not take part
     profile: Profile
     paradigm: Paradigm
 
@@ -77,9 +77,9 @@ def train_all(
     device: str | None = None,
     on: str | None = None,
 ) -> list[Contest]:
-    """Train every strategy with every seed. Finished runs are used again, stopped ones are resumed.
+    """Train every strategy with every seed. Finished runs are used again, and stopped runs are resumed.
 
-    `on` names the place that trains, as the option --on does; see `place_of`.
+    `on` is the value of the option --on, which names the place where runs are trained; see `place_of`.
     """
     place = place_of(on)
     requests = [
@@ -90,7 +90,7 @@ def train_all(
     if len({request.path for request in requests}) < len(requests):
         asked = f"{', '.join(strategies)} with seeds {', '.join(map(str, seeds))}"
         raise InputError(f"every strategy and every seed must be given once, got {asked}")
-    for request in requests:  # all of them before the first one trains
+    for request in requests:  # check all requests before the first run trains
         if request.path.exists():
             with RunFolder.open(request.path) as folder:
                 require_same(folder, request)

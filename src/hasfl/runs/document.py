@@ -1,4 +1,4 @@
-"""Reads files that people and other programs write. Every fault in them is told in one sentence."""
+"""Reads and checks TOML and JSON files. A message about a wrong file is one sentence."""
 
 import json
 import sys
@@ -15,13 +15,13 @@ from pydantic_core import ErrorDetails
 from hasfl.errors import InputError
 
 STANDARD_INPUT = "-"
-BYTE_ORDER_MARK = "\ufeff"  # some editors write it
+BYTE_ORDER_MARK = "\ufeff"  # some editors write this mark at the beginning of a file
 
 
 class Document(BaseModel):
-    """A file or a section of one.
+    """Base class of files and their sections.
 
-    It is frozen, its types are exact, no text is empty, and unknown fields are refused.
+    A document is frozen. Types are not converted, no text may be empty, and unknown fields are refused.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, str_min_length=1)
@@ -35,7 +35,7 @@ def read_json(path: str, kind: type[Kind]) -> Kind:
     text = read_text(path)
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
+    except (ValueError, RecursionError) as error:  # a number with too many digits is a ValueError too
         raise InputError(f"{path} is not valid JSON: {error}") from None
     return checked(data, kind, path)
 
@@ -46,10 +46,10 @@ def read_toml(path: str, kind: type[Kind]) -> Kind:
 
 
 def parse_toml(text: str, kind: type[Kind], source: str) -> Kind:
-    """Check TOML text and return it as a document of this kind; `source` is named in a fault."""
+    """Check TOML text and return it as a document of this kind; `source` names the text in messages."""
     try:
         data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
+    except (ValueError, RecursionError) as error:  # a number with too many digits is a ValueError too
         raise InputError(f"{source} is not valid TOML: {error}") from None
     return checked(data, kind, source)
 
@@ -65,7 +65,7 @@ def read_text(path: str) -> str:
 
 
 def checked(data: object, kind: type[Kind], source: str) -> Kind:
-    """Check plain data and return it as a document of this kind; `source` is named in a fault."""
+    """Check plain data and return it as a document of this kind; `source` names the data in messages."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -73,7 +73,7 @@ def checked(data: object, kind: type[Kind], source: str) -> Kind:
 
 
 def refuse_without_effect(section: Document, fields: Iterable[str], needed: str) -> None:
-    """Raise ValueError if one of these fields was given; `needed` says what would give it an effect."""
+    """Raise ValueError if one of these fields was given; `needed` is what would give the field an effect."""
     for field in fields:
         if field in section.model_fields_set:
             raise ValueError(f"{field} has no effect without {needed}: leave it out, or give {needed}")
@@ -98,9 +98,9 @@ def _sentence(fault: ErrorDetails, kind: type[Document]) -> str:
 
 
 def _with_field(sentence: str, field: str, location: tuple[int | str, ...], kind: type[Document]) -> str:
-    """A sentence that a check of ours wrote, with the name of the section or field that it is about.
+    """The message of one of hasfl's own checks, with the name of the section or field that it is about.
 
-    A check of the whole document may be about a field of one of its sections.
+    A check of the whole document may be about a field in one of its sections.
     """
     word = sentence.partition(" ")[0]
     if location:
@@ -111,7 +111,7 @@ def _with_field(sentence: str, field: str, location: tuple[int | str, ...], kind
 
 
 def _field_name(location: tuple[int | str, ...]) -> str:
-    """The path to a field as one would write it: fleet.flops[2]."""
+    """The path of a field as text, such as fleet.flops[2]."""
     name = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
     return name.removeprefix(".") or "the document"
 
@@ -122,14 +122,14 @@ def _short(value: object) -> str:
 
 
 def _did_you_mean(location: tuple[int | str, ...], kind: type[Document]) -> str:
-    """The known fields beside an unknown one: the nearest, or all of them."""
+    """Advice for an unknown field: the most similar known field of its section, or all known fields."""
     known = list(_field_types(_section(location[:-1], kind)))
     near = get_close_matches(str(location[-1]), known, n=1)
     return f": did you mean {near[0]}?" if near else f": expected one of {', '.join(known)}"
 
 
 def _section(location: tuple[int | str, ...], kind: type[Document]) -> Any:
-    """The type of the section at a location; lists of sections and optional sections count as sections."""
+    """The type of the section at a location; for a list of sections or an optional section, its type."""
     section: Any = kind
     for step in location:
         if isinstance(step, str):
@@ -140,7 +140,7 @@ def _section(location: tuple[int | str, ...], kind: type[Document]) -> Any:
 
 
 def _field_types(section: Any) -> dict[str, Any]:
-    """The fields of a section and their types; a section is a document or a dataclass."""
+    """The types of the fields of a section, by name; a section is a document or a dataclass."""
     if is_dataclass(section):
         return get_type_hints(section)
     fields = getattr(section, "model_fields", {})

@@ -1,4 +1,4 @@
-"""How much memory a training would need, found without training."""
+"""Predicts how much memory a training needs, without training."""
 
 from dataclasses import dataclass, replace
 
@@ -17,29 +17,29 @@ from hasfl.theory.paradigms import usual_participants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundNeed:
-    """The memory of one round."""
+    """The memory that one round needs."""
 
-    samples: int
-    devices: int
-    depth: int  # private layers
+    samples: int  # number of samples of all devices together
+    devices: int  # number of devices that take part
+    depth: int  # number of private layers
     need: MemoryNeed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The memory of the first round, and of the largest one that the strategy may choose later."""
+    """The memory of the first round, and of the largest round that the strategy may choose later."""
 
     first: RoundNeed
     largest: RoundNeed
-    available: int
+    available: int  # available memory, bytes
 
     def fits(self, round: RoundNeed) -> bool:
-        """Whether there is memory enough for a round."""
+        """Whether the available memory is enough for a round."""
         return round.need.total - round.need.held <= self.available
 
 
 def forecast(request: RunRequest) -> Forecast:
-    """Make the first plan and count; then count the largest batch sizes and cuts that may follow."""
+    """Predict the memory under the first plan, and under the largest batch sizes and cuts that may follow."""
     scenario, folder = request.scenario(), request.folder
     with naming(str(request.scenario_file)):
         task, chosen = task_of(scenario, folder=folder), strategy(request.strategy, folder)
@@ -55,9 +55,9 @@ def forecast(request: RunRequest) -> Forecast:
 
 
 def _largest(simulation: Simulation, chosen: Strategy, devices: int) -> RoundNeed:
-    """A round of so many devices, those with the largest batches.
+    """The memory of the largest round: of `devices` devices, those with the largest batches.
 
-    Where plans may change, each device has all layers and the largest batch that it may get.
+    If plans may change, each device has all layers and the largest batch that it may get.
     """
     training = simulation.training
     order = training.begin().order

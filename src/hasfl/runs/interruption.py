@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM stop a training between two rounds, not within one."""
+"""Lets Ctrl-C and SIGTERM stop a training between two rounds, not within a round."""
 
 import signal
 from collections.abc import Callable
@@ -7,30 +7,31 @@ from typing import Any
 
 from hasfl.errors import Interrupted, Terminated
 
-KINDS = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated}  # what each signal ends a training with
+KINDS = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated}  # the exception for each signal
 
 
 class Interruption:
-    """While it is on, the first signal stops after the round, the second one at once.
+    """A context in which the first signal stops training after the round, and the second signal at once.
 
-    SIGINT is Ctrl-C. SIGTERM is what `kill` and the schedulers of clusters send before they kill. `asked`
-    says whether somebody on another machine wants the training to stop after the round.
+    SIGINT is sent by Ctrl-C. SIGTERM is sent by `kill`, and by schedulers of clusters before they kill.
+    `asked` returns True if the training shall stop after the round for another reason, such as a user on
+    another machine.
     """
 
     def __init__(self, asked: Callable[[], bool] = lambda: False) -> None:
         self._asked = asked
-        self.heard: signal.Signals | None = None  # the last signal
+        self.heard: signal.Signals | None = None  # the last signal that was received
         self._before: dict[signal.Signals, Any] = {}
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody wants the training to stop."""
+        """Whether the training shall stop, by a signal or by `asked`."""
         return self.heard is not None or self._asked()
 
     def __enter__(self) -> "Interruption":
         try:
             self._before = {number: signal.signal(number, self._hear) for number in KINDS}
-        except ValueError:  # outside the main thread no signal is heard
+        except ValueError:  # outside the main thread, Python allows no signal handlers
             self._before = {}
         return self
 
@@ -48,6 +49,6 @@ class Interruption:
             raise KeyboardInterrupt
 
     def act(self, sentence: str) -> None:
-        """Stop with this sentence, if somebody wants it."""
+        """Raise Interrupted or Terminated with this sentence, if the training shall stop."""
         if self.wanted:
             raise KINDS[self.heard or signal.SIGINT](sentence)

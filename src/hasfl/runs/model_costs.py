@@ -1,7 +1,7 @@
-"""What a plan must know of a scenario's model and data. torch is imported only where something is counted.
+"""Finds the costs of a scenario's layers and the numbers of samples for a plan, if possible without torch.
 
-Layer tables of hasfl's own models are part of the package. `python -m hasfl.runs.model_costs` counts the
-models and writes the tables; a test compares the tables with a new count.
+The package contains layer tables of hasfl's own models. `python -m hasfl.runs.model_costs` counts the models
+and writes the tables; a test compares the tables with a new count. Only counting imports torch.
 """
 
 import importlib.util
@@ -27,18 +27,18 @@ from hasfl.seeds import Seeds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCosts:
-    """The costs of a model's layers, and what is known of the samples that each device trains on."""
+    """The costs of a model's layers, with the number and the unlikeness of the devices' samples."""
 
     profile: Profile
-    samples: IntN | None  # how many; None if unknown
-    unlikeness: float | None  # how unlike their labels are (`data/partition.py`); None if unknown
+    samples: IntN | None  # number of samples that each device trains on; None if unknown
+    unlikeness: float | None  # unlikeness of the devices' labels (`data/partition.py`); None if unknown
 
 
 def costs_of(scenario: Scenario, fleet: Fleet, *, folder: Path) -> ModelCosts:
-    """The costs of a scenario's model for its data; paths are relative to the scenario's folder.
+    """The costs of a scenario's model for its data; paths in the scenario are relative to `folder`.
 
-    Data are read only if the model depends on them and hasfl does not know them by name. Then the samples of
-    every device and their labels are known too.
+    Data are read only if the model depends on them and hasfl does not know the data set by name. Then the
+    number of samples of every device and their labels are known too.
     """
     slots = _slots_per_weight(scenario, folder)
     if _must_read_data(scenario):
@@ -60,9 +60,9 @@ def costs_of(scenario: Scenario, fleet: Fleet, *, folder: Path) -> ModelCosts:
 def layers_of(
     model: ModelSection, name: str, *, folder: Path, sample_shape: tuple[int, ...] | None = None
 ) -> tuple[Layer, ...]:
-    """A model's layer table: from a file, shipped with hasfl, or counted now with torch.
+    """The layer table of a model: read from a file, shipped with hasfl, or counted now with torch.
 
-    `sample_shape` is that of the data, for a model of the user's own that does not say its own.
+    `sample_shape` is the shape of a sample of the data, for a user's model without an example input.
     """
     if model.profile is not None:
         return read_json(str(folder / expanded(model.profile)), ProfileFile).rows()
@@ -90,10 +90,10 @@ def _for_known_data(scenario: Scenario) -> ModelSection:
 
 
 def _unlikeness_of_known(scenario: Scenario, devices: int) -> float | None:
-    """How unlike labels are, for data that hasfl knows by name; None for other data.
+    """The unlikeness of labels for a data set that hasfl knows by name; None for other data.
 
-    The data are not read. Labels count as if all classes had equally many samples, in turn, and samples that
-    are held out count too. So the value that training finds differs a little.
+    The data are not read. The computation assumes that all classes have equally many samples, in turn, and
+    includes held-out samples. So the value that training computes differs a little.
     """
     known, section = KNOWN_DATA.get(scenario.data_name), scenario.data
     if known is None:
@@ -109,7 +109,7 @@ def _unlikeness_of_known(scenario: Scenario, devices: int) -> float | None:
             alpha=section.alpha,
             samples=section.samples,
         )
-    except InputError:  # there are too few samples for these devices, which a plan need not mind
+    except InputError:  # too few samples for these devices: training refuses this, but a plan works without
         return None
     return unlikeness(label_counts(parts, labels, known.classes))
 
@@ -117,7 +117,10 @@ def _unlikeness_of_known(scenario: Scenario, devices: int) -> float | None:
 def _count_for_data(
     scenario: Scenario, fleet: Fleet, folder: Path
 ) -> tuple[tuple[Layer, ...], IntN, float | None]:
-    """Read the data and count the model that would be trained on them, as training does."""
+    """Read the data, and count the layers of the model as training does.
+
+    Also returns the number of samples that each device trains on, and the unlikeness of labels.
+    """
     _require_torch(scenario.model_name)
     from hasfl.learning.training_data import TrainingData
     from hasfl.models.costs import count_layers
@@ -154,7 +157,7 @@ def _count(
 
 
 def _slots_per_weight(scenario: Scenario, folder: Path) -> str | float:
-    """The optimiser's name, or the number of slots of a user's own optimiser."""
+    """The name of an optimiser of hasfl, or the number of slots per weight of a user's own optimiser."""
     name = scenario.training.optimizer
     if ":" not in name:
         return name
@@ -192,7 +195,7 @@ def shipped_layers(
 ) -> tuple[Layer, ...] | None:
     """The layers of a model from its shipped table, or None if no table has these options.
 
-    An option of None stands for the model's default; `shape` is that of one sample.
+    None stands for the model's default; `shape` is the shape of one sample.
     """
     if model not in SHIPPED:
         return None

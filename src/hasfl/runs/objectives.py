@@ -1,4 +1,4 @@
-"""Which loss and metric a training uses: those for the kind of labels, or the user's, tried first."""
+"""Chooses the loss and the metric of a training, and tries the user's own ones on a few samples first."""
 
 import math
 import warnings
@@ -20,16 +20,17 @@ from hasfl.learning.served_model import at_rest
 from hasfl.models.layered_model import LayeredModel
 from hasfl.settings import Settings
 
-TRIED = 3  # samples on which a loss and a metric are tried; chosen by hand
+TRIED = 3  # number of samples on which a loss and a metric are tried; chosen by hand
 REASON_LENGTH = 200  # characters of a user's exception that a message shows; chosen by hand
-ROUNDING = 1e-3  # relative difference between a sample's score alone and together with others; chosen by hand
+# The largest relative difference between a sample's score alone and in a batch; chosen by hand.
+ROUNDING = 1e-3
 
 
 def objective(given: Any, what: str, folder: Path | None = None) -> Score | None:
-    """The loss or the metric that a setting asks for; None: the usual one. `what` says which of the two.
+    """The user's loss or metric that a setting gives; None if the setting is None. `what` names the setting.
 
-    It is a function of outputs and labels, or a class that makes one when it is called without arguments.
-    `package.module:callable` names one; `folder` is where the module is searched first.
+    A setting gives a function of outputs and labels, a class that makes such a function when it is called
+    without arguments, or `package.module:callable`, whose module is searched in `folder` first.
     """
     if given is None:
         return None
@@ -82,7 +83,7 @@ def _outputs(model: LayeredModel, x: Tensor, data: Dataset) -> Tensor:
 
 @contextmanager
 def _embeddings_checked(model: nn.Module, data: Dataset) -> Iterator[None]:
-    """Refuse a token for which an embedding has no row. On a GPU, torch could not go on after that fault."""
+    """Raise InputError for a token without a row in an embedding, a fault that would break torch on a GPU."""
 
     def check(embedding: nn.Module, tokens: tuple[Tensor, ...]) -> None:
         assert isinstance(embedding, nn.Embedding)
@@ -104,7 +105,7 @@ def _embeddings_checked(model: nn.Module, data: Dataset) -> Iterator[None]:
 
 
 def _axis_of_classes(outputs: Tensor, y: Tensor) -> int | None:
-    """The axis of the outputs that runs over classes: the last one or, as for images, the second one."""
+    """The axis of the outputs that runs over classes: the last axis or, as for images, the second axis."""
     own, label = outputs.shape[1:], y.shape[1:]
     if not own:
         return None
@@ -112,7 +113,7 @@ def _axis_of_classes(outputs: Tensor, y: Tensor) -> int | None:
 
 
 def _require_an_output_for_each_class(outputs: Tensor, y: Tensor, data: Dataset) -> None:
-    """Refuse outputs without an axis of classes, or with too short a one."""
+    """Raise InputError if outputs have no axis of classes, or if that axis is too short."""
     axis = _axis_of_classes(outputs, y)
     if axis is not None and outputs.shape[axis] >= data.classes:
         return
@@ -129,7 +130,7 @@ def _require_an_output_for_each_class(outputs: Tensor, y: Tensor, data: Dataset)
 
 
 def _require_as_many_numbers(outputs: Tensor, y: Tensor, data: Dataset) -> None:
-    """Refuse outputs whose shape is not that of the labels, but for axes of length 1."""
+    """Raise InputError if outputs and labels differ in shape; axes of length 1 do not count."""
     own, label = ([side for side in each.shape[1:] if side != 1] for each in (outputs, y))
     if own != label:
         raise InputError(
@@ -139,7 +140,7 @@ def _require_as_many_numbers(outputs: Tensor, y: Tensor, data: Dataset) -> None:
 
 
 def _try_loss(loss: Score, outputs: Tensor, y: Tensor) -> None:
-    """Refuse a loss that cannot be trained with."""
+    """Raise InputError if a loss has the wrong type, no gradient, or infinite values."""
     leaf = outputs.detach().requires_grad_()
     values = _scores("loss", loss, leaf, y)
     if values.dtype != outputs.dtype:
@@ -158,7 +159,7 @@ def _try_loss(loss: Score, outputs: Tensor, y: Tensor) -> None:
 
 
 def _try_metric(metric: Score, outputs: Tensor, y: Tensor) -> None:
-    """Refuse a metric that gives no scores from 0 to 1, be it to the model's outputs or to right ones."""
+    """Raise InputError if a metric gives scores outside 0 to 1, for the model's outputs or for right ones."""
     for tried, whose in ((outputs, ""), (_right_outputs(outputs, y), " for right outputs")):
         if tried is None:
             continue
@@ -170,18 +171,18 @@ def _try_metric(metric: Score, outputs: Tensor, y: Tensor) -> None:
 
 
 def _right_outputs(outputs: Tensor, y: Tensor) -> Tensor | None:
-    """Outputs that answer every label right, in the shape of the model's; None where that is not known."""
+    """Outputs that are right for every label, in the shape of the model's outputs; None if unknown."""
     if are_numbers(y):
         return y.reshape(outputs.shape).to(outputs.dtype) if y.numel() == outputs.numel() else None
     axis = _axis_of_classes(outputs, y)
     if axis is None or int(y.max()) >= outputs.shape[axis]:
         return None
-    answers = F.one_hot(y.clamp(min=0), outputs.shape[axis])  # whatever the answer where no label counts
+    answers = F.one_hot(y.clamp(min=0), outputs.shape[axis])  # a negative label counts for nothing
     return answers.movedim(-1, axis).to(outputs.dtype)
 
 
 def _scores(what: str, score: Score, outputs: Tensor, y: Tensor) -> Tensor:
-    """One number for each sample. It must not depend on which other samples are scored at the same time."""
+    """The scores of samples. Raise InputError if a score depends on the other samples of the batch."""
     values = _called(what, score, outputs, y)
     with torch.no_grad():
         alone = [_called(what, score, outputs[i : i + 1], y[i : i + 1]) for i in range(len(y))]
@@ -195,10 +196,10 @@ def _scores(what: str, score: Score, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _called(what: str, score: Score, outputs: Tensor, y: Tensor) -> Tensor:
-    """The result of a user's function, with one number for each sample."""
+    """Call a user's loss or metric. Raise InputError unless it returns one number for each sample."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Using a target size")  # a sentence of ours says it
+            warnings.filterwarnings("ignore", "Using a target size")  # `_against_broadcasting` says it
             values = score(outputs, y)
     except HasflError:
         raise
@@ -217,7 +218,7 @@ def _called(what: str, score: Score, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _against_broadcasting(outputs: Tensor, y: Tensor) -> str | None:
-    """Advice where outputs and labels are as many numbers in two shapes; torch combines all with all."""
+    """Advice if outputs and labels have equally many numbers in two shapes, which torch would broadcast."""
     if outputs.shape == y.shape or outputs.numel() != y.numel():
         return None
     return (

@@ -1,4 +1,4 @@
-"""What is known about runs from their folders, without training. Nothing here needs torch."""
+"""Finds runs in folders and summarises them, without training. This file needs no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,21 +13,21 @@ from hasfl.report.analysis import measured_on
 from hasfl.runs.scenario import Scenario, parse_scenario
 from hasfl.runs.store import ENVIRONMENT, ROUNDS, SCENARIO, SETTINGS, RunFolder
 
-# ── folders of runs, and what the runs were begun with ───────────────────────────────────────────────────
+# ── folders of runs, their scenarios and settings ────────────────────────────────────────────────────────
 
 
-RUNS = Path("runs")  # the folder that holds the folders of all runs, where no other is given
-MARKS = (SETTINGS, ENVIRONMENT, ROUNDS)  # files that the folder of a run has, and that others rarely have
-NAMED = 10  # runs that a message names
+RUNS = Path("runs")  # the default of the folder that holds the folders of runs
+MARKS = (SETTINGS, ENVIRONMENT, ROUNDS)  # files of a run that other folders rarely have
+NAMED = 10  # number of runs that a message names; chosen by hand
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is that of a run, perhaps of a broken one."""
+    """Whether a folder is the folder of a run; the run may be broken."""
     return is_there(path) and any((path / mark).is_file() for mark in MARKS)
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The folders of all runs in a folder, sorted by name; a folder that is a run itself is the only one."""
+    """The folders of all runs in `folder`, sorted by name; `folder` itself if it is the folder of a run."""
     if not is_there(folder):
         raise InputError(f"{folder} must be a folder with runs, but does not exist: check its name")
     if not folder.is_dir():
@@ -38,7 +38,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def find_run(written: Path) -> Path:
-    """The folder of a run, as a path, or by its name in the folder `runs`."""
+    """The folder of a run that is given by its path, or by its name in the folder `runs`."""
     for path in (written, RUNS / written):
         if is_run(path):
             return path
@@ -48,7 +48,7 @@ def find_run(written: Path) -> Path:
 
 
 def known_runs(folder: Path) -> str:
-    """Which runs a folder has, as the advice at the end of a message."""
+    """The runs in a folder, in words, as advice at the end of a message."""
     names = [path.name for path in runs_in(folder)] if folder.is_dir() else []
     if not names:
         return f"there are no runs in {folder}"
@@ -57,13 +57,13 @@ def known_runs(folder: Path) -> str:
 
 
 def stored_scenario(run: RunFolder) -> Scenario:
-    """The scenario of a run as it is trained: with the strategy, the seed and the device of the run."""
+    """The scenario of a run, with the strategy, the seed and the device of the run."""
     scenario = parse_scenario(run.scenario_text(), str(run.path / SCENARIO))
     return with_choices(scenario, stored_settings(run))
 
 
 def stored_settings(run: RunFolder) -> Mapping[str, Any]:
-    """What `RunRequest.settings` returned when the run was begun or resumed."""
+    """The settings of a run, checked: what `RunRequest.settings` returned at the last start or resume."""
     settings = run.settings()
     kinds = {"strategy": str, "seed": int, "device": str | None, "folder": str, "scenario": str}
     for name, kind in kinds.items():
@@ -94,15 +94,15 @@ def with_choices(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run in one line. Where it is broken, `fault` says why, and nothing else is known."""
+    """The summary of a run. If the run is broken, `fault` is the reason, and other fields are empty."""
 
-    run: str  # the name of its folder
+    run: str  # name of the run's folder
     state: Literal["running", "stopped", "finished", "broken"]
     strategy: str | None = None
     seed: int | None = None
     rounds: int = 0
-    accuracy: float | None = None  # by the last evaluation; for a finished run, its model's
-    measured_on: str | None = None  # what the accuracy is about: the test set or held-out samples
+    accuracy: float | None = None  # accuracy of the last evaluation; of a finished run, of its model
+    measured_on: str | None = None  # the samples of the accuracy: the test set or held-out samples
     seconds: float = 0.0  # virtual time
     elapsed_seconds: float = 0.0  # wall time
     fault: str | None = None
@@ -110,20 +110,20 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDetails:
-    """All that a run's folder says about it."""
+    """Everything that the folder of a run tells about the run."""
 
     path: Path
     summary: RunSummary
     scenario: Scenario
-    scenario_file: Path  # the file that the run was begun or last continued with
-    last: RoundRecord | None  # the last round
-    forecast: GoalForecast | None  # the newest one; None if the run is finished
-    result: Mapping[str, Any] | None  # None unless the run is finished
-    files: Mapping[str, int]  # bytes of each file
+    scenario_file: Path  # the scenario file at the last start or resume
+    last: RoundRecord | None  # record of the last round; None if there is none
+    forecast: GoalForecast | None  # the newest forecast; None if the run is finished
+    result: Mapping[str, Any] | None  # the result; None unless the run is finished
+    files: Mapping[str, int]  # size of each file, bytes
 
 
 def summary(path: Path) -> RunSummary:
-    """A run in one line."""
+    """Summarise a run in one line; a broken run has a summary too."""
     try:
         with RunFolder.open(path) as folder:
             return _summary(folder)
@@ -132,7 +132,7 @@ def summary(path: Path) -> RunSummary:
 
 
 def details(path: Path) -> RunDetails:
-    """All that is known of one run; InputError if it is broken."""
+    """Everything that the folder of a run tells. Raise InputError if the run is broken."""
     with RunFolder.open(path) as folder:
         settings, evaluated = stored_settings(folder), _last_evaluated(folder)
         return RunDetails(
@@ -148,7 +148,7 @@ def details(path: Path) -> RunDetails:
 
 
 def _last_evaluated(folder: RunFolder) -> RoundRecord | None:
-    """The last round whose model was evaluated."""
+    """The record of the last round whose model was evaluated; None if there is none."""
     return next((record for record in folder.newest_records() if record.shown_accuracy is not None), None)
 
 

@@ -1,6 +1,6 @@
-"""A problem as raw numbers in JSON, so that any program can ask for a plan; and a model's layer table.
+"""The JSON files for planning problems in raw numbers, which any program can write, and for layer tables.
 
-`hasfl profile --json` writes a layer table, and a scenario can point to one.
+`hasfl profile --json` writes the layer table of a model, and `model.profile` in a scenario names its file.
 """
 
 from dataclasses import asdict
@@ -19,7 +19,7 @@ from hasfl.runs.document import Document
 
 
 class FleetSection(Document):
-    """FLOP/s, bit/s and bit: see `hasfl.fleet.Fleet`."""
+    """The fleet of a problem file, in FLOP/s, bit/s and bit; `hasfl.fleet.Fleet` explains the fields."""
 
     flops: list[float]
     up_rate: list[float]
@@ -34,7 +34,7 @@ class FleetSection(Document):
 
 
 class ProfileSection(Document):
-    """FLOP and bit, per sample where they grow with the batch: see `hasfl.profile.Profile`."""
+    """The profile of a problem file, in FLOP and bit; `hasfl.profile.Profile` explains the fields."""
 
     forward_flops_upto: list[float]
     backward_flops_upto: list[float]
@@ -67,7 +67,7 @@ class ConstantsSection(Document):
     drift_error: float = 0.0
     skew_error: float = 0.0
 
-    single_noise: float | None = None  # goes with either kind
+    single_noise: float | None = None  # allowed with both kinds of constants
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -87,13 +87,13 @@ class ConstantsSection(Document):
             raise ValueError(f"{missing[0]} is missing: expected {', '.join(expected)}")
 
     def value(self) -> Constants:
-        """The section as a value."""
+        """The section as constants of the library."""
         given = self.model_dump(exclude_unset=True, exclude_none=True)
         return BoundConstants(**given) if self.noise is None else MeasuredConstants(**given)
 
 
 class ConstantsOfScenario(ConstantsSection):
-    """The constants of a scenario: their numbers, or the folder of a run that says more about them."""
+    """The section [constants] of a scenario: numbers, or the folder of a run that gives the constants."""
 
     run: str | None = Field(default=None, alias="from")
 
@@ -111,19 +111,19 @@ MEASURED = ("rounds", "noise", "drift_of")
 
 
 class ProblemFile(Document):
-    """Everything that a planner needs to know."""
+    """A whole problem file: everything that a planner needs."""
 
     fleet: FleetSection
     profile: ProfileSection
     constants: ConstantsSection
     learning_rate: float
     interval: int
-    target: float | None = None  # goes with the paper's constants alone
+    target: float | None = None  # ε; only with the paper's constants
     max_batch: int = 64
-    samples: list[int] | None = None  # what each device holds
+    samples: list[int] | None = None  # number of samples that each device holds
 
     def problem(self) -> Problem:
-        """The file as a value; the values check their own numbers."""
+        """The file as a `Problem`; `Problem` and its parts check the numbers."""
         return Problem(
             fleet=Fleet(**self.fleet.model_dump()),
             profile=Profile(**self.profile.model_dump()),
@@ -140,7 +140,7 @@ class ProblemFile(Document):
 
 
 class LayerRow(Document):
-    """One layer, for one sample: see `hasfl.profile.Layer`."""
+    """One row of a layer table: the costs of a layer for one sample; see `hasfl.profile.Layer`."""
 
     name: str
     output_shape: list[int]
@@ -156,7 +156,7 @@ class LayerRow(Document):
 
 
 class ProfileFile(Document):
-    """A model's layers, and their sums as a planner wants them."""
+    """A whole layer-table file: the layers of a model, and their sums in the form of a problem file."""
 
     model: str
     classes: int | None = None
@@ -175,7 +175,7 @@ class ProfileFile(Document):
         classes: int | None = None,
         norm: str | None = None,
     ) -> Self:
-        """Describe counted layers; the sums include what the optimiser keeps."""
+        """Make a layer table from counted layers; its sums include the slots of the optimiser."""
         profile = Profile.of(layers, optimizer=optimizer)
         fields = (*PER_LAYER_COSTS, "batch_norm_of", "smallest_batch_of")
         sums = {field: getattr(profile, field).tolist() for field in fields}
@@ -191,7 +191,7 @@ class ProfileFile(Document):
         )
 
     def rows(self) -> tuple[Layer, ...]:
-        """The layers as values."""
+        """The rows of the table as layers of the library."""
         return tuple(
             Layer(**row.model_dump() | {"output_shape": tuple(row.output_shape)}) for row in self.layers
         )

@@ -1,4 +1,4 @@
-"""From a file or a run to a planning problem, and from a problem to a plan."""
+"""Reads a planning problem from a file or a run, and finds the plan for a problem."""
 
 import shlex
 from dataclasses import dataclass, replace
@@ -27,8 +27,8 @@ from hasfl.runs.run_constants import (
 from hasfl.runs.scenario import Scenario, parse_scenario
 from hasfl.theory.objective import evaluate, target_for_all
 
-# Of constants: `given` by the file, `guessed`, guessed with the rounds that a run `measured`, or `estimated`
-# by a run in the paper's way.
+# Where constants come from. "given": the file has them. "guessed": guesses. "measured": guesses, with R∞ from
+# the rounds of a run. "estimated": the paper's constants, as a run estimated them.
 Origin: TypeAlias = Literal["given", "guessed", "measured", "estimated"]
 
 
@@ -36,29 +36,29 @@ Origin: TypeAlias = Literal["given", "guessed", "measured", "estimated"]
 class Question:
     """A planning problem, and where its constants come from.
 
-    Guessed constants are those that training plans with. They say which plan is best, but not how many rounds
+    Guessed constants are the same as in training. They show which plan is best, but not how many rounds
     training takes: their R∞ is 1.
     """
 
     problem: Problem
     constants: Origin
-    participants: int  # devices that take part in a round while nobody is absent
-    remarks: tuple[str, ...] = ()  # lines for people
-    unlikeness: float | None = None  # how unlike the devices' labels are; None if unknown or unimportant
+    participants: int  # number of devices that take part in a round if no device is absent
+    remarks: tuple[str, ...] = ()  # lines for the user
+    unlikeness: float | None = None  # unlikeness of the devices' labels; None if unknown or unimportant
     scenario: Scenario | None = None  # None for a problem in raw numbers
     folder: Path = Path()  # paths in the scenario are relative to it
 
     @property
     def rounds_known(self) -> bool:
-        """Whether the number of rounds and the training time mean anything."""
+        """Whether the constants tell the number of rounds, and so the training time."""
         return self.constants != "guessed"
 
     def weighed(self) -> "Question":
-        """The same question, with the best time by each guess: plans then have the least mean ratio."""
+        """The same question with Θ* of each guess, so that planners look for the least mean ratio."""
         return replace(self, problem=weighed(self.problem))
 
     def at(self, interval: int) -> Problem:
-        """The same problem with another interval I: the constants follow, R∞ and the target stay."""
+        """The same problem with another interval I: constants are converted, R∞ and the target stay."""
         if interval == self.problem.interval:
             return self.problem
         return replace(
@@ -66,9 +66,9 @@ class Question:
         )
 
     def resized(self, devices: int) -> "Question":
-        """The same question with another number of devices: the constants follow, R∞ and the target stay.
+        """The same question with another number of devices: constants are converted, R∞ and the target stay.
 
-        `Scenario.resized` says which devices these are. How unlike labels are stays as it is.
+        `Scenario.resized` chooses the devices. The unlikeness of labels stays the same.
         """
         problem = self.problem
         if devices == len(problem.fleet):
@@ -89,10 +89,10 @@ class Question:
         return replace(self, problem=resized, participants=participants, scenario=scenario)
 
     def constants_for(self, participants: int, interval: int) -> Constants:
-        """The constants for so many devices and another interval; R∞ stays.
+        """The constants for another number of participants and another interval; R∞ stays.
 
-        Guesses are made anew, because those for one device have no drift to convert. Times are still counted
-        in those of the best plans of this question.
+        Guesses are made again, because guesses for one device have no drift that could be converted. Their Θ*
+        stay those of this question, so that ratios have the same unit.
         """
         problem = self.problem
         known = Conditions(problem.learning_rate, self.participants, problem.interval)
@@ -110,18 +110,19 @@ class Question:
 
 
 def read_problem(path: str) -> Problem:
-    """Read a raw problem (JSON; "-" is standard input) or a scenario (TOML).
+    """Read a planning problem from a problem file (JSON; "-" is standard input) or a scenario (TOML).
 
-    Where a scenario has no constants, they are guessed as in training, and the best plan for each guess is
-    found, because the best plan for all of them depends on these.
+    If a scenario has no constants, they are guessed as in training. Then the best plan for each guess is
+    found, because the mean ratio of a plan needs the training times of these plans.
     """
     return read_question(path).weighed().problem
 
 
 def read_question(path: str | None, *, run: Path | None = None) -> Question:
-    """Read a problem or a scenario. `run` is the folder of a run whose constants are used instead.
+    """Read a question from a problem file, a scenario or a run.
 
-    Without a path, the scenario is that of the run.
+    `run` is the folder of a run whose constants replace those of the scenario. Without a path, the scenario
+    of the run is used.
     """
     if path is None:
         if run is None:
@@ -146,7 +147,7 @@ def read_question(path: str | None, *, run: Path | None = None) -> Question:
 
 
 def _question_of(scenario: Scenario, folder: Path, run: MeasuredRun | None, *, name: str) -> Question:
-    """The question of a scenario; paths in it are relative to its folder."""
+    """The question of a scenario; paths in the scenario are relative to `folder`."""
     run = run or named_run(scenario, folder=folder)
     _require_what_is_needed(scenario, run)
     fleet, conditions = scenario.draw(), conditions_of(scenario)
@@ -184,7 +185,7 @@ def _question_of(scenario: Scenario, folder: Path, run: MeasuredRun | None, *, n
 
 
 def _require_what_is_needed(scenario: Scenario, run: MeasuredRun | None) -> None:
-    """Refuse the paper's law without its constants or its target."""
+    """Raise InputError if the paper's law of rounds lacks its constants or its target."""
     if run is not None:
         return
     known, target = scenario.known_constants, scenario.training.target
@@ -200,7 +201,7 @@ def _require_what_is_needed(scenario: Scenario, run: MeasuredRun | None) -> None
 def _target(
     scenario: Scenario, run: MeasuredRun | None, constants: Constants, profile: Profile
 ) -> float | None:
-    """ε as the scenario gives it; with the constants of a run, else as the run had it."""
+    """The target ε of the scenario; if it has none, the target of the run that the constants come from."""
     asked = scenario.training.target
     if asked is not None or run is None or not constants.needs_target:
         return asked
@@ -214,7 +215,7 @@ def _target(
 
 
 def _how_to_measure(scenario: Scenario, name: str) -> tuple[str, ...]:
-    """What to know about guessed constants, and the two commands that measure the rounds."""
+    """Remarks on guessed constants, with the two commands that measure the number of rounds."""
     file, other = shlex.quote(name), "" if scenario.training.strategy == "hasfl" else " --strategy hasfl"
     return (
         "The constants are guessed, as in a training.",
@@ -235,9 +236,9 @@ def solve(
     time_limit: float = TIME_LIMIT,
     start: Plan | None = None,
 ) -> PlanReport:
-    """Find the best plan. Batch sizes or cuts that are given are kept; where both are, they are evaluated.
+    """Find the best plan. Given batch sizes or cuts are kept; if both are given, their plan is evaluated.
 
-    `start` is a plan to begin the search with.
+    `start` is a plan with which the search begins.
     """
     if solver not in ("exact", "bcd"):
         raise InputError(f"solver must be exact or bcd, got {solver!r}")
@@ -255,6 +256,6 @@ def solve(
 
 
 def _algorithm_2(problem: Problem, time_limit: float) -> PlanReport:
-    from hasfl.planning.paper.algorithm_2 import algorithm_2  # brings SciPy: half a second to import
+    from hasfl.planning.paper.algorithm_2 import algorithm_2  # needs SciPy, which takes half a second
 
     return algorithm_2(problem, time_limit=time_limit)

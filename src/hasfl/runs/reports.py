@@ -1,7 +1,7 @@
-"""From the folders of runs to a report. The runs may be finished, stopped, or training at this moment.
+"""Makes a report from the folders of runs. The runs may be finished, stopped, or training at this moment.
 
-A contestant is a strategy in a scenario; its runs differ in their seeds. Two runs with the same scenario,
-strategy and seed are one training, which must not count as two seeds.
+A contestant is a strategy in a scenario; the runs of a contestant differ in their seeds. Two runs with the
+same scenario, strategy and seed are one training, which must not count as two seeds.
 """
 
 import shlex
@@ -34,18 +34,18 @@ from hasfl.runs.task import shared_data, world_of
 from hasfl.theory.objective import evaluate
 from hasfl.theory.paradigms import SPLIT, Paradigm
 
-# ── a run as its folder describes it ─────────────────────────────────────────────────────────────────────
+# ── the contents of a run's folder ───────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpenRun:
-    """A run as its folder describes it."""
+    """The contents of the folder of a run."""
 
     path: Path
     state: str
     scenario: Scenario
-    text: str  # of the scenario
-    folder: Path  # that paths in the scenario are relative to
+    text: str  # text of the scenario file
+    folder: Path  # paths in the scenario are relative to it
     settings: Mapping[str, Any]
     environment: Mapping[str, Any]
     records: Sequence[RoundRecord]
@@ -67,17 +67,17 @@ class OpenRun:
 
     @property
     def on_machines(self) -> bool:
-        """Whether machines measured the run; then its fleet is not the one that the scenario draws."""
+        """Whether real machines trained the run; then its fleet is not the fleet that the scenario draws."""
         return bool(self.records) and self.records[-1].measured is not None
 
     @property
     def paradigm(self) -> Paradigm:
-        """The way of training of the run's strategy."""
+        """The paradigm of the run's strategy."""
         return strategy(self.scenario.training.strategy, self.folder).paradigm
 
     @property
     def command(self) -> str:
-        """The command that trains the run again: from its scenario, or from the copy if that is gone."""
+        """The command that trains the run again, from its scenario file, or from the copy if that is gone."""
         own = self.folder / self.settings["scenario"]
         scenario = own if own.exists() else self.path / SCENARIO
         words = ["hasfl", "submit" if self.on_machines else "train", str(scenario)]
@@ -85,7 +85,7 @@ class OpenRun:
         return shlex.join([*words, *(["--device", device] if (device := self.settings["device"]) else [])])
 
     def compared(self, contestant: str) -> dict[str, Any]:
-        """The fields of a `ComparedRun`; `contestant` is what the run's strategy is called in the report."""
+        """The fields of a `ComparedRun`; `contestant` is the name of the run's contestant in the report."""
         return {
             "strategy": contestant,
             "seed": self.settings["seed"],
@@ -99,7 +99,7 @@ class OpenRun:
 
 
 def without_repeats(runs: Sequence[OpenRun]) -> list[OpenRun]:
-    """Of runs that are one training, the one that came farthest; in the order of the runs."""
+    """The runs in their order; of several runs of one training, only a finished or else the longest run."""
     farthest = dict[tuple[str, str, int, bool], OpenRun]()
     for run in runs:
         key = (_scenario(run), run.settings["strategy"], run.settings["seed"], run.on_machines)
@@ -111,7 +111,7 @@ def without_repeats(runs: Sequence[OpenRun]) -> list[OpenRun]:
 
 
 def contestants(runs: Sequence[OpenRun]) -> dict[Path, str]:
-    """What the contestant of each run is called: its strategy; with several scenarios, the scenario too."""
+    """The name of each run's contestant: its strategy, with the scenario if there are several scenarios."""
     firsts = dict[str, OpenRun]()
     for run in runs:
         firsts.setdefault(_scenario(run), run)
@@ -122,7 +122,7 @@ def contestants(runs: Sequence[OpenRun]) -> dict[Path, str]:
 
 
 def _told_apart(runs: Sequence[OpenRun]) -> list[str]:
-    """A name for the scenario of each run: its file, else the run's folder, else the whole path."""
+    """Different names for the scenarios of runs: scenario files, else the runs' names, else their paths."""
     written = (
         [Path(run.settings["scenario"]).stem for run in runs],
         [run.path.name for run in runs],
@@ -132,7 +132,7 @@ def _told_apart(runs: Sequence[OpenRun]) -> list[str]:
 
 
 def _scenario(run: OpenRun) -> str:
-    """The scenario without what the runs of one comparison may differ in."""
+    """The scenario as text, without the values in which runs of one comparison may differ."""
     return run.scenario.model_dump_json(
         exclude={"seed": True, "training": {"strategy": True, "device": True}}
     )
@@ -145,9 +145,10 @@ def _progress(run: OpenRun) -> tuple[bool, int]:
 # ── how good the last plan of a run is ───────────────────────────────────────────────────────────────────
 
 
-# Seconds for the best plan, and for all upgrades together; chosen by hand, so that a report takes no minutes.
+# The most seconds for the search of one best plan, and for all upgrades together. Chosen by hand, so that a
+# report does not take minutes.
 SEARCH_SECONDS, UPGRADE_SECONDS = 10.0, 20.0
-SHOWN_UPGRADES = 8
+SHOWN_UPGRADES = 8  # number of upgrades that a report shows
 CONSTANTS: Mapping[Origin, str] = {
     "measured": "by the guesses of the constants, in the mean, with the rounds of",
     "estimated": "by the constants that were estimated in",
@@ -157,7 +158,7 @@ CONSTANTS: Mapping[Origin, str] = {
 def _qualities(
     runs: Sequence[OpenRun], names: Mapping[Path, str], tell: Callable[[str], None]
 ) -> dict[Path, PlanQuality | str]:
-    """How good the last plan of the first run of every contestant is; upgrades are tried once."""
+    """Judge the last plan of the first run of every contestant; upgrades are tried for one run only."""
     found: dict[Path, PlanQuality | str] = {}
     seen: set[str] = set()
     for run in runs:
@@ -173,7 +174,7 @@ def _qualities(
 
 
 def _quality(run: OpenRun, runs: Sequence[OpenRun], *, with_upgrades: bool) -> PlanQuality | str:
-    """The last plan of a run against the best plan for the same devices; a sentence where there is none."""
+    """Compare the last plan of a run with the best plan for the same devices; a sentence if impossible."""
     if not run.records:
         return "There is no plan yet."
     if run.on_machines:
@@ -213,10 +214,10 @@ def _upgrades(best: PlanReport, problem: Problem) -> Upgrades:
 
 
 def _question(run: OpenRun, runs: Sequence[OpenRun]) -> tuple[Question, str]:
-    """What `hasfl plan --from` would ask for a run, and whose constants it has.
+    """The question that `hasfl plan --from` would make from a run, and words on where its constants are from.
 
-    A run that estimated none of the paper's constants is judged by those of another run of the report, if
-    that run has the same scenario and seed.
+    If a run estimated none of the paper's constants, those of another run of the report are used, if that run
+    has the same scenario and seed.
     """
     seed, refusals = run.settings["seed"], []
     others = [each for each in runs if each.text == run.text and each.settings["seed"] == seed]
@@ -232,7 +233,7 @@ def _question(run: OpenRun, runs: Sequence[OpenRun]) -> tuple[Question, str]:
 
 
 def _problem(run: OpenRun, question: Question) -> Problem:
-    """The problem of the devices that took part in the last round, as fast as they were then."""
+    """The planning problem of the devices in the last round, with their speeds in this round."""
     problem, last = question.problem, run.records[-1]
     world = world_of(run.scenario, run.scenario.draw(), folder=run.folder)
     return replace(
@@ -247,7 +248,7 @@ def _problem(run: OpenRun, question: Question) -> Problem:
 
 
 def runs_of(written: Sequence[Path]) -> list[Path]:
-    """The folders of runs that were asked for: runs, names of runs in `runs`, or folders of runs."""
+    """The folders of the runs that a user gave as paths of runs, names in `runs`, or folders with runs."""
     found: list[Path] = []
     for each in written:
         inside = runs_in(each) if each.is_dir() and not is_run(each) else []
@@ -256,7 +257,7 @@ def runs_of(written: Sequence[Path]) -> list[Path]:
 
 
 def report_of(written: Sequence[Path], tell: Callable[[str], None] = lambda step: None) -> Report:
-    """A report of runs; `tell` is called before each step that may take a while."""
+    """Make a report of runs; `tell` is called before each slow step, with a phrase."""
     runs = []
     for path in runs_of(written):
         tell(f"reading {path.name}")
@@ -275,7 +276,7 @@ def report_of(written: Sequence[Path], tell: Callable[[str], None] = lambda step
 
 
 def _report(run: OpenRun, contestant: str, quality: PlanQuality | str, slider: int) -> RunReport:
-    """What the report says about a run; its slider has at most so many rounds."""
+    """Make the part of a report about one run; `slider` is the most rounds that its slider may have."""
     scenario, records, fleet, last_plan, shown = run.scenario, run.records, None, None, list[ShownRound]()
     positions = slider_positions(len(records), changes(records), slider)
     if run.on_machines:
@@ -311,9 +312,9 @@ def _report(run: OpenRun, contestant: str, quality: PlanQuality | str, slider: i
 
 
 def _labels(run: OpenRun) -> Labels | str:
-    """How many samples of each class the devices of a run hold; a sentence where nobody knows.
+    """The number of samples of each class that each device of a run holds; a sentence if it is unknown.
 
-    A report never downloads: nothing is downloaded into a data folder that the scenario names.
+    A report downloads nothing: it names the data folder, and hasfl downloads nothing into a named folder.
     """
     if run.on_machines:
         return "The devices of this run keep their samples to themselves, so nobody knows their labels."

@@ -1,6 +1,6 @@
-"""What a run trains: a scenario file, and what a command chose beside it.
+"""The request for a run: a scenario file, with the strategy, seed and device that a command chose.
 
-A run's folder keeps both, as scenario.toml and settings.json. Nothing here needs torch.
+The folder of the run keeps both, as scenario.toml and settings.json. This file needs no torch.
 """
 
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from hasfl.runs.document import read_text
 from hasfl.runs.overview import with_choices
 from hasfl.runs.scenario import Scenario, parse_scenario
 
-LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary names are a little longer
+LONGEST_NAME = 200  # the most bytes of a name: file systems allow 255, and temporary names are longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """Which strategy and seed of a scenario to train, and the folder to keep the run in."""
+    """A strategy and a seed with which to train a scenario, and the folder of the run."""
 
     scenario_file: Path
-    text: str  # the scenario file's text when the request was made
-    path: Path  # the run's folder
+    text: str  # text of the scenario file when the request was made
+    path: Path  # folder of the run
     strategy: str
     seed: int
-    device: str | None = None  # instead of the scenario's
+    device: str | None = None  # the processor to train on; None: the one that the scenario names
 
     @classmethod
     def of(
@@ -38,7 +38,7 @@ class RunRequest:
         name: str | None = None,
         device: str | None = None,
     ) -> "RunRequest":
-        """A request for a folder under `runs`, named `name` or after scenario, strategy and seed."""
+        """Make a request for a run in `runs`, named `name` or after scenario, strategy and seed."""
         from hasfl.planning.strategies.catalogue import (
             strategy,  # brings SciPy, which takes half a second to import
         )
@@ -64,7 +64,7 @@ class RunRequest:
         return with_choices(parse_scenario(self.text, str(self.scenario_file)), self.settings())
 
     def settings(self) -> Mapping[str, Any]:
-        """The choices that are not in the scenario file, and where the file is."""
+        """The choices of the command, and the place of the scenario file, in the form of settings.json."""
         place = self.scenario_file.resolve()
         return {
             "strategy": self.strategy,
@@ -76,7 +76,7 @@ class RunRequest:
 
 
 def require_name(name: str) -> str:
-    """The name of a run's folder; refuses names that no folder can have, or that no command can name."""
+    """Return `name`. Raise InputError if no folder can have this name, or no command can refer to it."""
     if not name:
         raise InputError("--run must be the name of a folder, got an empty name: leave it out, or give one")
     if not name.isprintable():

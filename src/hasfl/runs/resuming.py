@@ -1,7 +1,7 @@
-"""How a run goes on: what may differ from its beginning, and the round that it goes on from.
+"""Resumes a run: checks that nothing but the permitted settings has changed, and restores the checkpoint.
 
-Where it computes, how often it saves, and the budgets of [stop] may differ. A higher budget lets a finished
-run go on. Everything else decides what is trained, so a run with another value of it would be another run.
+The processor, the times of checkpoints and the goal in [stop] may change. With a higher budget, a finished
+run can be resumed. All other settings decide what is trained, so with a change it would be another run.
 """
 
 import ast
@@ -29,13 +29,13 @@ from hasfl.runs.store import CHECKPOINT, RunFolder
 from hasfl.training.loop import Training
 
 MAY_DIFFER = {"training.device", "training.report_every", "training.checkpoint_seconds"}
-SHOWN = 3  # differences that a message names
-MARKS = "fingerprint"  # the key of a checkpoint's values that holds the marks of data and model
-LONGEST = 40  # characters of a value that a message shows
+SHOWN = 3  # number of differences that a message names; chosen by hand
+MARKS = "fingerprint"  # the key in a checkpoint of the hashes of data and model
+LONGEST = 40  # characters of a value that a message shows; chosen by hand
 
 
 def require_same(folder: RunFolder, request: RunRequest) -> bool:
-    """Refuse to go on with another training than the folder holds; returns whether the goal is another."""
+    """Raise InputError if a request differs from the run in the folder; returns whether its goal differs."""
     before, now = stored_scenario(folder), request.scenario()
     if found := differences(before, now):
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
@@ -47,7 +47,7 @@ def require_same(folder: RunFolder, request: RunRequest) -> bool:
 
 
 def differences(before: Scenario, now: Scenario) -> list[str]:
-    """What is trained otherwise, one phrase for each value, as "training.interval was 15, now 10"."""
+    """The values that differ, with a phrase for each, such as "training.interval was 15, now 10"."""
     old, new = resolved(before), resolved(now)
     return [
         f"{key} was {_shown(old.get(key))}, now {_shown(new.get(key))}"
@@ -57,7 +57,7 @@ def differences(before: Scenario, now: Scenario) -> list[str]:
 
 
 def resolved(scenario: Scenario) -> Mapping[str, Any]:
-    """Every value that decides what is trained, by its key; what was left out has the value that is used."""
+    """Every value that decides what is trained, by its key; defaults stand for values that are left out."""
     settings, training = scenario.settings(), scenario.training
     every = training.evaluate_every
     values = dict(_flat("", scenario.model_dump(exclude={"stop"}, by_alias=True)))
@@ -75,7 +75,7 @@ def resolved(scenario: Scenario) -> Mapping[str, Any]:
 
 
 def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """The values of nested tables and lists of tables, each with its key, as device[0].flops."""
+    """The values of nested tables and lists of tables, each with its key, such as device[0].flops."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield from _flat(f"{name}.{key}".removeprefix("."), each)
@@ -96,13 +96,13 @@ def back_to_checkpoint(
 ) -> Sequence[RoundRecord]:
     """Restore the last checkpoint, and return the records of the rounds before it.
 
-    The marks are those of the data and the model; they must be the marks that the run began with. The
-    rounds after the checkpoint are trained again. The folder is not changed. Without any record there need be
-    no checkpoint: training begins.
+    `marks` holds hashes of the data and the model, which must be the same as when the run began. Rounds after
+    the checkpoint will be trained again. The folder is not changed. If the folder has neither records nor a
+    checkpoint, training begins with the first round.
     """
     records, checkpoint = folder.records(), folder.load_checkpoint()
     if checkpoint is None:
-        if records:  # beginning anew would lose them
+        if records:  # a new beginning would lose the records
             raise InputError(
                 f"{folder.path} has the records of {len(records)} rounds, but no {CHECKPOINT} to go on from: "
                 "restore it from a copy, or remove the run's folder and begin it anew"
@@ -132,7 +132,7 @@ def back_to_checkpoint(
 
 @contextmanager
 def _as_fault_of_the_checkpoint(folder: RunFolder) -> Iterator[None]:
-    """Tell in one sentence that a checkpoint does not hold what it should."""
+    """Convert an error inside the block to an InputError that says that the checkpoint is damaged."""
     try:
         yield
     except (InputError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -143,7 +143,7 @@ def _as_fault_of_the_checkpoint(folder: RunFolder) -> Iterator[None]:
 
 
 def _require_allows(goal: Goal, records: Sequence[RoundRecord]) -> None:
-    """Refuse a goal that would have ended training earlier than it went, because rounds would be lost."""
+    """Raise InputError if the goal would have ended training before the last record: rounds would be lost."""
     met = goal.met_by(records)
     for last, record in zip([None, *records], records, strict=False):
         samples = record.samples - (last.samples if last else 0)
@@ -155,26 +155,26 @@ def _require_allows(goal: Goal, records: Sequence[RoundRecord]) -> None:
             )
 
 
-# ── marks, by which a resumed run knows its data and its model again ─────────────────────────────────────
+# ── marks: hashes that must be the same when a run is resumed ────────────────────────────────────────────
 
 
-BYTES = 16  # the length of a mark
-ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # the address of an object is another one in every process
-KNOWN_PACKAGES = ("torch", "hasfl")  # classes of theirs are told by name, not by their code
+BYTES = 16  # length of a mark
+ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # addresses of objects differ in every process and are left out
+KNOWN_PACKAGES = ("torch", "hasfl")  # packages whose classes are identified by name, not by code
 
 
 def fingerprint(job: Job) -> Mapping[str, str]:
-    """A mark of the data with their shares, and a mark of the model without its weights."""
+    """The marks of a job: one of the data with their shares, one of the model without its weights."""
     return {"data": mark(_bytes_of_data(job)), "model": mark_of_model(job.model)}
 
 
 def mark_of_model(model: LayeredModel) -> str:
-    """A mark of what a model computes, whatever its weights."""
+    """The mark of what a model computes; it does not depend on the weights."""
     return mark(_bytes_of_model(model))
 
 
 def mark(parts: Iterable[bytes | memoryview]) -> str:
-    """A short mark of some bytes."""
+    """The mark of some bytes: a hash as hexadecimal text."""
     found = hashlib.blake2b(digest_size=BYTES)
     for part in parts:
         found.update(part)
@@ -182,7 +182,7 @@ def mark(parts: Iterable[bytes | memoryview]) -> str:
 
 
 def _bytes_of_data(job: Job) -> Iterator[bytes | memoryview]:
-    """Samples, labels, and which samples each device holds."""
+    """The bytes of the samples, of the labels, and of the shares of the devices."""
     tensors = (job.data.x, job.data.y, *job.test)
     for array in (*(tensor.cpu().numpy() for tensor in tensors), *job.data.shares):
         yield f"{array.dtype}{array.shape}".encode()
@@ -190,7 +190,7 @@ def _bytes_of_data(job: Job) -> Iterator[bytes | memoryview]:
 
 
 def _bytes_of_model(model: LayeredModel) -> Iterator[bytes]:
-    """The names of the layers, what they compute, and the shapes of their weights."""
+    """The bytes of the names of the layers, of their code, and of the shapes of their weights."""
     for name, layer in model.layers.items():
         yield ADDRESS.sub("", f"{name}: {layer!r}").encode()
         for module in layer.modules():
@@ -200,7 +200,7 @@ def _bytes_of_model(model: LayeredModel) -> Iterator[bytes]:
 
 
 def _code(module: nn.Module) -> str:
-    """What a module computes: traced code, or the code of a user's class without comments."""
+    """The code of a module: traced code, or the source of a user's class without comments, or its name."""
     if isinstance(module, fx.GraphModule):
         return ADDRESS.sub("", module.code)
     kind = type(module)
@@ -208,5 +208,5 @@ def _code(module: nn.Module) -> str:
         return kind.__qualname__
     try:
         return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(kind))))
-    except (OSError, TypeError, SyntaxError):  # its source is not in a file
+    except (OSError, TypeError, SyntaxError):  # the source of the class is not in a file
         return kind.__qualname__

@@ -1,4 +1,4 @@
-"""How long each party took in the rounds of a run, as it was predicted: from records, or by formulas."""
+"""Finds the predicted seconds of each party in the rounds of a run: from records, or by formulas."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,10 @@ from hasfl.world import World
 def predicted_seconds(
     scenario: Scenario, folder: Path, records: Sequence[RoundRecord]
 ) -> Callable[[int], RoundSeconds]:
-    """The seconds of record k in virtual time. All records of a run are given, from the first.
+    """A function that returns the virtual seconds of record k, for each party and step.
 
-    Paths in the scenario are relative to the folder.
+    `records` must hold all records of the run, from the first round. Paths in the scenario are relative to
+    `folder`.
     """
     if records and records[0].measured is not None:
         return partial(_recorded, records)
@@ -32,7 +33,10 @@ def predicted_seconds(
 
 
 def _recorded(records: Sequence[RoundRecord], k: int) -> RoundSeconds:
-    """What a run on machines has written down. Sub-models come down when the next interval begins."""
+    """The predicted seconds in the records of a run on machines.
+
+    Machines download sub-models when the next interval begins, so these seconds are in the next record.
+    """
     own = records[k]
     following = records[k + 1].measured if k + 1 < len(records) else None
     coming = {} if following is None else following.predicted.get(DOWNLOAD, {})
@@ -42,7 +46,7 @@ def _recorded(records: Sequence[RoundRecord], k: int) -> RoundSeconds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedRounds:
-    """What the seconds of a simulated run rest on: its records, its world and its clock."""
+    """The rounds of a simulated run, with the world and the clock from which their seconds follow."""
 
     records: Sequence[RoundRecord]
     world: World
@@ -50,25 +54,25 @@ class SimulatedRounds:
 
     @classmethod
     def of(cls, scenario: Scenario, folder: Path, records: Sequence[RoundRecord]) -> Self:
-        """The rounds of a scenario."""
+        """The simulated rounds of a scenario that was trained with these records."""
         world = world_of(scenario, scenario.draw(), folder=folder)
         clock = ModelledClock(
             profile=costs_of(scenario, world.fleet, folder=folder).profile,
             paradigm=strategy(scenario.training.strategy, folder).paradigm,
-            sample_bits=0.0,  # the seconds for collecting samples are in the records
+            sample_bits=0.0,  # not needed: the records have the seconds for collecting samples
             keeps_mean=scenario.settings().serving.averages,
         )
         return cls(records, world, clock)
 
     def seconds(self, k: int) -> RoundSeconds:
-        """The seconds of record k; those of an aggregation follow the plan of the next record (Algorithm 1).
+        """The virtual seconds of record k. An aggregation follows the plan of the next record (Algorithm 1).
 
-        The last record has no next one. Its sub-models come down as its own plan cuts them. A device that
-        joins only receives.
+        For the last record, devices download sub-models by the plan of this record. A device that joins in
+        the next round downloads a sub-model and uploads none.
         """
         record = self.records[k]
         begin = max(0, k - (record.round - 1) % self.world.interval)
-        depth = self.clock.depth(self.records[begin].plan)  # an interval keeps that of its first plan
+        depth = self.clock.depth(self.records[begin].plan)  # the depth stays the same during an interval
         now = self._arrangement(record, record.round, depth)
         steps, devices = dict(self.clock.by_party(now, record.devices)), record.devices
         if record.aggregated:

@@ -1,4 +1,4 @@
-"""A training that is kept in a folder: started, checkpointed, interrupted, resumed, finished."""
+"""Trains a run, and keeps its records, checkpoints, model and result in the folder of the run."""
 
 import os
 import platform
@@ -35,60 +35,60 @@ class Prepared(Protocol):
 
     @property
     def training(self) -> Training:
-        """The loop and everybody who takes part in it."""
+        """The training loop, with its engine, decider, observer and clock."""
 
     @property
     def marks(self) -> Mapping[str, str]:
-        """Marks of data and model, by which a resumed run knows them again."""
+        """Hashes of the data and the model; a resumed run must have the same ones."""
 
     @property
     def looped_layers(self) -> Mapping[str, str]:
-        """Layers that are trained for one device after the other because of what they do, with the reason."""
+        """The layers that are trained for one device after the other, each with the reason."""
 
     def model(self) -> Weights:
         """The model that is handed out, as the module's `state_dict` names its tensors."""
 
     def model_input(self) -> Mapping[str, Any]:
-        """The form of a sample, and how many numbers the model gives for it."""
+        """The shape and type of a sample, and the number of outputs; `export` needs them."""
 
 
-Prepare = Callable[[RunRequest, Callable[[str], None]], Prepared]  # tells each step that may take a while
+Prepare = Callable[[RunRequest, Callable[[str], None]], Prepared]  # the second argument is told slow steps
 
 
 class Watcher(Protocol):
-    """Is told about trainings while they run. A watcher that inherits from it ignores what it leaves out."""
+    """Is told what happens to runs. A subclass overrides the methods for the events that it needs."""
 
     def asked(self, request: RunRequest) -> None:
-        """It is this run's turn."""
+        """The run is next: nothing has been done for it yet."""
         return
 
     def prepares(self, step: str) -> None:
-        """A step before the first round begins, such as "loading digits"."""
+        """A slow step before the first round begins, such as "loading digits"."""
         return
 
     def found(self, request: RunRequest) -> None:
-        """The folder holds a finished training already."""
+        """The folder of the run holds a finished training already."""
         return
 
     def remarks(self, sentence: str) -> None:
-        """Something that the user should know about the run before it goes on."""
+        """A sentence that the user should read before the run goes on."""
         return
 
     def started(self, request: RunRequest, prepared: Prepared, last: RoundRecord | None) -> None:
-        """A training begins, or goes on after the round `last`."""
+        """A training begins, or is resumed after the round `last`."""
         return
 
     def recorded(self, record: RoundRecord) -> None:
-        """A round is over."""
+        """A round is over, and its record is in the folder."""
         return
 
     def finished(self, reached: Outcome) -> None:
-        """A training is over."""
+        """A training is over, and its model and result are in the folder."""
         return
 
 
 def simulated(request: RunRequest, tell: Callable[[str], None]) -> Prepared:
-    """A simulation of the request."""
+    """Prepare the simulation that a request asks for."""
     scenario = request.scenario()
     task = task_of(scenario, folder=request.folder, tell=tell)
     return Simulation.of(task, checkpoint_seconds=scenario.training.checkpoint_seconds)
@@ -102,19 +102,19 @@ def carry_out(
     prepare: Prepare = simulated,
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Train as requested. With `resume`, a run that the folder holds is continued.
+    """Train the run that a request asks for. With `resume`, continue the run if its folder exists.
 
-    Training stops like at Ctrl-C as soon as `stop_asked`.
+    When `stop_asked` returns True, training stops after the round, as at Ctrl-C.
     """
     watcher.asked(request)
     interruption = Interruption(stop_asked)
     if resume and request.path.exists():
         return _go_on(request, watcher, prepare, interruption)
-    require_free(request.path)  # before anything is computed
+    require_free(request.path)  # checked first, so that nothing is computed in vain
     prepared = _prepared(request, watcher, prepare)
     watcher.prepares("planning")
     with naming(str(request.scenario_file)):
-        prepared.training.begin()  # before the folder is made: a failing first plan leaves none behind
+        prepared.training.begin()  # before the folder is made, so that a failing first plan leaves no folder
     with RunFolder.create(
         request.path,
         scenario_text=request.text,
@@ -125,7 +125,7 @@ def carry_out(
 
 
 def _go_on(request: RunRequest, watcher: Watcher, prepare: Prepare, interruption: Interruption) -> Outcome:
-    """Continue a run from its last checkpoint, unless it is finished and nothing else is asked for."""
+    """Continue a run from its last checkpoint, unless the run is finished and its goal is unchanged."""
     with RunFolder.open(request.path) as folder:
         other_goal = require_same(folder, request)
         if folder.finished and not other_goal:
@@ -145,7 +145,7 @@ def _go_on(request: RunRequest, watcher: Watcher, prepare: Prepare, interruption
 
 
 def _say_what_is_repeated(folder: RunFolder, kept: int, watcher: Watcher) -> None:
-    """Rounds after the last checkpoint are trained again, with the same result."""
+    """Tell the watcher how many rounds after the last checkpoint are trained again, with the same result."""
     again = len(folder.records()) - kept
     if folder.lost_its_model:
         watcher.remarks(f"{folder.path} has no {MODEL} any more, so the last rounds are trained again")
@@ -168,9 +168,10 @@ def _train(
     interruption: Interruption,
     last: RoundRecord | None = None,
 ) -> Outcome:
-    """Train from a whole round on to the end. The marks are those of data and model.
+    """Train after the round `last`, or from the beginning, until the goal is reached.
 
-    There is always a checkpoint to go on from: the first one is from before the first round.
+    `marks` holds hashes of the data and the model. The first checkpoint is saved before the first round, so
+    that every run can be resumed.
     """
     training = prepared.training
     began = time.monotonic() - folder.elapsed_seconds()
@@ -208,7 +209,7 @@ def _finish(folder: RunFolder, request: RunRequest, prepared: Prepared) -> Outco
 
 
 def environment() -> Mapping[str, Any]:
-    """Versions and hardware, so that a result can be traced back to them."""
+    """The versions and the hardware of this machine, so that a result can be traced back to them."""
     return {
         "hasfl": __version__,
         "commit": commit(),
@@ -224,9 +225,9 @@ def environment() -> Mapping[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the source, with a mark where files differ from it; None outside a git checkout.
+    """The git commit of the source, plus "with changes" if files differ from it; None without git.
 
-    Where the source was copied without its history, the variable HASFL_COMMIT may say the commit.
+    For a copy of the source without its history, the environment variable HASFL_COMMIT gives the commit.
     """
     if (told := os.environ.get("HASFL_COMMIT")) is not None:
         return told

@@ -1,15 +1,16 @@
-"""What a run tells a plan: the rounds that it took, or the paper's constants that it estimated.
+"""Gets constants for planning from a run: R∞ from its rounds, or the paper's constants that it estimated.
 
-This needs no torch.
+This file needs no torch.
 
-A run does not say which guess of the constants is right. But it says how many rounds training takes if one of
-them is. By the measured law, training with plan p needs R∞ B(p) rounds, so a round under p is worth 1/B(p) of
-the R∞ rounds with infinitely large batches. A run that reached its goal with the plans p_1, p_2, … has
+A run does not show which guess of the constants is right. But it shows how many rounds training takes if a
+guess is right. By the measured law, training with plan p needs R∞ B(p) rounds, so a round under p is worth
+1/B(p) of the R∞ rounds with infinitely large batches. A run that reached its goal with the plans p_1, p_2, …
+has
 
     R∞ = Σ_t 1/B(p_t)
 
 with the B of the guess. So each guess has its own R∞. For plans like those of the run, all guesses give the
-rounds that the run took. For other plans they differ.
+number of rounds that the run took. For other plans they give different numbers.
 """
 
 from collections import Counter
@@ -36,15 +37,16 @@ from hasfl.theory.paradigms import SPLIT, Paradigm, usual_participants
 from hasfl.theory.rounds import MeasuredRounds
 from hasfl.world import World
 
-OF_THE_PLAN = ("strategy", "max_batch", "participation", "evaluate_every", "metric")  # settings of no weight
+# Settings of a recipe that do not change the R∞ of a guess: they decide plans and reports.
+OF_THE_PLAN = ("strategy", "max_batch", "participation", "evaluate_every", "metric")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredRun:
-    """A run, and the paper's constants that it estimated last, if it did."""
+    """A run, with its last estimate of the paper's constants, if it made one."""
 
     path: Path
-    scenario: Scenario  # the scenario as it was trained
+    scenario: Scenario  # the scenario with the strategy, seed and device of the run
     folder: Path  # paths in the scenario are relative to it
     records: Sequence[RoundRecord]
     estimated: BoundConstants | None = None
@@ -52,21 +54,21 @@ class MeasuredRun:
 
     @property
     def paradigm(self) -> Paradigm:
-        """The way of training of the run's strategy."""
+        """The paradigm of the run's strategy."""
         return strategy(self.scenario.training.strategy, self.folder).paradigm
 
     @property
     def conditions(self) -> Conditions:
-        """The learning rate, the devices and the interval of the run."""
+        """The learning rate, the number of devices and the interval of the run."""
         return conditions_of(self.scenario, self.paradigm)
 
     def upto(self, goal: Goal) -> int:
-        """The round in which the run reached a goal; its last round if it did not."""
+        """The round in which the run reached a goal, or its last round if it did not reach the goal."""
         reached = goal.met_by(self.records)
         return len(self.records) if reached is None else reached.round
 
     def endless_rounds(self, constants: MeasuredConstants, profile: Profile, upto: int) -> float:
-        """R∞ for coming as far as the run came in round `upto`, if these constants of the run are right."""
+        """R∞ for reaching what the run had reached in round `upto`, if these constants are right."""
         known, private_depth = self.conditions, self.paradigm.private_depth
         times = Counter((len(record.devices), record.plan) for record in self.records[:upto])
 
@@ -80,9 +82,9 @@ class MeasuredRun:
 
 
 def conditions_of(scenario: Scenario, paradigm: Paradigm = SPLIT) -> Conditions:
-    """The learning rate of a scenario, the devices that take part while nobody is absent, the interval.
+    """The learning rate, the number of devices that take part if no device is absent, and the interval.
 
-    Plans of `hasfl plan` are for split training, whichever strategy the scenario names.
+    The plans of `hasfl plan` are for split training, whichever strategy the scenario names.
     """
     training = scenario.training
     world = World(
@@ -95,7 +97,7 @@ def conditions_of(scenario: Scenario, paradigm: Paradigm = SPLIT) -> Conditions:
 
 
 def guessed(scenario: Scenario, profile: Profile, now: Conditions, unlikeness: float | None) -> Guesses:
-    """What a training of the scenario guesses under these conditions."""
+    """The guesses that a training of the scenario makes under these conditions."""
     return guesses(
         profile,
         devices=now.devices,
@@ -106,7 +108,7 @@ def guessed(scenario: Scenario, profile: Profile, now: Conditions, unlikeness: f
 
 
 def measured_run(written: Path) -> MeasuredRun:
-    """The run in this folder; refused if it tells a plan nothing."""
+    """Read a run for planning. Raise InputError if it has no rounds, or no constants of its own."""
     path = find_run(written)
     with RunFolder.open(path) as folder:
         scenario, records = stored_scenario(folder), folder.records()
@@ -129,23 +131,23 @@ def measured_run(written: Path) -> MeasuredRun:
 
 
 def named_run(scenario: Scenario, *, folder: Path) -> MeasuredRun | None:
-    """The run that a scenario takes its constants from, if it names one."""
+    """The run that [constants] of a scenario names; None if it names no run."""
     section = scenario.constants
     return None if section is None or section.run is None else measured_run(_run_beside(section.run, folder))
 
 
 def known_constants(scenario: Scenario, *, folder: Path) -> Constants | None:
-    """The constants that a scenario gives to its training: their numbers, or those that a run estimated.
+    """The constants that a scenario gives to its training: its own numbers, or the estimates of a run.
 
-    None if they are guessed. A run that guessed them leaves the guesses as they are: its rounds scale all
-    plans alike.
+    None if constants are to be guessed. This includes a run that guessed its constants: its rounds only give
+    R∞, which scales all plans alike.
     """
     run = named_run(scenario, folder=folder)
     return scenario.known_constants if run is None else run.estimated
 
 
 def _run_beside(written: str, folder: Path) -> Path:
-    """The folder of a run that a scenario names, searched in its folder, then in the working folder."""
+    """The folder of a run that a scenario names: beside the scenario, else relative to the working folder."""
     path = expanded(written)
     return folder / path if is_there(folder / path) else path
 
@@ -153,9 +155,10 @@ def _run_beside(written: str, folder: Path) -> Path:
 def constants_for(
     scenario: Scenario, profile: Profile, unlikeness: float | None, run: MeasuredRun
 ) -> tuple[Constants, tuple[str, ...]]:
-    """The constants of a scenario by a run, and what a person should know about them.
+    """The constants of a scenario that follow from a run, with remarks for the user.
 
-    R∞ is that of the scenario's goal, if the run reached it, else that of coming as far as the run came.
+    R∞ is that of the scenario's goal if the run reached this goal. Otherwise R∞ is for reaching what the run
+    reached in its last round.
     """
     _require_its_model(scenario, profile, run)
     now, goal = conditions_of(scenario), scenario.stop.goal()
@@ -180,7 +183,7 @@ def constants_for(
 
 
 def with_rounds(known: Guesses, rounds: Sequence[float]) -> Guesses:
-    """The guesses, each with its own R∞."""
+    """The guesses with these R∞, one for each guess."""
     return Guesses(
         tuple(
             replace(guess, constants=replace(guess.constants, rounds=endless))
@@ -190,7 +193,7 @@ def with_rounds(known: Guesses, rounds: Sequence[float]) -> Guesses:
 
 
 def _require_its_model(scenario: Scenario, profile: Profile, run: MeasuredRun) -> None:
-    """Refuse the run of another model."""
+    """Raise InputError if the run trained another model than the scenario has."""
     deepest = max(record.plan.deepest_cut for record in run.records)
     fits = deepest <= len(profile) if run.estimated is None else len(run.estimated) == len(profile)
     named = scenario.model.profile is None
@@ -202,7 +205,7 @@ def _require_its_model(scenario: Scenario, profile: Profile, run: MeasuredRun) -
 
 
 def _how_far(run: MeasuredRun, goal: Goal, reached: RoundRecord | None) -> str:
-    """What the training time is the time to."""
+    """A remark on what the forecast training time leads to: the goal, or the last round of the run."""
     time = "The training time, without judging, is that to"
     if reached is not None:
         return f"{time} {_in_words(goal, reached)}, which the run reached in round {reached.round}."
@@ -213,7 +216,7 @@ def _how_far(run: MeasuredRun, goal: Goal, reached: RoundRecord | None) -> str:
 
 
 def _in_words(goal: Goal, reached: RoundRecord) -> str:
-    """The part of a goal that a round reached."""
+    """The condition of a goal that a round reached, in words."""
     if goal.accuracy is not None and (reached.held_out_accuracy or 0.0) >= goal.accuracy:
         return f"{100 * goal.accuracy:g} % on held-out samples"
     if goal.loss is not None and reached.held_out_loss is not None and reached.held_out_loss <= goal.loss:
@@ -222,7 +225,7 @@ def _in_words(goal: Goal, reached: RoundRecord) -> str:
 
 
 def _differences(run: MeasuredRun, scenario: Scenario, now: Conditions) -> list[str]:
-    """What the run had otherwise than the scenario, and R∞ depends on."""
+    """The differences between run and scenario on which R∞ depends, with a phrase for each."""
     before, after = _recipe(run.scenario, run.conditions), _recipe(scenario, now)
     return [
         f"{name} {before[name]!r} instead of {after[name]!r}"
@@ -232,7 +235,7 @@ def _differences(run: MeasuredRun, scenario: Scenario, now: Conditions) -> list[
 
 
 def _recipe(scenario: Scenario, conditions: Conditions) -> dict[str, Any]:
-    """Everything that the number of rounds depends on, apart from the plan."""
+    """All values, apart from the plan, on which the number of rounds depends."""
     training = {
         f"training.{field.name}": getattr(scenario.training, field.name)
         for group in (Recipe, Descent)
@@ -245,7 +248,7 @@ def _recipe(scenario: Scenario, conditions: Conditions) -> dict[str, Any]:
 
 
 def _estimated(entry: Mapping[str, Any], path: Path) -> BoundConstants:
-    """The constants of an entry of the records, which holds more than constants."""
+    """The constants in an entry of a record; other keys of the entry are ignored."""
     names = [field.name for field in fields(BoundConstants) if field.name in entry]
     try:
         return BoundConstants(**{name: entry[name] for name in names})

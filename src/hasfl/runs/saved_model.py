@@ -1,4 +1,4 @@
-"""The trained model of a run: rebuilt with its weights, and written in formats that other programs read."""
+"""Rebuilds the trained model of a run with its weights, and exports it in formats of other programs."""
 
 import importlib.util
 import logging
@@ -21,16 +21,17 @@ from hasfl.runs.overview import scenario_folder, stored_scenario
 from hasfl.runs.store import MODEL, RESULT, RunFolder
 from hasfl.runs.task import module_of
 
-ONNX_PACKAGES = ("onnx", "onnxscript")  # torch needs them to write the format
-MODEL_INPUT = "model_input"  # the key of a result that says which samples the model takes
-# A batch of one sample would be taken for a model that knows no other batch size.
+ONNX_PACKAGES = ("onnx", "onnxscript")  # packages with which torch writes ONNX
+MODEL_INPUT = "model_input"  # the key in a result for the shape and type of the samples that the model takes
+# The batch size of example inputs. From a batch of one, torch's exporter would conclude that 1 is the only
+# possible batch size.
 EXAMPLE_BATCH = 2
 
 
 def export_model(run: Path, form: str, file: Path | None = None) -> Path:
-    """Write the model of a finished run in one of `FORMATS`. Returns the file that was written.
+    """Write the model of a finished run in one of `FORMATS`; returns the path of the new file.
 
-    The written model takes batches of any size. `file` is by default a file in the run's folder.
+    The exported model takes batches of any size. By default, the file is in the folder of the run.
     """
     if form not in FORMATS:
         raise InputError(f"--to must be one of {', '.join((*FORMATS, *RECORD_FORMATS))}, got {form!r}")
@@ -47,7 +48,7 @@ def export_model(run: Path, form: str, file: Path | None = None) -> Path:
 
 
 def saved_weights(run: RunFolder) -> dict[str, Tensor]:
-    """The weights and buffers of a finished run, under the names of the model's own `state_dict`."""
+    """The weights and buffers of a finished run, named as in the `state_dict` of the user's model."""
     path = run.path / MODEL
     if not path.exists():
         raise InputError(f"{run.path} must be a finished run, but has no {MODEL}: continue it with --resume")
@@ -60,7 +61,7 @@ def saved_weights(run: RunFolder) -> dict[str, Tensor]:
 
 
 def trained_module(run: RunFolder, weights: dict[str, Tensor]) -> tuple[nn.Module, Tensor]:
-    """The model of a run in evaluation mode with these weights, and a batch of the samples that it takes."""
+    """The model of a run with these weights, in evaluation mode, and a batch of samples as an example."""
     scenario, folder = stored_scenario(run), scenario_folder(run)
     samples, outputs = _kept_input(run)
     module, example = module_of(scenario, samples, outputs, folder=folder)
@@ -77,9 +78,9 @@ def trained_module(run: RunFolder, weights: dict[str, Tensor]) -> tuple[nn.Modul
 
 
 def _kept_input(run: RunFolder) -> tuple[Tensor, int]:
-    """A sample of the form that the run was trained on, and how many outputs its data ask for.
+    """A sample of the shape and type that the run was trained on, and the number of outputs.
 
-    The data themselves are not read, so that a model can be exported where they are not.
+    The data are not read, so that a model can be exported on a machine without the data.
     """
     try:
         kept = run.result()[MODEL_INPUT]
@@ -118,7 +119,7 @@ def _write_onnx(run: RunFolder, weights: dict[str, Tensor], path: Path) -> None:
 
 
 def _exported(module: nn.Module, export: Callable[[], Any]) -> Any:
-    """What an exporter of torch makes of a module; a failure becomes one sentence."""
+    """Call an exporter of torch for a module; any failure becomes a ModelError with one sentence."""
     try:
         with _without_remarks():
             return export()
@@ -134,7 +135,7 @@ def _exported(module: nn.Module, export: Callable[[], Any]) -> Any:
 
 @contextmanager
 def _without_remarks() -> Iterator[None]:
-    """Silence what torch's exporters print about their own parts, such as packages that they could use."""
+    """Silence warnings and logs of torch's exporters about themselves, such as optional packages."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -146,7 +147,7 @@ def _without_remarks() -> Iterator[None]:
         logger.setLevel(before)
 
 
-# How torch's exporters are told that the first dimension of the input is the batch and may have any size.
+# Tells torch's exporters that the first dimension of the input is the batch, which may have any size.
 ANY_BATCH = ({0: torch.export.Dim("batch")},)
 FORMATS = {
     "state-dict": (".pt", _write_state_dict),

@@ -1,6 +1,6 @@
-"""The scenario file: a fleet, a model and a way of training, in TOML, as people write them.
+"""The sections and keys of a scenario file: a fleet, a model, data and a way of training, in TOML.
 
-Its sections about devices are the fleet, single devices, how they change, and absences.
+Every class is one section; docs/scenarios.md describes all keys.
 """
 
 from bisect import bisect_left
@@ -34,7 +34,7 @@ def _quantity(dimension: Dimension) -> BeforeValidator:
 
 
 def _range(dimension: Dimension) -> BeforeValidator:
-    """One value for all, or a pair to draw from."""
+    """A validator that takes one value, or a pair [low, high] to draw from, and returns a pair."""
 
     def parse(given: Any) -> Any:
         pair = given if isinstance(given, list) else [given, given]
@@ -60,7 +60,7 @@ TABLE_I = FleetRanges()
 
 
 class FleetSection(Document):
-    """What a fleet is drawn from; each quantity is one value or a pair [low, high]."""
+    """The section [fleet]: ranges to draw a fleet from; each quantity is one value or a pair [low, high]."""
 
     devices: int = TABLE_I.devices
     flops: ComputeRange = TABLE_I.flops
@@ -74,12 +74,15 @@ class FleetSection(Document):
     server_fed_down_rate: RateRange = TABLE_I.server_fed_down_rate
 
     def ranges(self) -> FleetRanges:
-        """The section as a value."""
+        """The section as `FleetRanges`."""
         return FleetRanges(**{field.name: getattr(self, field.name) for field in fields(FleetRanges)})
 
 
 class DeviceSection(Document):
-    """One box, or `count` alike; links to the fed server are those to the edge server if not given."""
+    """A section [[device]]: one device, or `count` devices alike.
+
+    The links to the fed server, if left out, are those to the edge server.
+    """
 
     name: str
     count: int = Field(default=1, ge=1)
@@ -91,7 +94,7 @@ class DeviceSection(Document):
     memory: Size = 4 * GIBIBYTE
 
     def devices(self) -> list[Device]:
-        """The boxes as rows, numbered if there are several."""
+        """The devices of the section, with numbers in their names if there are several."""
         row = {field: getattr(self, field) for field in PER_DEVICE}
         row["fed_up_rate"] = self.up_rate if self.fed_up_rate is None else self.fed_up_rate
         row["fed_down_rate"] = self.down_rate if self.fed_down_rate is None else self.fed_down_rate
@@ -100,14 +103,14 @@ class DeviceSection(Document):
 
 
 class WorldSection(Document):
-    """How compute and link rates change from interval to interval."""
+    """The section [world]: how compute and link rates change from interval to interval, and who is absent."""
 
     rates: Literal["fixed", "redrawn", "walk", "trace"] = "fixed"
-    step: Annotated[float, Field(gt=0)] = 0.1  # one step of a random walk, in logarithms
-    bound: Annotated[float, Field(ge=1)] = 2.0  # how far a random walk may lead, as a factor
-    trace: str | None = None  # a CSV file
-    leave: Annotated[float, Field(ge=0, le=1)] | None = None  # chance a round that a device drops out
-    come_back: Annotated[float, Field(gt=0, le=1)] = 0.2  # chance a round that it comes back
+    step: Annotated[float, Field(gt=0)] = 0.1  # standard deviation of a step of a random walk, in logarithms
+    bound: Annotated[float, Field(ge=1)] = 2.0  # largest factor between a random walk and its first value
+    trace: str | None = None  # path of a CSV file with recorded rates
+    leave: Annotated[float, Field(ge=0, le=1)] | None = None  # chance per round that a device drops out
+    come_back: Annotated[float, Field(gt=0, le=1)] = 0.2  # chance per round that an absent device comes back
 
     @model_validator(mode="after")
     def _all_have_an_effect(self) -> "WorldSection":
@@ -125,7 +128,7 @@ class WorldSection(Document):
 
 
 class AbsenceSection(Document):
-    """Rounds in which a device is away."""
+    """A section [[absence]]: the rounds in which a device is away."""
 
     device: str
     first_round: Count
@@ -148,33 +151,35 @@ MODEL_FOR = {"digits": "small-cnn", "fashion-mnist": "small-cnn", "cifar10": "vg
 
 
 class KnownData(NamedTuple):
-    """What a plan must know of data."""
+    """What a plan needs to know about a data set."""
 
-    samples: int  # training samples
+    samples: int  # number of training samples
     shape: tuple[int, ...]  # the shape of one sample
     classes: int
 
 
-# The data sets that hasfl knows by name, so that a plan needs not read them.
+# Data sets that hasfl knows by name. `hasfl plan` uses these numbers and reads no data.
 KNOWN_DATA = {
     "digits": KnownData(1_438, (1, 8, 8), 10),
     "fashion-mnist": KnownData(60_000, (1, 28, 28), 10),
     "cifar10": KnownData(50_000, (3, 32, 32), 10),
     "cifar100": KnownData(50_000, (3, 32, 32), 100),
 }
-LARGEST_SIDE = 1_000_000  # the longest side of a sample, in any direction
-MOST_OUTPUTS = 1_000_000  # a limit, so that a slip of the finger does not take all memory
+# The largest length of a sample in any dimension, and the most outputs of a model. Chosen by hand, so that a
+# typing error does not use up all memory.
+LARGEST_SIDE = 1_000_000
+MOST_OUTPUTS = 1_000_000
 
 
 class ModelSection(Document):
-    """Which model: a name, or the file that `hasfl profile --json` wrote for it."""
+    """The section [model]: the name of a model, or the file that `hasfl profile --json` wrote for a model."""
 
     name: str | None = None
     profile: str | None = None
     classes: int | None = Field(default=None, ge=1, le=MOST_OUTPUTS)
     norm: Literal["batch", "group", "none"] | None = None
     input: list[Annotated[int, Field(ge=1, le=LARGEST_SIDE)]] | None = None  # the shape of one sample
-    tokens: bool = False  # whether a sample of the shape `input` is whole numbers
+    tokens: bool = False  # whether a sample of the shape `input` consists of whole numbers
 
     @model_validator(mode="after")
     def _one_source(self) -> "ModelSection":
@@ -190,9 +195,9 @@ GROUPS = (Descent, Planning, Serving, Machine)  # the groups of settings beside 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSection(Machine, Serving, Planning, Descent, Recipe):
-    """How training is done. Names, defaults and checks are those of `hasfl.settings`.
+    """The section [training]: how to train. Names, defaults and checks are those of `hasfl.settings`.
 
-    Messages list the fields of the last base class first.
+    Messages list the fields of the last base class, `Recipe`, first.
     """
 
     strategy: str = Recipe.strategy
@@ -201,13 +206,13 @@ class TrainingSection(Machine, Serving, Planning, Descent, Recipe):
     metric: str | None = Recipe.metric
     aggregation: str = Recipe.aggregation
     local_term: str | None = Recipe.local_term
-    checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0  # wall time between two checkpoints, at least
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0  # least wall time between two checkpoints, s
 
     __pydantic_config__ = Document.model_config
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        """Take a table where pydantic, being strict, would only take a finished value; fields stay strict."""
+        """Let pydantic accept a table, which strict mode refuses for a dataclass; the fields stay strict."""
         return {**handler(source), "strict": False}
 
     def __post_init__(self) -> None:
@@ -216,17 +221,17 @@ class TrainingSection(Machine, Serving, Planning, Descent, Recipe):
 
 
 class StopSection(Document):
-    """Training ends when the first of these is met. `hasfl.goal.Goal` checks the numbers."""
+    """The section [stop]: training ends when the first of these is met. `Goal` checks the numbers."""
 
     rounds: int | None = None
     samples: int | None = None
     seconds: float | None = None  # virtual time
     accuracy: float | None = None  # measured on held-out samples
     loss: float | None = None  # measured on held-out samples
-    converged: bool | None = None  # None: true where nothing else is given
+    converged: bool | None = None  # None: true if no other key is given
 
     def goal(self) -> Goal:
-        """The section as a value; an empty section means until accuracy has converged."""
+        """The section as a `Goal`; with an empty section, training ends when accuracy has converged."""
         asked = self.model_dump()
         asked["converged"] = bool(self.converged) if self.model_fields_set else True
         return Goal(**asked)
@@ -239,16 +244,16 @@ class StopSection(Document):
 
 
 class DataSection(Document):
-    """Which data, and how the devices share it."""
+    """The section [data]: the data set, and how its samples are dealt out to devices."""
 
     name: str | None = None
     folder: str | None = None
-    columns: list[str] | None = None  # inputs and labels, in a folder that Hugging Face's datasets saved
+    columns: list[str] | None = None  # columns of inputs and labels, for a data set that Hugging Face saved
     partition: Literal["iid", "shards", "dirichlet"] = "iid"
     shards_per_device: Count = 2
     alpha: Annotated[float, Field(gt=0)] = 0.5
-    samples: Count | None = None  # how many each device holds; None: an equal share of all
-    held_out: float | None = Settings.held_out  # share of each device's samples
+    samples: Count | None = None  # number of samples that each device holds; None: an equal share of all
+    held_out: float | None = Settings.held_out  # share of each device's samples that is held out
     augment: bool = Settings.augment
 
     @model_validator(mode="after")
@@ -260,7 +265,7 @@ class DataSection(Document):
 
 
 class Scenario(Document):
-    """A whole scenario file."""
+    """A whole scenario file, with one field for each section."""
 
     seed: int = Field(default=0, ge=0)
     model: ModelSection = ModelSection()
@@ -275,26 +280,26 @@ class Scenario(Document):
 
     @property
     def model_name(self) -> str:
-        """The model, or the one that goes with the data; the paper's first where neither is given."""
+        """The name of the model; if left out, the model for the data set, or VGG-16 without any data set."""
         by_data = MODEL_FOR.get(self.data.name or "cifar10", "small-cnn")
         return self.model.name or by_data
 
     @property
     def data_name(self) -> str:
-        """The data, or what goes with the model."""
+        """The name of the data set; if left out, the data set for the model."""
         by_model = {model: data for data, model in reversed(MODEL_FOR.items())}
         return self.data.name or by_model.get(self.model_name, "digits")
 
     @property
     def known_constants(self) -> Constants | None:
-        """The constants of the law of rounds, if the scenario has their numbers."""
+        """The constants of the law of rounds, if the scenario gives their numbers; else None."""
         given = self.constants
         return None if given is None or given.run is not None else given.value()
 
     def settings(self, **objects: Any) -> Settings:
-        """How the scenario says to train, with some objects in place of their names or of what is left out.
+        """The settings of the scenario; `objects` replaces values by name, such as a strategy for its name.
 
-        Constants that a run has estimated are not among the settings of the scenario itself.
+        Constants that a run has estimated are not included: `runs/run_constants.py` reads them.
         """
         groups = {kind.__name__.lower(): kind(**_part(self.training, kind)) for kind in GROUPS}
         values = {
@@ -307,11 +312,11 @@ class Scenario(Document):
         return Settings(**_part(self.training, Recipe) | groups | values | objects)
 
     def training_samples(self, devices: int) -> IntN | None:
-        """How many samples each device trains on; None where that depends on data that must be read first."""
+        """The number of samples that each device trains on; None if only the data can tell this number."""
         held, share = self._samples_held(devices), self.settings().held_out_share
         known = KNOWN_DATA.get(self.data_name)
         total = 0 if known is None else known.samples
-        if held is None or (share > 0 and held.sum() > total):  # devices hold the same samples, or may do so
+        if held is None or (share > 0 and held.sum() > total):  # devices may hold common samples
             return None
         return held - held_out_counts(held, share)
 
@@ -346,7 +351,7 @@ class Scenario(Document):
         return self
 
     def draw(self) -> Fleet:
-        """The fleet: as listed, or drawn with the scenario's seed."""
+        """The fleet: the listed devices, or devices drawn with the scenario's seed."""
         drawn = draw_fleet(self.fleet.ranges(), Seeds(self.seed))
         if not self.device:
             return drawn
@@ -357,8 +362,8 @@ class Scenario(Document):
     def resized(self, devices: int) -> "Scenario":
         """The scenario with another number of devices.
 
-        A fleet that is drawn is drawn anew with the same seed: the first devices stay the same. Of a list of
-        devices, evenly spaced ones are left out; or, for more devices than are listed, repeated.
+        A drawn fleet is drawn again with the same seed, so the first devices stay the same. From a list of
+        devices, evenly spaced ones are left out. To get more devices than are listed, devices are repeated.
         """
         if not self.device:
             return self.model_copy(update={"fleet": self.fleet.model_copy(update={"devices": devices})})
@@ -375,7 +380,7 @@ class Scenario(Document):
         return self.model_copy(update={"device": copies})
 
 
-PARSED = 16  # scenarios that are kept once they are checked
+PARSED = 16  # number of checked scenarios that are cached; chosen by hand
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -389,15 +394,15 @@ def read_scenario(path: Path) -> Scenario:
 
 @lru_cache(maxsize=PARSED)
 def parse_scenario(text: str, source: str) -> Scenario:
-    """Check the text of a scenario, once in a process; `source` is named in a fault."""
+    """Check the text of a scenario file, and cache the result; `source` names the file in messages."""
     return parse_toml(text, Scenario, source)
 
 
 def _numbered(name: str, before: int) -> str:
-    """The name of a device that was repeated so many times before."""
+    """The name of a repeated device, with a number if `before` devices of this name come before it."""
     return name if before == 0 else f"{name} ({before + 1})"
 
 
 def _part(section: TrainingSection, group: type) -> dict[str, Any]:
-    """The values of one group of settings."""
+    """The values of one group of settings, by name."""
     return {field.name: getattr(section, field.name) for field in fields(group)}

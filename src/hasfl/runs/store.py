@@ -1,6 +1,6 @@
-"""The folder of a run: its scenario and settings, a record of every round, a checkpoint and the result.
+"""Reads and writes the folder of a run: scenario, settings, a record of every round, checkpoint, result.
 
-It appears complete with all its files, and only one process at a time may write it.
+A new folder appears with its first files all at once, and only one process at a time may write to it.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ ROUNDS, TIMING = "rounds.jsonl", "timing.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
 LOCK = "lock"  # the file that is locked while a process writes the folder
 OWN_FILES = (SCENARIO, SETTINGS, ENVIRONMENT, ROUNDS, TIMING, CHECKPOINT, MODEL, RESULT, LOCK)
-NUMBERS = ("accuracy", "rounds", "seconds", "samples")  # every result has them; null where unknown
-# Of a run: a process trains it now; it can be resumed; it has a result and a model.
+NUMBERS = ("accuracy", "rounds", "seconds", "samples")  # keys that every result has; null if unknown
+# "running": a process trains the run now; "stopped": it can be resumed; "finished": it has result and model.
 RunState = Literal["running", "stopped", "finished"]
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 INDENT = 2  # spaces in the JSON files that people read
@@ -59,7 +59,7 @@ class RunFolder:
         settings: Mapping[str, Any],
         environment: Mapping[str, Any],
     ) -> Self:
-        """Create the folder of a new run: locked, and with all three files. A failure leaves no folder."""
+        """Create the locked folder of a new run, with its first three files. A failure leaves no folder."""
         texts = {
             SCENARIO: scenario_text,
             SETTINGS: json_text(settings, SETTINGS, indent=INDENT) + "\n",
@@ -118,7 +118,7 @@ class RunFolder:
         return [self._record(row, number) for number, row in enumerate(self._rounds.rows(), start=1)]
 
     def newest_records(self) -> Iterator[RoundRecord]:
-        """The records from the last round back to the first; no more are read than are asked for."""
+        """Iterate over the records from the last round back to the first, reading only as far as needed."""
         return (self._record(row, row["round"]) for row in self._rounds.newest_rows())
 
     def elapsed_seconds(self) -> float:
@@ -176,7 +176,7 @@ class RunFolder:
         replace_file(self.path / RESULT, lambda file: write_text(file, text))
 
     def go_on_with(self, scenario_text: str, settings: Mapping[str, Any]) -> None:
-        """Replace the scenario and the settings; a finished run is not finished any more."""
+        """Replace the scenario and the settings of a run that is resumed, and delete its result."""
         self.lock()
         text = json_text(settings, SETTINGS, indent=INDENT) + "\n"
         with writing(self.path / RESULT, RECORDED):
@@ -191,7 +191,7 @@ class RunFolder:
 
     @property
     def state(self) -> RunState:
-        """How far the run is. The records of a finished run must be whole."""
+        """The state of the run. Raise InputError if the records of a finished run are not complete."""
         if not self.finished:
             return "running" if self.in_use else "stopped"
         self.require_whole()
@@ -219,14 +219,14 @@ class RunFolder:
 
     @property
     def lost_its_model(self) -> bool:
-        """Whether the run was finished once, but its model was removed since."""
+        """Whether the run was finished, but its model file was removed afterwards."""
         return self._missing_at_the_end() == [MODEL]
 
     def _missing_at_the_end(self) -> list[str]:
         return [file for file in (RESULT, MODEL) if not (self.path / file).exists()]
 
     def require_whole(self) -> None:
-        """Raise InputError unless the records of a finished run are those of all rounds of its result."""
+        """Raise InputError unless the last record of a finished run is the last round of its result."""
         last, rounds = next(self._rounds.newest_rows(), {"round": 0}), self.result().get("rounds")
         if last["round"] != rounds:
             raise InputError(
@@ -268,13 +268,14 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-# ── a folder that one process writes ─────────────────────────────────────────────────────────────────────
+# ── the lock of a folder ─────────────────────────────────────────────────────────────────────────────────
 
 
-# The error codes of a rename to the path of a file or of a folder with files.
+# Error codes of a rename whose target is a file, or a folder with files.
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-# A look at a lock holds it for a moment. So a lock is asked for a few times. Both are chosen by hand.
-ATTEMPTS, PAUSE = 5, 0.02  # seconds
+# How often a process tries to take a lock, and the seconds between two attempts: `is_taken` in another
+# process holds the lock for a moment. Both are chosen by hand.
+ATTEMPTS, PAUSE = 5, 0.02
 ELSEWHERE = "free some space, or choose another place with --out"
 
 
@@ -286,7 +287,7 @@ class FolderLock:
 
     @classmethod
     def take(cls, folder: Path) -> Self:
-        """Lock a folder; InputError if another process holds the lock."""
+        """Lock a folder. Raise InputError if another process holds the lock."""
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, READ_WRITE)
         try:
             for _ in range(ATTEMPTS):
@@ -321,7 +322,7 @@ class FolderLock:
 
 
 def _can_lock(descriptor: int, kind: int) -> bool:
-    """Lock an open file, if no other process has locked it."""
+    """Try to lock an open file; returns False if another process has locked it."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -375,7 +376,7 @@ def _taken(path: Path) -> str:
     return f"{path} exists already: continue it with --resume, choose another name with --run, or remove it"
 
 
-# ── a file of rows ───────────────────────────────────────────────────────────────────────────────────────
+# ── a file with one row per round ────────────────────────────────────────────────────────────────────────
 
 
 SHOWN = 40  # characters of a damaged line that a message shows; chosen by hand
@@ -384,7 +385,7 @@ ELLIPSIS = "..."
 
 
 class Journal:
-    """A file of rows in the order of rounds: one JSON object a line, each with a field `round`.
+    """A file with one JSON object per line, in the order of rounds; each object has a field `round`.
 
     If a process is killed while it writes, the last line may be incomplete. All other lines are complete.
     """
@@ -414,7 +415,7 @@ class Journal:
             yield self._row(line, f"line {number}")
 
     def newest_rows(self) -> Iterator[dict[str, Any]]:
-        """The rows from the last one back to the first; no more of the file is read than is asked for."""
+        """Iterate over the rows from the last one back to the first, reading only as far as needed."""
         for line in self._complete_lines_backwards():
             yield self._row(line, "a line")
 
@@ -455,7 +456,7 @@ class Journal:
         return self._descriptor
 
     def _opened_to_read(self) -> IO[bytes]:
-        """The file; one that does not exist yet is empty."""
+        """Open the file to read; a file that does not exist yet counts as empty."""
         try:
             return self.path.open("rb")
         except FileNotFoundError:
@@ -465,13 +466,13 @@ class Journal:
 
     def _complete_lines(self) -> list[bytes]:
         with self._opened_to_read() as file:
-            content = file.read(os.fstat(file.fileno()).st_size)  # a device such as /dev/full has no end
+            content = file.read(os.fstat(file.fileno()).st_size)  # a special file like /dev/full has no end
         return [line + b"\n" for line in content.split(b"\n")[:-1]]
 
     def _complete_lines_backwards(self) -> Iterator[bytes]:
         with self._opened_to_read() as file:
             start, beginning = file.seek(0, os.SEEK_END), b""
-            is_complete = False  # what stands after the last line break is not
+            is_complete = False  # the text after the last line break is an incomplete line
             while start > 0:
                 end, start = start, max(start - BLOCK, 0)
                 file.seek(start)
@@ -516,14 +517,15 @@ def _short(line: bytes) -> str:
 # ── a file of tensors ────────────────────────────────────────────────────────────────────────────────────
 
 
-# The only key of the file's metadata. The order of several keys would change from run to run.
+# The only key of the file's metadata. With several keys, their order would change from run to run.
 STATE = "state"
 
 
 def write_tensors(path: Path, tensors: Tensors, state_text: str | None = None) -> None:
-    """Write arrays, and the JSON text of a state. safetensors needs contiguous arrays (order C).
+    """Write arrays, and the JSON text of a state, to a safetensors file.
 
-    It is imported when a file is read or written: planning imports this module and does without it.
+    safetensors needs contiguous arrays (order C). It is imported only here and in `read_tensors`, because
+    planning imports this module and works without safetensors.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file

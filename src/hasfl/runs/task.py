@@ -1,4 +1,4 @@
-"""What is trained, as one value: a `Task`. A Python call and a scenario file both become one."""
+"""Makes a `Task`, the complete and checked description of a training, from a Python call or a scenario."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -47,11 +47,11 @@ from hasfl.world import (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
-    """What is trained, checked and ready to build: nothing else decides how a training goes."""
+    """Everything that decides how a training goes: model, data, world and settings, already checked."""
 
     model: LayeredModel
     data: Dataset
-    shares: Sequence[IntN]  # the samples that each device holds, as indices
+    shares: Sequence[IntN]  # the indices of the samples that each device holds
     world: World
     settings: Settings
 
@@ -64,10 +64,10 @@ class Task:
         settings: Settings,
         shares: Sequence[IntN] | None = None,
     ) -> "Task":
-        """A task from what a caller has.
+        """Make a task from a model, data, a fleet and settings.
 
-        A plain module is cut into layers, and a fleet alone is a world that does not change. Without
-        `shares`, the data say which samples each device holds, or else they are dealt out at random.
+        A plain module is cut into layers, and a fleet becomes a world that does not change. Without `shares`,
+        the data set tells which samples each device holds. If it does not, samples are dealt out at random.
         """
         _require_dataset(data)
         world = _world(fleet, settings)
@@ -81,7 +81,7 @@ class Task:
 
 
 def settings_from(given: Mapping[str, Any]) -> Settings:
-    """Settings by name; an unknown name is refused with the nearest one that is known."""
+    """Make settings from keywords; the message for an unknown name suggests a known one."""
     known = [field.name for field in fields(Settings)]
     for name in given:
         if name not in known:
@@ -90,7 +90,7 @@ def settings_from(given: Mapping[str, Any]) -> Settings:
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    """The group that a setting belongs to, or the nearest name that is known."""
+    """Advice for an unknown name: the group that has a setting of this name, or the most similar name."""
     for group in (Descent, Planning, Serving, Machine):
         if name in {field.name for field in fields(group)}:
             return f"give it in a group, as {group.__name__.lower()}={group.__name__}({name}=…)"
@@ -108,7 +108,7 @@ def _require_dataset(data: object) -> None:
 
 
 def _world(fleet: Fleet | World, settings: Settings) -> World:
-    """A fleet alone is a world that does not change."""
+    """The world of a training; a fleet becomes a world that does not change."""
     if isinstance(fleet, Fleet):
         return World(
             fleet=fleet,
@@ -146,7 +146,7 @@ def _in_words(shape: Sequence[int], dtype: torch.dtype) -> str:
 def _shares(
     shares: Sequence[IntN] | None, data: Dataset, devices: Sequence[str], settings: Settings
 ) -> Sequence[IntN]:
-    """Which samples each device holds: as the caller says, else as the data say, else dealt out at random."""
+    """The samples that each device holds: `shares`, else those of the data set, else dealt out at random."""
     if shares is None and data.shares is None:
         return partition(data.y_train.numpy(), len(devices), Seeds(settings.seed))
     if shares is None:
@@ -171,14 +171,14 @@ def _shares(
 # ── from a scenario ──────────────────────────────────────────────────────────────────────────────────────
 
 
-DEALING = ("partition", "alpha", "shards_per_device", "samples")  # keys of [data] that say who gets what
-TRAIN_AND_TEST = 2  # the torch datasets that a user's callable may return
+DEALING = ("partition", "alpha", "shards_per_device", "samples")  # keys of [data] on dealing out samples
+TRAIN_AND_TEST = 2  # number of torch datasets that a user's callable may return
 
 
 def task_of(scenario: Scenario, *, folder: Path, tell: Callable[[str], None] = lambda step: None) -> Task:
-    """The task that a scenario describes; paths and callables in it are searched in its folder first.
+    """The task that a scenario describes; its paths and callables are searched in `folder` first.
 
-    `tell` is called before each step that may take a while, with a phrase such as "loading digits".
+    `tell` is called before each slow step, with a phrase such as "loading digits".
     """
     fleet = scenario.draw()
     tell(f"loading {scenario.data_name}")
@@ -196,7 +196,7 @@ def task_of(scenario: Scenario, *, folder: Path, tell: Callable[[str], None] = l
 
 
 def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
-    """How the scenario says to train, with the user's own objects in place of their names."""
+    """The settings of a scenario, with the objects that names such as "hasfl" or "module:callable" mean."""
     named = scenario.training
     with naming("training.strategy"):
         chosen = strategy(named.strategy, folder)
@@ -223,7 +223,7 @@ def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
 
 
 def _require_outputs(scenario: Scenario, data: Dataset) -> None:
-    """Refuse a number of outputs that the usual loss or metric cannot use."""
+    """Raise InputError if the usual loss or metric cannot use the number of outputs in `model.classes`."""
     asked, training = scenario.model.classes, scenario.training
     if asked is None or None not in (training.loss, training.metric):
         return
@@ -236,7 +236,7 @@ def _require_outputs(scenario: Scenario, data: Dataset) -> None:
 
 
 def load_data(scenario: Scenario, *, folder: Path) -> Dataset:
-    """The data of a scenario; files are searched in its folder first, then in the data folder."""
+    """Load the data set of a scenario; files are searched in `folder` first, then in the data folder."""
     name, section = scenario.data_name, scenario.data
     if ":" in name:
         if section.columns is not None:
@@ -251,7 +251,7 @@ def load_data(scenario: Scenario, *, folder: Path) -> Dataset:
 def shared_data(
     scenario: Scenario, devices: Sequence[str], *, folder: Path
 ) -> tuple[Dataset, tuple[IntN, ...]]:
-    """The data of a scenario, and which samples each of the devices holds."""
+    """Load the data set of a scenario; also returns the indices of the samples that each device holds."""
     data, section = load_data(scenario, folder=folder), scenario.data
     if data.shares is not None:
         if useless := [key for key in DEALING if key in section.model_fields_set]:
@@ -274,13 +274,13 @@ def shared_data(
 
 
 def own_data(name: str, folder: Path) -> Dataset:
-    """The data that a user's callable returns: a Dataset, or torch's datasets for training and testing.
+    """The data set that a user's callable returns, as a Dataset or as two torch datasets, to train and test.
 
-    What the callable draws from torch's generator is the same in every run, whatever the seed.
+    Random numbers that the callable draws from torch's generator are the same in every run, with any seed.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        function = find(name, "data", folder)  # importing its module may draw random numbers too
+        function = find(name, "data", folder)  # importing the module may draw random numbers too
         if not callable(function):
             raise InputError(f"data {name!r} must be a function or a class, got {type(function).__name__}")
         torch.manual_seed(0)
@@ -297,15 +297,15 @@ def own_data(name: str, folder: Path) -> Dataset:
 
 
 def model_of(scenario: Scenario, data: Dataset, *, folder: Path) -> LayeredModel:
-    """The model of a scenario, for its data, cut into layers; its weights depend on the seed alone."""
+    """The model of a scenario for a data set, cut into layers; its weights depend on the seed alone."""
     return chained(*module_of(scenario, data.x_train[:1], data.outputs, folder=folder))
 
 
 def module_of(scenario: Scenario, samples: Tensor, outputs: int, *, folder: Path) -> tuple[nn.Module, Tensor]:
-    """The model of a scenario before it is cut, and a batch of the samples that it takes.
+    """The model of a scenario before it is cut, and a batch of samples as an example input.
 
-    `samples` is a batch of the data, of which only shape and type count; `outputs` is how many numbers the
-    data ask for.
+    `samples` is a batch of the data set; only its shape and type count. `outputs` is the number of outputs
+    that the labels need.
     """
     section, name = scenario.model, scenario.model_name
     if section.profile is not None:
@@ -324,7 +324,7 @@ def module_of(scenario: Scenario, samples: Tensor, outputs: int, *, folder: Path
 
 
 def world_of(scenario: Scenario, fleet: Fleet, *, folder: Path) -> World:
-    """How the fleet of a scenario changes over a run."""
+    """The world of a scenario: how its fleet changes over a run."""
     return World(
         fleet=fleet,
         seeds=Seeds(scenario.seed),
@@ -366,7 +366,10 @@ def _absences(scenario: Scenario, fleet: Fleet) -> Absences:
 
 
 def _require_somebody(schedule: Schedule, scenario: Scenario, devices: int) -> None:
-    """Refuse a schedule that leaves nobody in a round to come. It is enough to look where a device leaves."""
+    """Raise InputError if a schedule leaves a round without a device.
+
+    It is enough to check the rounds in which a device leaves, because only then the devices get fewer.
+    """
     rounds = scenario.stop.rounds or 0
     for absence in scenario.absence:
         if absence.first_round <= rounds:

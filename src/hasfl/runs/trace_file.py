@@ -1,10 +1,10 @@
-"""Recorded rates as people keep them: a CSV file with a line for each round and device that changed.
+"""Reads recorded rates from a CSV file with a line for each change of a device in a round.
 
     round,device,up_rate,flops
     40,pi-3,20 Mbps,
     40,pi-7,,0.8 TFLOPS
 
-An empty cell leaves its value as it is; a bare number is in bit/s or FLOP/s.
+An empty cell means no change; a number without a unit is in bit/s or FLOP/s.
 """
 
 import csv
@@ -19,12 +19,12 @@ from hasfl.units import Dimension, parse_quantity
 from hasfl.world import VARYING, Change, Trace
 
 KEYS = ("round", "device")
-MOST_DIGITS = 9  # a round has no more digits
-MOST_NAMES = 20  # a fault lists no more names
+MOST_DIGITS = 9  # the most digits of a round; chosen by hand
+MOST_NAMES = 20  # the most names of devices that a message lists; chosen by hand
 
 
 def read_trace(path: str | Path, fleet: Fleet) -> Trace:
-    """Read a CSV file with the columns round, device and any that vary; devices go by name."""
+    """Read a CSV file with the columns round, device and fields of `VARYING`; devices are given by name."""
     changes: dict[tuple[int, int], list[Change]] = {}
     columns: list[str] = []
     index = {name: i for i, name in enumerate(fleet.names)}
@@ -48,7 +48,7 @@ def read_trace(path: str | Path, fleet: Fleet) -> Trace:
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    """The cells of every line that is not blank, with its number."""
+    """The cells of every line that is not blank, with the number of the line."""
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)

@@ -1,1 +1,1 @@
-"""Algorithm 1: the loop, the parties that take part in it, the clock, checkpoints."""
+"""The training loop of Algorithm 1, the virtual clock, the constants that plans rest on, and forecasts."""

@@ -22,42 +22,42 @@ from hasfl.theory.latency import (
 )
 from hasfl.theory.paradigms import Paradigm
 
-# ── what is done and what it costs ───────────────────────────────────────────────────────────────────────
+# ── effort and its cost ──────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
     """Each device sends some samples through the model once, as in a round of split training."""
 
-    samples: IntN  # how many each device of the round sends; 0: none
-    backward: bool = True  # False if only losses are wanted, so that no gradients come back
+    samples: IntN  # number of samples that each device of the round sends; 0: the device does nothing
+    backward: bool = True  # False if only losses are wanted, so that no gradients are sent back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """Passes one after the other, and exchanges of tensors as large as the private layers."""
+    """Work beside the rounds of training: passes one after the other, and transfers of the private layers."""
 
     passes: tuple[Pass, ...] = ()
-    uploads: int = 0  # times that devices and edge server send such tensors to the fed server
-    downloads: int = 0  # times that they receive them
+    uploads: int = 0  # times that devices and edge server send tensors of this size to the fed server
+    downloads: int = 0  # times that devices and edge server receive tensors of this size
 
     @property
     def samples(self) -> int:
-        """Samples that are sent through the model, counted once for each pass."""
+        """The number of samples that are sent through the model, counted once for each pass."""
         return sum(int(sent.samples.sum()) for sent in self.passes)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds by step, bits by arrow, and samples."""
+    """What an action costs: seconds by step, bits by arrow, and samples."""
 
     phases: Mapping[str, float]
     bits: Mapping[str, float]
-    samples: int = 0  # sent through the model by training and estimates; the budget E counts them
+    samples: int = 0  # samples that training and estimates send through the model; they count toward E
 
     @property
     def seconds(self) -> float:
-        """All steps, one after the other."""
+        """The seconds of all steps, one after the other."""
         return sum(self.phases.values())
 
     def __add__(self, other: "Cost") -> "Cost":
@@ -71,7 +71,7 @@ FORWARD = ("device_forward", "activation_upload", "server_forward")  # the steps
 
 
 def advanced(record: RoundRecord, cost: Cost) -> RoundRecord:
-    """The record of a round in which something more was done: here virtual time advances."""
+    """The record with a further cost added. Only this function advances virtual time."""
     whole = Cost(record.phases, record.bits, record.samples) + cost
     return replace(
         record,
@@ -100,20 +100,20 @@ class ModelledClock:
 
     profile: Profile
     paradigm: Paradigm
-    sample_bits: float  # the size of a raw sample, which centralised training collects
+    sample_bits: float  # bits of one raw sample, which centralised training collects
     keeps_mean: bool = False  # whether the servers keep a running mean of the layers they hold
 
     def depth(self, plan: Plan) -> int:
-        """How many layers devices hold apart under a plan."""
+        """The number of private layers under a plan."""
         return self.paradigm.private_depth(plan, len(self.profile))
 
     def collection(self, fleet: Fleet, samples: IntN) -> Cost:
-        """Devices send all their samples to the edge server, as centralised training needs it once."""
+        """The cost of sending all samples of devices to the edge server, once, for centralised training."""
         bits = samples.astype(np.float64) * self.sample_bits
         return Cost({"data_upload": float((bits / fleet.up_rate).max())}, {"data_upload": float(bits.sum())})
 
     def round(self, now: Arrangement) -> Cost:
-        """Steps a1 to a5; where devices work side by side, the steps of the slowest."""
+        """The cost of a round, steps a1 to a5; of devices that work side by side, the slowest counts."""
         latency = self.paradigm.split_latency(now.plan, now.fleet, self.profile)
         up, down = int(latency.up.argmax()), int(latency.down.argmax())
         return Cost(
@@ -133,7 +133,7 @@ class ModelledClock:
         )
 
     def aggregation(self, before: Arrangement, after: Arrangement) -> Cost:
-        """Steps b1 and b3; nothing where devices hold no layers."""
+        """The cost of an aggregation, steps b1 and b3; nothing if no layer is private."""
         if before.depth == 0:
             return NOTHING
         bits, latency = self._sub_models(before, after)
@@ -148,7 +148,7 @@ class ModelledClock:
         )
 
     def by_party(self, now: Arrangement, devices: IntN) -> SecondsByParty:
-        """Steps a1 to a5, each party by itself; `devices` are the indices in the whole fleet."""
+        """The seconds of steps a1 to a5 for each party; `devices` are indices into the whole fleet."""
         latency = self.paradigm.split_latency(now.plan, now.fleet, self.profile)
         return {
             "device_forward": _of(devices, latency.device_forward),
@@ -160,7 +160,7 @@ class ModelledClock:
         }
 
     def upload_by_party(self, now: Arrangement, after: Arrangement, devices: IntN) -> SecondsByParty:
-        """Step b1 at the end of an interval, each party by itself; `after` is how the next one begins."""
+        """The seconds of step b1 for each party; `after` is the arrangement of the next interval."""
         if now.depth == 0:
             return {}
         _, latency = self._sub_models(now, after)
@@ -172,7 +172,10 @@ class ModelledClock:
         }
 
     def download_by_party(self, now: Arrangement, depth_before: int, devices: IntN) -> SecondsByParty:
-        """Step b3 as an interval begins, each party by itself; nothing before the first interval."""
+        """The seconds of step b3 for each party, as an interval begins; nothing before the first interval.
+
+        `depth_before` is the number of private layers in the interval before.
+        """
         if depth_before == 0:
             return {}
         _, latency = self._sub_models(replace(now, depth=depth_before), now)
@@ -186,24 +189,27 @@ class ModelledClock:
     def _sub_models(
         self, before: Arrangement, after: Arrangement
     ) -> tuple[AggregationBits, AggregationLatency]:
-        """What an aggregation sends, and how long that takes."""
+        """The bits that an aggregation sends, and the seconds that sending takes."""
         bits = aggregation_bits(before, after, self.profile, with_mean=self.keeps_mean)
         return bits, exchange_latency(bits, before.fleet, after.fleet)
 
     def mean_round(self, now: Arrangement, interval: int) -> float:
-        """The mean seconds of a round, if plan and fleet stay: T_S + T_A/I."""
+        """The mean seconds of a round while plan and fleet stay: T_S + T_A/I."""
         return self.round(now).seconds + self.aggregation(now, now).seconds / interval
 
     def estimate(self, now: Arrangement, effort: Effort) -> Cost:
-        """What parties do to estimate constants; the samples of all passes count. Its steps are "reading"."""
+        """The cost of estimating constants; the samples of all passes count toward the budget E.
+
+        The names of its phases and arrows begin with "reading", the word for an estimate in records.
+        """
         return replace(self._beside_training(now, effort, "reading"), samples=effort.samples)
 
     def evaluation(self, now: Arrangement, effort: Effort) -> Cost:
-        """What parties do to evaluate a model; its samples are not trained on, so they do not count."""
+        """The cost of evaluating a model; its samples train nothing and do not count toward the budget E."""
         return self._beside_training(now, effort, "evaluation")
 
     def _beside_training(self, now: Arrangement, effort: Effort, purpose: str) -> Cost:
-        """Passes one after the other, and exchanges, under names that begin with their purpose."""
+        """The cost of an effort; the names of its phases and arrows begin with `purpose`."""
         passes = sum((self._pass(now, each) for each in effort.passes), NOTHING)
         exchanges = self._exchange(now, effort)
         phases = {"passes": passes.seconds, "exchange": exchanges.seconds}
@@ -213,7 +219,7 @@ class ModelledClock:
         )
 
     def _pass(self, now: Arrangement, sent: Pass) -> Cost:
-        """Steps a1 to a5 for the devices that send samples; a1 to the forward half of a3 for losses alone."""
+        """The cost of a pass: steps a1 to a5, or a1 to the forward half of a3 if only losses are wanted."""
         (senders,) = np.nonzero(sent.samples)
         if not senders.size:
             return NOTHING
@@ -227,7 +233,7 @@ class ModelledClock:
         )
 
     def _exchange(self, now: Arrangement, effort: Effort) -> Cost:
-        """Steps b1 and b3 at the present cuts, each as often as it is asked for, without optimiser slots."""
+        """The cost of the uploads (b1) and downloads (b3) of an effort at the present cuts, without slots."""
         if now.depth == 0:
             return NOTHING
         bits = aggregation_bits(now, now, self.profile, with_slots=False)
@@ -247,21 +253,21 @@ class ModelledClock:
 # ── evaluations that decide something ────────────────────────────────────────────────────────────────────
 
 
-# Unless a person says how often, a model is judged only where this takes at most this share of the virtual
-# time since the last judgement. The goal is then noticed late, by about this share of the time.
+# Unless the user sets `evaluate_every`, a model is judged only if judging takes at most this share of the
+# virtual time since the model was judged last. So the goal is noticed late, by about this share of the time.
 JUDGING_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judging:
-    """The samples that each device of the fleet sends through the served model in an evaluation."""
+    """The numbers of samples that each device of the fleet sends through the served model to judge it."""
 
-    held_out: IntN
+    held_out: IntN  # held-out samples of each device
     calibrating: IntN  # training samples that measure the batch norms of the served model; 0: none
 
     @property
     def devices(self) -> IntN:
-        """The devices that send samples, as indices into the fleet."""
+        """The indices in the fleet of the devices that send samples."""
         return np.flatnonzero(self.held_out + self.calibrating)
 
     def cost(
@@ -276,10 +282,10 @@ class Judging:
     ) -> Cost:
         """The cost of an evaluation after a round with arrangement `now` of the devices `present`.
 
-        `fleet` holds the devices that send samples. They get the layers of the served model that they need
-        from the fed server, which keeps the running mean if models are `averaged`. Else the served model is
-        the mean of all replicas. If the round `aggregated` them, everybody has it already; if not, replicas
-        go up first.
+        `fleet` holds the devices that send samples. These devices download the layers of the served model
+        that they need from the fed server. If models are `averaged`, the served model is the running mean,
+        which the fed server keeps. Otherwise it is the mean of all replicas. If the round `aggregated` the
+        replicas, all devices have this mean already; if not, devices upload their replicas first.
         """
         to_gather = not averaged and not aggregated
         gathered = clock.evaluation(now, Effort(uploads=1)) if to_gather else NOTHING
@@ -290,7 +296,10 @@ class Judging:
         return gathered + clock.evaluation(self._arrangement(now, present, fleet), effort)
 
     def _arrangement(self, now: Arrangement, present: IntN, fleet: Fleet) -> Arrangement:
-        """Devices that do not take part in the round have no cut, and use the shallowest one of the round."""
+        """The arrangement of an evaluation: batches of one sample, and the cuts of the round.
+
+        A device that takes no part in the round has no cut. It counts with the smallest cut of the round.
+        """
         cuts = np.full(len(self.held_out), now.plan.cuts.min())
         cuts[present] = now.plan.cuts
         own = cuts[self.devices]

@@ -1,6 +1,6 @@
-"""Watches a training, and forecasts at each evaluation when it will end.
+"""Forecasts, at each evaluation of a training, when the training will reach its goal.
 
-The progress of a training counts a round as 1/B of a round with infinitely large batches. By the law of
+The progress u of a training counts a round as 1/B of a round with infinitely large batches. By the law of
 rounds (`theory/rounds.py`), training under a plan needs R∞ B rounds. So after rounds with the plans
 p_1, p_2, …, the progress is u = Σ_t 1/B(p_t), and the goal is reached where u = R∞.
 """
@@ -19,7 +19,7 @@ from hasfl.training.learning_curve import ALONE, Course, Curve, Passage, of_accu
 
 
 class Scores(NamedTuple):
-    """How good the served model was on held-out samples."""
+    """The accuracy and the loss of the served model on held-out samples."""
 
     accuracy: float
     loss: float
@@ -27,49 +27,52 @@ class Scores(NamedTuple):
 
 @dataclass(slots=True)
 class Stretch:
-    """Rounds one after the other that are worth the same: of one interval, under one plan."""
+    """Consecutive rounds of one interval under one plan: each of them adds the same progress."""
 
-    first: int  # round
+    first: int  # the first round
     plan: Plan
-    before: float  # u before the first round
-    slowness: float  # B
-    last: int = 0  # round so far
-    evaluations: dict[int, Scores] = field(default_factory=dict)  # each with the round that it came after
+    before: float  # u, the progress before the first round
+    slowness: float  # B of these rounds
+    last: int = 0  # the last round so far
+    evaluations: dict[int, Scores] = field(default_factory=dict)  # scores by the round that was evaluated
 
     def progress(self, round: int) -> float:
-        """u after one of these rounds."""
+        """u, the progress of the training after one of these rounds."""
         return self.before + (round - self.first + 1) / self.slowness
 
 
 # ── the forecast ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-LEAST_EVALUATIONS = 2  # before a forecast; one alone says nothing of the slope of the curve
+LEAST_EVALUATIONS = 2  # evaluations before the first forecast: one evaluation does not tell a slope
 
 
 @dataclass(slots=True, kw_only=True)
 class Forecaster:
-    """Knows the rounds and the evaluations so far. All of it follows from the records and the constants."""
+    """Forecasts the end of a training from its rounds and evaluations so far.
+
+    The state follows from the records and the constants, so a checkpoint does not hold it.
+    """
 
     goal: Goal
-    evaluate_every: int  # rounds
-    interval: int  # I
-    held_out: int  # samples of all devices that decide about the goal
+    evaluate_every: int  # rounds between two evaluations
+    interval: int  # I, rounds between two aggregations
+    held_out: int  # number of held-out samples of all devices together
     slowness: Callable[[int, Plan], float]  # B of a round under a plan, with the constants as known now
     endless: float | None = None  # R∞ of the goal; None where it is unknown
-    first_rounds: int | None = None  # all rounds, as the first forecast had them
+    first_rounds: int | None = None  # number of rounds until the goal by the first forecast
     stretches: list[Stretch] = field(default_factory=list)  # the rounds so far
-    scores: Scores | None = None  # the last evaluation's
-    curves: dict[str, Curve] = field(default_factory=dict)  # toward "accuracy" and "loss"
+    scores: Scores | None = None  # scores of the last evaluation
+    curves: dict[str, Curve] = field(default_factory=dict)  # learning curves: "accuracy" and "loss"
 
     def watch(self, record: RoundRecord) -> None:
-        """A round is over. New constants change what all rounds before were worth."""
+        """Take in the record of a round. New constants change the progress of all rounds before."""
         self._take(record)
         if record.constants is not None:
             self._count_anew()
 
     def restore(self, records: Sequence[RoundRecord]) -> None:
-        """Take up the rounds of a training that goes on."""
+        """Take in the rounds of a training that is resumed."""
         forecasts = (record.forecast for record in records)
         firsts = (each.first_rounds for each in forecasts if each is not None)
         self.first_rounds = next((first for first in firsts if first is not None), None)
@@ -80,10 +83,10 @@ class Forecaster:
             self._take(record)
 
     def forecast(self, last: RoundRecord, round_seconds: float) -> GoalForecast | None:
-        """When the goal is reached, if training goes on as in the round that was watched last.
+        """Forecast when the goal is reached, if all later rounds are like the last one.
 
-        None where the goal has no accuracy and no loss, or where too few models have been evaluated yet.
-        `round_seconds` is the mean time of a round.
+        None if the goal has no accuracy and no loss, or if fewer than `LEAST_EVALUATIONS` models have been
+        evaluated. `round_seconds` is the mean virtual time of a round.
         """
         curves = {k: each for k, each in self.curves.items() if len(each.rounds) >= LEAST_EVALUATIONS}
         if not curves:
@@ -111,27 +114,27 @@ class Forecaster:
 
     @property
     def progress(self) -> float:
-        """u so far."""
+        """u, the progress of the training so far."""
         return self.stretches[-1].progress(self.stretches[-1].last) if self.stretches else 0.0
 
     # ── the rounds so far ────────────────────────────────────────────────────────────────────────────────
 
     def _take(self, record: RoundRecord) -> None:
-        """Take in a round, and its evaluation if there is one."""
+        """Add a round to the stretches, and its evaluation, if there is one, to the learning curves."""
         t, plan = record.round, record.plan
         begins_interval = (t - 1) % self.interval == 0
         if not self.stretches or begins_interval or plan != self.stretches[-1].plan:
             self.stretches.append(Stretch(t, plan, self.progress, self.slowness(t, plan)))
         now = self.stretches[-1]
         now.last = t
-        due = t % self.evaluate_every == 0  # a budget may end with an evaluation before its time
+        due = t % self.evaluate_every == 0  # the last evaluation before a budget ends may come early
         scores = _scores(record)
-        if due and scores is not None and scores != self.scores:  # the same scores: the same model
+        if due and scores is not None and scores != self.scores:  # equal scores mean an unchanged model
             self.scores = now.evaluations[t] = scores
             self._read(t, scores, now.progress(t))
 
     def _count_anew(self) -> None:
-        """Count what all rounds are worth, with the constants as they are known now."""
+        """Compute the progress of all rounds, and the learning curves, again with the present constants."""
         self.curves.clear()
         before = 0.0
         for each in self.stretches:
@@ -141,7 +144,7 @@ class Forecaster:
                 self._read(round, scores, each.progress(round))
 
     def _read(self, round: int, scores: Scores, progress: float) -> None:
-        """Show an evaluation to the learning curves."""
+        """Add an evaluation to the learning curves of the accuracy and the loss that the goal names."""
         parts = {
             "accuracy": (of_accuracy, self.goal.accuracy, scores.accuracy),
             "loss": (of_loss, self.goal.loss, scores.loss),
@@ -154,7 +157,7 @@ class Forecaster:
     # ── the rounds to come ───────────────────────────────────────────────────────────────────────────────
 
     def _end(self, curve: Curve) -> Passage:
-        """Where a learning curve reaches the goal."""
+        """The rounds after which a learning curve reaches the goal."""
         assert curve.trend is not None
         now = self.stretches[-1]
         before, evaluated = curve.rounds[-2:]
@@ -164,7 +167,7 @@ class Forecaster:
 
 
 def _scores(record: RoundRecord) -> Scores | None:
-    """The scores on held-out samples, where a record has them and they are numbers."""
+    """The scores on held-out samples; None if a record has none, or if they are not finite."""
     accuracy, loss = record.held_out_accuracy, record.held_out_loss
     if accuracy is None or loss is None or not math.isfinite(accuracy + loss):
         return None
@@ -183,16 +186,16 @@ def _count(rounds: float) -> int | None:
 
 
 class BudgetEnd(NamedTuple):
-    """The budget that ends training first."""
+    """The budget that ends training first, and the round in which it does."""
 
     budget: str  # "rounds", "samples" or "seconds"
-    rounds: int  # all rounds, those before included
+    rounds: int  # number of all rounds until the budget is used up, those before included
 
 
 def budget_end(goal: Goal, last: RoundRecord, round_seconds: float) -> BudgetEnd | None:
-    """The end by the budgets, if every round takes so many seconds; None where nothing is limited.
+    """The budget that will end training first, if every round takes `round_seconds`; None without a budget.
 
-    Readings to come are not foreseen: they use a small part of samples and seconds.
+    Later estimates of constants are left out: they use a small part of samples and seconds.
     """
     ends = []
     if goal.rounds is not None:

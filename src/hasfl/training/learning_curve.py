@@ -1,4 +1,4 @@
-"""The learning curve of a training, and the evaluation that will be the first to reach a goal.
+"""Follows the learning curve of a training, and forecasts the first evaluation that reaches a goal.
 
 The curve is a line in logarithms whose slope wanders:
 
@@ -11,19 +11,19 @@ slope differs, and it changes while training goes on:
 
     dz = slope dx,     d slope = PULL (USUAL_SLOPE − slope) dx + WANDER dW
 
-W is a Wiener process, so z is Gaussian, and a filter for two numbers gives z everywhere (Kalman 1960). The
-level of z at the first evaluation is taken as it is read: a curve may begin anywhere.
+W is a Wiener process, so z is Gaussian, and a Kalman filter of two numbers, z and its slope, gives z at every
+x (Kalman 1960). The filter begins with z of the first evaluation, because a curve may begin anywhere.
 
-Every evaluation is on the same held-out samples. So most of the error of sampling is common to all of them,
-and it is the same for the goal: an accuracy that stays below the goal does not pass it by luck. Only a part
+Every evaluation is on the same held-out samples. So most of the error of sampling is common to all
+evaluations, and does not change when the goal is reached, which is judged on these samples too. Only a part
 of the error, `ALONE`, makes evaluations scatter about the curve.
 
-Training ends at the first evaluation that is good enough. Single evaluations scatter about the curve, so each
-one that comes near the goal may be the one. If the curve is at z_k at the k-th evaluation ahead, then this
-evaluation reaches the goal with the probability Φ((z_k − goal)/error). The forecast is the first k at which
-the goal has been reached with a probability of one half.
+Training ends at the first evaluation that reaches the goal. Evaluations scatter about the curve, so an
+evaluation may reach the goal before the curve does. If the curve is at z_k at the k-th evaluation from now,
+this evaluation reaches the goal with the probability Φ((z_k − goal)/error). The forecast is the first k by
+which the goal has been reached with a probability of one half.
 
-The numbers below were chosen on trained runs; benchmarks/forecasts.py shows how good the forecasts are.
+The constants below were chosen on trained runs; benchmarks/forecasts.py shows how good the forecasts are.
 """
 
 import math
@@ -40,31 +40,32 @@ from hasfl.arrays import IntN
 
 Floats = NDArray[np.float64]
 
-USUAL_SLOPE = 1.0  # slopes return to it; curves have 0.4 (VGG-16, two shards) to 2.5 (digits)
+# The slope of z over x to which slopes return. Trained runs have 0.4 (VGG-16, two shards) to 2.5 (digits).
+USUAL_SLOPE = 1.0
 SLOPE_ERROR = 0.7  # standard deviation of the slope at the first evaluation
-PULL = 0.3  # how fast they return, for each unit of x
+PULL = 0.3  # rate at which a slope returns to the usual slope, per unit of x
 WANDER = 0.4  # standard deviation that the slope gains over a unit of x
-EVALUATION_ERROR = 0.06  # standard deviation of z from one evaluation to the next, however many samples
-SAMPLING = 1.2  # the standard deviation of an accuracy, in those of independent draws
-# The part of this standard deviation that is not common to all evaluations of the same held-out samples;
-# chosen by hand among numbers that forecast stored runs about equally well.
+EVALUATION_ERROR = 0.06  # standard deviation of z between two evaluations, with infinitely many samples
+SAMPLING = 1.2  # standard deviation of an accuracy, as a multiple of that of independent draws
+# The part of the standard deviation of sampling that differs between evaluations on the same held-out
+# samples. Chosen by hand among numbers that forecast stored runs about equally well (docs/forecasts.md).
 ALONE = 0.42
-LEAST_LOSS = 1e-9  # smaller losses count as this
-LOSS_SPREAD = 2.0  # the standard deviation of the loss of a sample, over the mean loss
+LEAST_LOSS = 1e-9  # smaller losses count as this loss; chosen by hand
+LOSS_SPREAD = 2.0  # standard deviation of the loss of one sample, as a multiple of the mean loss
 
 
 class Standing(NamedTuple):
-    """How good a model is: z, and the standard error of z."""
+    """The quality of a model as z, with the standard error of z."""
 
     z: float
     error: float
 
 
 def of_accuracy(accuracy: float, samples: int, part: float = 1.0) -> Standing:
-    """z of an accuracy on so many samples. Half a sample is added to the right and to the wrong ones.
+    """z of an accuracy on `samples` samples. Half a sample is added to the right and to the wrong ones.
 
-    A model's own score may leave the range from 0 to 1; it then counts as 0 or 1. Only a `part` of the error
-    of sampling counts.
+    A score of a user's own metric may leave the range from 0 to 1; it then counts as 0 or 1. Only the share
+    `part` of the error of sampling counts.
     """
     share = min(max(accuracy, 0.0), 1.0)
     right, wrong = samples * share + 0.5, samples * (1 - share) + 0.5
@@ -73,7 +74,7 @@ def of_accuracy(accuracy: float, samples: int, part: float = 1.0) -> Standing:
 
 
 def of_loss(loss: float, samples: int, part: float = 1.0) -> Standing:
-    """z of a loss: −ln(e^loss − 1). The derivative by the loss is −1 / (1 − e^−loss)."""
+    """z of a loss: −ln(e^loss − 1). Its derivative by the loss, −1/(1 − e^−loss), gives the error."""
     positive = max(loss, LEAST_LOSS)
     missed = -math.expm1(-positive)  # 1 − q
     drawn = (part * LOSS_SPREAD * positive / missed) ** 2 / samples
@@ -82,13 +83,13 @@ def of_loss(loss: float, samples: int, part: float = 1.0) -> Standing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trend:
-    """What is known of z and its slope at x: means and covariances. Arrays stand for many trends at once."""
+    """The state of the filter at x: means and covariances of z and its slope. Arrays hold many states."""
 
     x: Floats
-    level: Floats  # the mean of z
-    slope: Floats
+    level: Floats  # mean of z
+    slope: Floats  # mean of the slope of z
     level_variance: Floats
-    covariance: Floats
+    covariance: Floats  # covariance of z and its slope
     slope_variance: Floats
 
     @classmethod
@@ -104,10 +105,10 @@ class Trend:
         )
 
     def at(self, x: Floats | float) -> "Trend":
-        """The trend further on, where nothing more is read."""
+        """The trend at a later x, without further evaluations."""
         way = np.asarray(x - self.x, dtype=np.float64)
-        kept = np.exp(-PULL * way)  # what is left of the slope's distance from the usual slope
-        carried = -np.expm1(-PULL * way) / PULL  # what a unit of slope adds to the level
+        kept = np.exp(-PULL * way)  # share that is left of the slope's distance from the usual slope
+        carried = -np.expm1(-PULL * way) / PULL  # increase of the level for each unit of this distance
         spread = way - 2 * carried - np.expm1(-2 * PULL * way) / (2 * PULL)
         return Trend(
             x=self.x + way,
@@ -122,7 +123,7 @@ class Trend:
         )
 
     def reading(self, read: Standing) -> "Trend":
-        """The trend after an evaluation here."""
+        """The trend after an evaluation at this x."""
         variance = self.level_variance + read.error**2
         surprise = (read.z - self.level) / variance
         return Trend(
@@ -139,12 +140,12 @@ class Trend:
 class Curve:
     """The learning curve toward an accuracy or a loss."""
 
-    goal: Standing  # its error is that of an evaluation about the curve
-    rounds: list[int] = field(default_factory=list)  # those after which the model was evaluated
-    trend: Trend | None = None  # what these evaluations say
+    goal: Standing  # z of the goal; the error is that by which evaluations scatter about the curve
+    rounds: list[int] = field(default_factory=list)  # rounds after which the model was evaluated
+    trend: Trend | None = None  # the trend at the last evaluation; None before the first
 
     def read(self, round: int, standing: Standing, progress: float) -> None:
-        """Take in an evaluation after a round, with the progress until then."""
+        """Take in an evaluation after a round, with u, the progress up to this round."""
         self.rounds.append(round)
         x = math.log(progress)
         before = self.trend
@@ -154,43 +155,44 @@ class Curve:
 # ── the first evaluation that reaches the goal ───────────────────────────────────────────────────────────
 
 
-HORIZON = 200.0  # a goal is out of sight if it needs more than so many times the rounds of before
-MOST_EVALUATIONS = 2000  # no more are looked at
-# Standard deviations to either side. 1.28 would hold 80 % of curves that are as the filter assumes, and 2.0
-# holds 95 % of them. Real curves differ: after a third of the way, 1.28 holds 67 % and 2.0 holds 86 % of the
-# stored fixed plans (benchmarks/forecasts.py, served mean). Where curves flatten suddenly, it holds for 70 to
-# 77 % of the forecasts (tests/training/test_forecaster.py).
+# A goal is out of sight if it needs more than this multiple of the rounds so far; chosen by hand.
+HORIZON = 200.0
+MOST_EVALUATIONS = 2000  # the most evaluations ahead for which a probability is computed; chosen by hand
+# The half width of a forecast's range, in standard deviations of z. On curves that follow the filter's model,
+# a range of 1.28 would hold 80 % of the ends, and one of 2.0 holds 95 %. Real curves differ: after a third of
+# the way, 1.28 holds 67 % and 2.0 holds 86 % of the ends of stored fixed plans (benchmarks/forecasts.py,
+# served mean). If curves flatten suddenly, 2.0 holds 70 to 77 % (tests/training/test_forecaster.py).
 SPREAD = 2.0
 LOGISTIC = 1.702  # 1/(1 + e^(−1.702 v)) differs from Φ(v) by less than 0.01
 
 
 class Course(NamedTuple):
-    """Where a training stands, and how it goes on."""
+    """Where a training stands, and how its later rounds will be."""
 
-    rounds: int  # so far
-    progress: float  # u so far
-    slowness: float  # B of the plan for the rounds to come
+    rounds: int  # number of rounds so far
+    progress: float  # u, the progress so far
+    slowness: float  # B of all later rounds
     evaluated: int  # the round of the last evaluation
-    evaluate_every: int  # rounds
+    evaluate_every: int  # rounds between two evaluations
 
 
 class Passage(NamedTuple):
-    """Rounds in all until the goal is reached; infinite where it is out of sight."""
+    """The number of all rounds until the goal is reached; infinite if the goal is out of sight."""
 
-    rounds: float
-    fewest: float  # from `fewest` to `most` is a range meant to hold 8 of 10 real curves
+    rounds: float  # the forecast
+    fewest: float  # the range from `fewest` to `most` is meant to hold 8 of 10 real curves
     most: float
 
 
 def passage(trend: Trend, goal: Standing, course: Course) -> Passage:
-    """When the curve reaches the goal, if the present plan stays."""
+    """Forecast when the curve reaches the goal, if the present plan stays."""
     rounds, counts = _evaluations_ahead(course)
     ahead = trend.at(np.log(course.progress + (rounds - course.rounds) / course.slowness))
     spread = SPREAD * np.sqrt(ahead.level_variance)
     return Passage(
         *(
             _first(rounds, counts, np.asarray(ahead.level + side * spread), goal)
-            for side in (0.0, 1.0, -1.0)  # as forecast, faster, slower
+            for side in (0.0, 1.0, -1.0)  # the forecast, then the fewest and the most rounds
         )
     )
 
@@ -198,17 +200,19 @@ def passage(trend: Trend, goal: Standing, course: Course) -> Passage:
 def _evaluations_ahead(course: Course) -> tuple[IntN, IntN]:
     """The rounds of evaluations up to the horizon, and how many evaluations each of them stands for.
 
-    The first hundreds are all there; further ones are the rarer, the farther they are.
+    The rounds are spaced evenly in logarithms: the next evaluations are all there, and of later evaluations,
+    one in ever more.
     """
-    passed = (course.rounds - course.evaluated) // course.evaluate_every  # evaluations of the same model
+    # Evaluations that were due since the last one and are left out, because the model had not changed.
+    passed = (course.rounds - course.evaluated) // course.evaluate_every
     count = max(math.ceil(HORIZON * course.rounds / course.evaluate_every), 1)
     ahead = np.unique(np.geomspace(1, count, MOST_EVALUATIONS).round().astype(np.int64))
     return course.evaluated + course.evaluate_every * (passed + ahead), np.diff(ahead, prepend=0)
 
 
 def _first(rounds: IntN, counts: IntN, levels: Floats, goal: Standing) -> float:
-    """The first of these rounds after which the goal has been reached with a probability of one half."""
+    """The first of these rounds by which the goal has been reached with a probability of one half."""
     distance = LOGISTIC * (levels - goal.z) / goal.error
-    log_missed = -counts * np.logaddexp(0.0, distance)  # ln(1 − Φ) of all evaluations that a round stands for
+    log_missed = -counts * np.logaddexp(0.0, distance)  # log probability that all of them miss the goal
     (reached,) = np.nonzero(log_missed.cumsum() <= -math.log(2))
     return float(rounds[reached[0]]) if reached.size else math.inf

@@ -1,7 +1,8 @@
-"""The one training loop, Algorithm 1: an engine acts, a decider plans, a clock tells time.
+"""The training loop, Algorithm 1: an engine computes rounds, a decider plans, a clock tells virtual time.
 
-The loop is a generator of records. The caller stops it, shows records and saves them. Between two rounds the
-loop can be saved as a checkpoint, and go on from it later as if it had never stopped.
+The loop is a generator of records. The caller stops the loop, and shows and saves the records. Between two
+rounds the loop can be saved as a checkpoint. A loop that is resumed from a checkpoint gives the same records
+as a loop that never stopped.
 """
 
 import math
@@ -34,45 +35,48 @@ class Engine(Protocol):
         """Begin an interval: each device gets its own copy of the first `depth` layers."""
 
     def split_train(self, order: Order) -> SupportsFloat:
-        """One round of split training, a1 to a5; returns the mean over devices of F_i."""
+        """Compute one round of split training, a1 to a5; returns F_i, the loss, averaged over devices."""
 
     def aggregate(self) -> None:
-        """End an interval: the forged sub-models are averaged, b1 to b3."""
+        """End an interval: replace all replicas of each private layer by their mean, b1 to b3."""
 
     def evaluate(self, *, held_out: bool = True) -> Evaluation:
-        """How good the served model is; `held_out` says whether to look at held-out samples too."""
+        """Evaluate the served model on the test set, and on held-out samples too if `held_out`."""
 
     def measured(self) -> MeasuredRound | None:
-        """What was measured since the last call; None in a simulation. The loop adds what was predicted."""
+        """The seconds measured since the last call; None in a simulation. The loop adds the predictions."""
 
     @property
     def can_save(self) -> bool:
-        """Whether `saved` can be called now; machines on a network save between intervals only."""
+        """Whether `saved` can be called now; machines on a network can save only between intervals."""
 
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Every tensor as an array, and plain values."""
+        """The state of the engine: every tensor as an array, and plain values."""
 
     def restore(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        """Take back what `saved` returned."""
+        """Restore the state of the engine that `saved` returned."""
 
 
 class Decider(Protocol):
-    """Chooses plans. Where no good plan exists, it decides what to do instead, and says so in a note."""
+    """Chooses plans. If no good plan exists, the decider chooses what to do instead and adds a note."""
 
     def watch(self, loss: SupportsFloat) -> None:
-        """See the training loss of a round, before the plan of the next one. A GPU may still compute it."""
+        """Receive the training loss of a round before the next plan; a GPU may still be computing it."""
 
     def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Decision:
-        """The plan of the interval that begins with `round`; `previous` is for the same devices."""
+        """Choose the plan of the interval that begins with `round`.
+
+        `previous` is the last plan of the same devices; None if other devices took part before.
+        """
 
     def rebatch(self, problem: Problem, devices: IntN, round: int, plan: Plan) -> Decision:
-        """The plan of a round within an interval: `plan` with its cuts, and perhaps other batch sizes."""
+        """Choose the plan of a round within an interval: the cuts of `plan`, perhaps other batch sizes."""
 
     def saved(self) -> Mapping[str, Any]:
-        """Everything that was decided, as plain values."""
+        """The state of the decider, as plain values."""
 
     def restore(self, values: Mapping[str, Any], problem: Problem) -> None:
-        """Take back what `saved` returned. The plan in use answers `problem`: do not plan it again."""
+        """Restore what `saved` returned. The plan in use is for `problem`: do not plan that problem again."""
 
 
 # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -80,22 +84,21 @@ class Decider(Protocol):
 
 @dataclass(slots=True)
 class Progress:
-    """Where a training stands between two rounds."""
+    """The state of a training between two rounds."""
 
     drawn: IntN  # samples that each device of the fleet has used
-    order: Order  # the next round's
-    depth: int = 0  # private layers in the present interval
-    refused: int = 0  # samples of an estimate that the budget did not allow any more
+    order: Order  # the order for the next round
+    depth: int = 0  # number of private layers in the present interval
+    refused: int = 0  # samples that an estimate would have used, had the budget allowed it; 0: none refused
     judged_at: float = 0.0  # virtual time of the last evaluation on held-out samples
-    last: RoundRecord | None = None
+    last: RoundRecord | None = None  # the record of the last round; None before the first round
     accuracies: list[float] = field(default_factory=list)  # one for each evaluation on held-out samples
     losses: list[float] = field(default_factory=list)  # one for each evaluation on held-out samples
-    unread: list[tuple[RoundRecord, SupportsFloat]] = field(
-        default_factory=list
-    )  # losses that a GPU may still compute
+    # Records whose training loss is not read yet, with the loss, which a GPU may still be computing.
+    unread: list[tuple[RoundRecord, SupportsFloat]] = field(default_factory=list)
 
     def read(self) -> Iterator[RoundRecord]:
-        """The records of the rounds whose losses have not been read, with their losses."""
+        """Read the losses in `unread`, and yield the records with these losses."""
         while self.unread:
             yield _with_loss(*self.unread.pop(0))
 
@@ -106,27 +109,27 @@ Save: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], None]  # take
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """Everything that takes part in Algorithm 1."""
+    """A training by Algorithm 1: the engine, the decider, the observer and the clock, with the goal."""
 
     engine: Engine
     decider: Decider
     observer: Observer
     clock: ModelledClock
     goal: Goal
-    interval: int  # I
-    samples: IntN  # |D_i|
-    evaluate_every: int  # rounds
-    beforehand: Cost = NOTHING  # estimates before the first plan; a part of the first round's record
-    judging: Judging | None = None  # how models are judged, if evaluations decide something
+    interval: int  # I, rounds between two aggregations
+    samples: IntN  # |D_i|, the samples that each device trains on
+    evaluate_every: int  # rounds between two evaluations
+    beforehand: Cost = NOTHING  # cost of the estimates before the first plan; added to the first record
+    judging: Judging | None = None  # samples that judge models; None if evaluations decide nothing
     judges_always: bool = True  # whether every evaluation judges; if not, only where it costs little
     forecaster: Forecaster | None = None  # forecasts the end of training; None: nothing is forecast
-    report_every: int = 1  # rounds whose losses are read at once, so that a GPU need not wait in each of them
-    checkpoint_seconds: float = 0.0  # wall time from one checkpoint to the next, at least
-    saved_at: float = -math.inf  # wall time of the last checkpoint
-    progress: Progress | None = None  # where to go on from
+    report_every: int = 1  # rounds whose losses are read at once, so that a GPU need not wait in each round
+    checkpoint_seconds: float = 0.0  # least wall time between two checkpoints, s
+    saved_at: float = -math.inf  # wall time of the last checkpoint, by `time.monotonic`
+    progress: Progress | None = None  # where training stands; None before the first plan
 
     def rounds(self) -> Iterator[RoundRecord]:
-        """Train until the goal is reached; one record a round."""
+        """Train until the goal is reached, and yield one record for each round."""
         progress = self.begin()
         self.saved_at = time.monotonic()
         while progress.unread or self._goes_on(progress):
@@ -140,7 +143,7 @@ class Training:
                 yield from progress.read()
 
     def begin(self) -> Progress:
-        """Make the first plan, unless training goes on from a checkpoint."""
+        """Make the first plan, unless training goes on from a checkpoint; returns the state of training."""
         if self.progress is None:
             devices = self.observer.participants(1)
             plan, notes = self.decider.plan(self.observer.problem(1, devices), devices, 1, None)
@@ -154,16 +157,16 @@ class Training:
 
     @property
     def goes_on(self) -> bool:
-        """Whether another round is to come."""
+        """Whether training goes on with another round."""
         return self.progress is None or self._goes_on(self.progress)
 
     def save_if_due(self, save: Save, record: RoundRecord, *, stopping: bool = False) -> bool:
-        """Save a checkpoint after this record, if it is time for one; returns whether it was saved.
+        """Save a checkpoint after this record if one is due; returns whether a checkpoint was saved.
 
-        It is time after an aggregation, and before training is stopped. Nothing is saved while losses of
-        later rounds are unread, while the engine cannot be saved, and after the round that ends training. So
-        a run that gets a higher budget trains that round again, as a run does that had this budget from the
-        beginning.
+        A checkpoint is due after an aggregation, if the last one is `checkpoint_seconds` old, and before
+        training is stopped. Nothing is saved while losses of later rounds are unread, while the engine cannot
+        be saved, or after the round that ends training. So a run that gets a higher budget trains its last
+        round again, and gives the same records as a run that had this budget from the beginning.
         """
         newest = self.progress is not None and record.round == self.progress.order.round - 1
         due = record.aggregated and time.monotonic() - self.saved_at >= self.checkpoint_seconds
@@ -174,7 +177,7 @@ class Training:
         return True
 
     def saved(self) -> Checkpoint:
-        """The engine's arrays and everybody's plain values, between two rounds."""
+        """The checkpoint between two rounds: the engine's arrays, and plain values of all parts."""
         progress = self.progress
         assert progress is not None
         arrays, split = self.engine.saved()
@@ -197,7 +200,7 @@ class Training:
     def restore(
         self, arrays: Mapping[str, Any], values: Mapping[str, Any], records: Sequence[RoundRecord]
     ) -> None:
-        """Take back what `saved` returned; `records` are those of the rounds before."""
+        """Restore a checkpoint that `saved` returned; `records` holds all rounds before the checkpoint."""
         self.engine.restore(arrays, values["split"])
         self.observer.restore(values["observed"])
         drawn, devices = (np.array(values[name], dtype=np.int64) for name in ("drawn", "devices"))
@@ -227,12 +230,12 @@ class Training:
         return self.goal.allows(self._next_samples(progress), progress.last) and not reached
 
     def _next_samples(self, progress: Progress) -> int:
-        """The samples of what comes next: of a round, or of an estimate for which too few were left."""
+        """The samples of the next round, or of an estimate that was refused if those are more."""
         before = self.beforehand.samples if progress.last is None else 0
         return max(before + int(progress.order.batch_sizes.sum()), progress.refused)
 
     def _round(self, progress: Progress) -> tuple[RoundRecord, SupportsFloat]:
-        """One round of Algorithm 1; every I-th ends with an aggregation.
+        """Train one round of Algorithm 1; every I-th round ends with an aggregation.
 
         The next plan is decided before the aggregation, as in Algorithm 1: the aggregated sub-models are sent
         down as the next plan cuts them, so the next cuts decide who receives which layers.
@@ -269,7 +272,7 @@ class Training:
         return progress.last, loss
 
     def _with_measured(self, progress: Progress, before: Progress, now: Arrangement) -> RoundRecord:
-        """The last record with what the engine measured, beside what was predicted for each party.
+        """Add to the last record the engine's measurements and the predictions for each party.
 
         `before` is where training stood when the round began.
         """
@@ -286,10 +289,10 @@ class Training:
         return replace(last, measured=replace(measured, clock=so_far + measured.seconds, predicted=predicted))
 
     def _estimate(self, progress: Progress, cost: Cost) -> Effort | None:
-        """Estimate constants, if it is time, and return the effort. With too few samples left, training ends.
+        """Estimate constants if an estimate is due, and return its effort; None without an estimate.
 
-        Training does not go on without the estimate, so that a training with a larger budget E is the same up
-        to this round. An estimate that is refused is not made: the constants stay.
+        If the budget E has too few samples left for the estimate, the constants stay and training ends. So a
+        training with a larger budget is the same up to this round.
         """
         samples = progress.last.samples if progress.last else 0
 
@@ -310,7 +313,7 @@ class Training:
         return self.clock.collection(now.fleet.only(new), samples[progress.order.devices[new]])
 
     def _next_order(self, progress: Progress) -> Order:
-        """Who takes part in the next round and what they do; after the last round nothing is decided."""
+        """The order for the next round. After the last round no plan is made, and the last plan stays."""
         before, t = progress.order, progress.order.round + 1
         if progress.refused or (self.goal.rounds is not None and t > self.goal.rounds):
             return replace(before, round=t, notes=())
@@ -318,7 +321,7 @@ class Training:
         if (t - 1) % self.interval == 0:
             previous = before.plan if np.array_equal(devices, before.devices) else None
             plan, notes = self.decider.plan(self.observer.problem(t, devices), devices, t, previous)
-        else:  # devices may leave, but join with an interval; cuts stay, but batch sizes may change
+        else:  # within an interval devices may leave but not join, and batch sizes may change but not cuts
             devices = np.intersect1d(before.devices, devices)
             stays, plan = np.isin(before.devices, devices), before.plan
             left = plan if stays.all() else Plan(plan.batch_sizes[stays], plan.cuts[stays])
@@ -326,7 +329,7 @@ class Training:
         return Order(round=t, devices=devices, plan=plan, drawn=progress.drawn[devices], notes=notes)
 
     def _arrangement(self, of: Order | RoundRecord) -> Arrangement:
-        """The plan of a round, the devices that take part in it, and the layers that they hold apart."""
+        """The arrangement of a round: its plan, its devices and the number of private layers."""
         fleet = self.observer.fleet(of.round, of.devices)
         return Arrangement(of.plan, fleet, self.clock.depth(of.plan))
 
@@ -350,8 +353,9 @@ class Training:
     def _is_judged(self, progress: Progress, cost: Cost) -> bool:
         """Whether an evaluation looks at held-out samples.
 
-        It always does if this decides nothing, if a person asked for it, and at the end of training. In all
-        other cases, it must cost little beside the training since the last judgement.
+        An evaluation always does if held-out samples decide nothing, if the user chose `evaluate_every`, and
+        at the end of training. In all other cases, judging must cost at most the share `JUDGING_SHARE` of the
+        virtual time since the model was judged last.
         """
         assert progress.last is not None
         if self.judging is None or self.judges_always or not self._goes_on(progress):
@@ -359,7 +363,7 @@ class Training:
         return cost.seconds <= JUDGING_SHARE * (progress.last.clock - progress.judged_at)
 
     def _cost_of_judging(self, last: RoundRecord, now: Arrangement) -> Cost:
-        """The cost of looking at held-out samples: nothing if that decides nothing."""
+        """The cost of evaluating held-out samples: nothing if held-out samples decide nothing."""
         if self.judging is None:
             return NOTHING
         fleet = self.observer.fleet(last.round, self.judging.devices)
@@ -369,9 +373,10 @@ class Training:
         )
 
     def mean_round_seconds(self, last: RoundRecord) -> float:
-        """The mean time of a round with its share of aggregations and judging, if it goes on as in this one.
+        """The mean virtual time of rounds like this one, with their share of aggregations and judging.
 
-        Where models are judged only if that costs little, judging counts with the most that it may take.
+        Where models are judged only if that costs little, judging counts with the largest share of virtual
+        time that it may take, `JUDGING_SHARE`.
         """
         now = self._arrangement(last)
         seconds = self.clock.mean_round(now, self.interval)
@@ -380,7 +385,7 @@ class Training:
         return seconds if self.judging is None else seconds * (1 + JUDGING_SHARE)
 
     def _forecast(self, progress: Progress) -> None:
-        """Show the round to the forecaster; after an evaluation, write its forecast into the last record."""
+        """Pass the round to the forecaster; after an evaluation, write a forecast into the last record."""
         last = progress.last
         assert last is not None
         if self.forecaster is None:
@@ -393,7 +398,7 @@ class Training:
 
 
 def _record(order: Order, cost: Cost, last: RoundRecord | None) -> RoundRecord:
-    """A round's record before it is evaluated; the loss is read later."""
+    """The record of a round before its evaluation; the loss is NaN until it is read."""
     began = RoundRecord(
         round=order.round,
         devices=order.devices,
@@ -413,7 +418,7 @@ def _record(order: Order, cost: Cost, last: RoundRecord | None) -> RoundRecord:
 
 
 def _with_loss(record: RoundRecord, loss: SupportsFloat) -> RoundRecord:
-    """The record with its loss; refuses a loss that is not finite."""
+    """The record with its training loss. Raise Diverged if one of its losses is not finite."""
     losses = {"training": float(loss), "held-out": record.held_out_loss, "test": record.test_loss}
     for name, value in losses.items():
         if value is not None and not math.isfinite(value):

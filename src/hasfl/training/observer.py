@@ -1,4 +1,4 @@
-"""The world as it is in a round: who is present, how fast they are, and the constants that plans rest on."""
+"""What plans rest on in each round: the devices that take part, their speeds, and the constants."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -31,18 +31,19 @@ from hasfl.training.clock import Effort
 from hasfl.training.paper_estimates import Probe, effort_of_estimate, estimate_bound_constants
 from hasfl.world import ObservedWorld
 
-# ── where constants come from: known before training, or estimated in it by the paper's way ──────────────
+# ── where constants come from: known before training, or estimated in training as in the paper ───────────
 
 
-# Pairs (intervals, rounds): the paper's constants are estimated after that many intervals, but not before so
-# many rounds.
+# The first estimates of the paper's constants as pairs (intervals, rounds): an estimate is made after so many
+# intervals, or after the first interval by which so many rounds have passed, whichever is later. These three
+# constants are chosen by hand; estimates are rare because they take virtual time (docs/clock.md).
 ESTIMATES_AFTER = ((1, 15), (4, 60))
-SPACING = 24  # intervals between two later estimates
+SPACING = 24  # number of intervals between two later estimates
 NEWEST = 0.5  # weight of the newest estimate in the running mean
 
 
 def first_estimates(interval: int) -> tuple[int, ...]:
-    """After how many intervals of `interval` rounds the paper's constants are estimated first."""
+    """The intervals, of `interval` rounds each, after which the first estimates of constants are made."""
     return tuple(max(least, math.ceil(rounds / interval)) for least, rounds in ESTIMATES_AFTER)
 
 
@@ -58,15 +59,15 @@ class FixedConstants:
         return 0
 
     def learn(self, order: Order, nth: int, allows: Callable[[Effort], bool]) -> Effort | None:
-        """Learn nothing."""
+        """Learn nothing, and return None: no effort was made."""
         return None
 
     def saved(self) -> Mapping[str, Any]:
-        """The constants, because a training that goes on may find others: another `hasfl` guesses others."""
+        """The constants as plain values. A resumed training needs them: another `hasfl` may guess others."""
         return _plain(self.known)
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Take back what `saved` returned."""
+        """Restore the constants that `saved` returned."""
         if "each" in values:
             self.known = _guesses(values)
         elif "readings" in values:
@@ -78,22 +79,23 @@ class FixedConstants:
 
 @dataclass(slots=True)
 class EstimatedConstants:
-    """β, σ², G² and ϑ as the paper estimates them, averaged over estimates."""
+    """The constants β, σ², G² and ϑ of the paper's bound, as a running mean over estimates in training."""
 
     probe: Probe
-    interval: int  # I
-    stay: bool = False  # whether plans stay after the first estimates; then no later one is made
+    interval: int  # I, rounds between two aggregations
+    stay: bool = False  # whether plans stay after the first estimates; then no later estimate is made
     known: BoundConstants | None = None  # the running mean of the estimates
 
     @property
     def last_change(self) -> int:
-        """The interval after which the last of the first estimates is made."""
+        """The interval after which the last of the first estimates is made, those of `ESTIMATES_AFTER`."""
         return first_estimates(self.interval)[-1]
 
     def learn(self, order: Order, nth: int, allows: Callable[[Effort], bool]) -> Effort | None:
-        """Estimate the constants anew after the n-th interval, if it is time and allowed; returns the effort.
+        """Estimate the constants after the n-th interval, if an estimate is due and `allows` says yes.
 
-        This needs a device with two samples.
+        Returns the effort of the estimate, or None without an estimate. An estimate needs a device with two
+        samples.
         """
         able = (self.probe.data.sizes[order.devices] >= 2).any()
         due = nth in first_estimates(self.interval) or (not self.stay and nth > 0 and nth % SPACING == 0)
@@ -107,16 +109,16 @@ class EstimatedConstants:
         return effort
 
     def saved(self) -> Mapping[str, Any]:
-        """The constants as plain numbers."""
+        """The constants as plain values; empty before the first estimate."""
         return {} if self.known is None else _plain(self.known)
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Take back what `saved` returned."""
+        """Restore the constants that `saved` returned."""
         self.known = BoundConstants(**values) if values else None
 
 
 def _between(old: BoundConstants, new: BoundConstants) -> BoundConstants:
-    """A step of the running mean of the paper's constants."""
+    """The running mean of the paper's constants after a new estimate."""
     names = ("smoothness", "initial_gap", "variance_of", "moment_of")
     return replace(
         old, **{name: (1 - NEWEST) * getattr(old, name) + NEWEST * getattr(new, name) for name in names}
@@ -124,7 +126,7 @@ def _between(old: BoundConstants, new: BoundConstants) -> BoundConstants:
 
 
 def _plain(constants: Constants) -> dict[str, Any]:
-    """Constants as plain numbers and lists. Without curvature there is no entry for it, as in older runs."""
+    """Constants as plain numbers and lists. A curvature of 0 is left out, as in records of older versions."""
     if isinstance(constants, Guesses):
         return {"each": [_values(guess) | {"constants": _plain(guess.constants)} for guess in constants.each]}
     values = _values(constants)
@@ -140,7 +142,7 @@ def _values(known: BoundConstants | MeasuredConstants | Guess) -> dict[str, Any]
 
 
 def _guesses(values: Mapping[str, Any]) -> Guesses:
-    """Take back the guesses that `_plain` made plain."""
+    """The guesses that `_plain` wrote as plain numbers and lists."""
     return Guesses(
         tuple(
             Guess(**{**each, "constants": MeasuredConstants(**each["constants"])}) for each in values["each"]
@@ -156,26 +158,26 @@ ConstantsSource: TypeAlias = FixedConstants | EstimatedConstants
 
 @dataclass(slots=True, kw_only=True)
 class Observer:
-    """Watches a world: a simulated one, or the one that devices report."""
+    """Makes the planning problem of each round, from a simulated world or the world that devices report."""
 
     world: ObservedWorld
     paradigm: Paradigm
     profile: Profile
-    samples: IntN  # |D_i|
-    rates: RateSchedule  # γ_t
-    max_batch: int
-    target: float | None  # ε, where the constants are the paper's
+    samples: IntN  # |D_i|, the samples that each device trains on
+    rates: RateSchedule  # γ_t, the learning rate of each round
+    max_batch: int  # the largest batch size that a plan may have
+    target: float | None  # ε; None with measured constants, or if `target_for_all` shall choose it
     source: ConstantsSource
     _last: tuple[Fleet, float, IntN, Problem] | None = None  # the last problem, and what it was made from
-    _laws: dict[tuple[float, int], list[tuple[float, MeasuredRounds]]] = field(
-        default_factory=dict
-    )  # with their weights
+    # Laws of rounds with their weights, by learning rate and number of devices.
+    _laws: dict[tuple[float, int], list[tuple[float, MeasuredRounds]]] = field(default_factory=dict)
 
     def participants(self, round: int) -> IntN:
-        """The devices that are present, or the share of them that is sampled for the interval.
+        """The indices of the devices that take part in a round.
 
-        In turns: one of these devices that is there for the whole interval. Where the server has collected
-        the data, all devices that have taken part so far, because the server has their samples.
+        In split and federated training, these are the devices that the world has present. In sequential
+        training, it is one device that is present for the whole interval. In centralised training, these are
+        all devices that have taken part so far, because the edge server has their samples.
         """
         if self.paradigm.collects_data:
             return self.world.present_so_far(round)
@@ -186,13 +188,13 @@ class Observer:
         return present[[interval % len(present)]]
 
     def fleet(self, round: int, devices: IntN) -> Fleet:
-        """The compute and the link rates of these devices, and of the servers."""
+        """The fleet of these devices in a round, with its compute and link rates."""
         return self.world.fleet_at(round).only(devices)
 
     def problem(self, round: int, devices: IntN) -> Problem:
-        """The planning problem of these devices: the same object until something changes.
+        """The planning problem of these devices; the same object until the fleet, the rate or they change.
 
-        All rounds of an interval have the learning rate of its first round.
+        All rounds of an interval have the learning rate of the first round of the interval.
         """
         fleet = self.world.fleet_at(round)
         rate = self._rate(round)
@@ -202,9 +204,10 @@ class Observer:
         return last[3]
 
     def learn(self, order: Order, allows: Callable[[Effort], bool]) -> Effort | None:
-        """Renew the constants just before an aggregation, if it is time; returns what it took, or None.
+        """Estimate the constants again just before an aggregation, if an estimate is due.
 
-        `allows` is asked only where it is time. Nothing is learnt, and nothing changes, where it says no.
+        Returns the effort of the estimate, or None without an estimate. `allows` is called only if an
+        estimate is due. If it returns False, nothing changes.
         """
         effort = self.source.learn(order, order.round // self.world.interval, allows)
         if effort is not None:
@@ -212,10 +215,10 @@ class Observer:
         return effort
 
     def slowness(self, round: int, plan: Plan) -> float:
-        """B of a round under a plan, with the layers that the paradigm makes private.
+        """B, the slowness of a plan: B rounds under the plan are worth one with infinitely large batches.
 
-        With several guesses, 1/B is the mean over them. B is 1 where the constants are the paper's: then all
-        rounds count the same.
+        With several guesses, 1/B is the weighted mean of 1/B over the guesses. With the paper's constants, B
+        is always 1, so that all rounds count the same.
         """
         laws = self._weighted_laws(self._rate(round), len(plan))
         depth = self.paradigm.private_depth(plan, len(self.profile))
@@ -225,25 +228,25 @@ class Observer:
         return harmonic_mean(slowness, [weight for weight, _ in laws])
 
     def saved(self) -> Mapping[str, Any]:
-        """The constants as they are known now, as plain values."""
+        """The present constants, as plain values."""
         return self.source.saved()
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Take back what `saved` returned."""
+        """Restore the constants that `saved` returned."""
         self.source.restore(values)
         self._forget()
 
     def _forget(self) -> None:
-        """Forget what was made from constants that are old now."""
+        """Drop the cached problem and the cached laws, after the constants have changed."""
         self._last = None
         self._laws.clear()
 
     def _rate(self, round: int) -> float:
-        """The learning rate that plans take for a round: that of the first round of its interval."""
+        """The learning rate that plans use for a round: the rate of the first round of its interval."""
         return self.rates.for_plans(round - (round - 1) % self.world.interval)
 
     def _weighted_laws(self, rate: float, devices: int) -> list[tuple[float, MeasuredRounds]]:
-        """The law of rounds for so many devices by each guess; none where the constants are the paper's."""
+        """The law of rounds by each guess, with the weight of the guess; empty with the paper's constants."""
         key = rate, devices
         if key not in self._laws:
             self._laws[key] = [
@@ -253,7 +256,7 @@ class Observer:
         return self._laws[key]
 
     def _constants(self, rate: float, devices: int) -> Constants:
-        """The constants as they are known now, for a learning rate and a number of devices."""
+        """The present constants, converted to a learning rate and a number of devices."""
         usual, interval = usual_participants(self.world, self.paradigm), self.world.interval
         known = Conditions(self.rates.learning_rate, usual, interval)
         assert self.source.known is not None, "constants are estimated before the first plan"
@@ -273,7 +276,7 @@ class Observer:
         )
 
     def _target(self, constants: Constants, rate: float, devices: IntN) -> float | None:
-        """ε, where the law of rounds needs one; if none was given, a target that every plan reaches."""
+        """ε as given, or else a target that every plan reaches; None if the law of rounds needs no target."""
         if self.target is not None:
             return self.target
         return target_for_all(

@@ -1,4 +1,4 @@
-"""The constants of the paper's bound, estimated while training (after Wang et al. 2019).
+"""Estimates the constants of the paper's bound during training (after Wang et al. 2019).
 
 Just before an aggregation, a few devices take gradients of some of their samples, in two halves a and b of
 h samples each, at their own weights w_i and at the mean w̄:
@@ -9,8 +9,8 @@ h samples each, at their own weights w_i and at the mean w̄:
     ϑ     the loss itself, because f* is at least 0
 
 The halves are independent, so ⟨g_a, g_b⟩ estimates |∇f_i|² without bias. Devices get w̄ from the fed server.
-While no layer is private, nobody has weights of its own. Then w_i is w̄ after a step along the device's own
-gradient, and nothing is sent. An estimate changes nothing of the training.
+While no layer is private, no device has weights of its own. Then w_i is w̄ after a step along the device's own
+gradient, and nothing is sent. An estimate does not change the training.
 """
 
 import math
@@ -35,7 +35,7 @@ from hasfl.learning.training_data import TrainingData
 from hasfl.plan import Order
 from hasfl.training.clock import Effort, Pass
 
-# ── all that an estimate may look at ─────────────────────────────────────────────────────────────────────
+# ── what an estimate may look at ─────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,7 +49,7 @@ class Probe:
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) → one number for each sample
 
     def some_samples(self, purpose: str, device: int, round: int) -> IntN:
-        """A device's samples in a random order that depends on the seed, the purpose and the round."""
+        """The indices of a device's samples, in a random order set by the seed, the purpose and the round."""
         stream = self.data.seeds.stream(purpose, round, device)
         order: IntN = stream.permutation(self.data.shares[device])
         return order
@@ -58,12 +58,12 @@ class Probe:
 # ── gradients ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-Gradient = list[Tensors]  # each layer's tensors by name; displacements and weights too
+Gradient = list[Tensors]  # for each layer, its tensors by name; weights and displacements have this form too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Some samples of some devices, one device's after the other's."""
+    """Some samples of some devices, with the samples of each device next to one another."""
 
     x: Tensor
     y: Tensor
@@ -100,7 +100,7 @@ def _losses(probe: Probe, states: Sequence[LayerState], samples: Samples, round:
 
 
 def difference(minuend: Gradient, subtrahend: Gradient) -> Gradient:
-    """The first minus the second."""
+    """The difference of two gradients: `minuend` minus `subtrahend`."""
     pairs = zip(minuend, subtrahend, strict=True)
     return [{name: layer[name] - other[name] for name in layer} for layer, other in pairs]
 
@@ -127,7 +127,7 @@ def weights_of(states: Sequence[LayerState]) -> Gradient:
 
 
 def moved(states: Sequence[LayerState], by: Gradient) -> list[LayerState]:
-    """The same layers with weights minus a displacement."""
+    """The layers with a displacement subtracted from their weights."""
     weights = difference(weights_of(states), by)
     return [LayerState(layer, state.buffers, {}) for layer, state in zip(weights, states, strict=True)]
 
@@ -135,24 +135,24 @@ def moved(states: Sequence[LayerState], by: Gradient) -> list[LayerState]:
 # ── the estimates ────────────────────────────────────────────────────────────────────────────────────────
 
 
-DEVICES = 5  # so many take gradients
-SAMPLES = 8  # those of each such device, in two halves: few, because an estimate costs time
-LEAST_GAP = 1e-6  # ϑ of a loss that has reached 0
-LEAST_DISTANCE = 1e-30  # keeps a division by |w_i − w̄| finite
+DEVICES = 5  # the most devices that take gradients for an estimate; chosen by hand
+SAMPLES = 8  # samples of each such device, in two halves; few, because an estimate takes time (docs/clock.md)
+LEAST_GAP = 1e-6  # the least ϑ, for a loss that has reached 0, because ϑ must be positive; chosen by hand
+LEAST_DISTANCE = 1e-30  # the least |w_i − w̄|, so that a division by it stays finite; chosen by hand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceEstimate:
-    """The constants as one device sees them."""
+    """The estimates of one device."""
 
-    smoothness: float
-    variance_of: FloatL
-    square_of: FloatL  # the squared mean gradient
-    loss: float
+    smoothness: float  # β of the loss
+    variance_of: FloatL  # σ²_j, variance of the gradient of one sample
+    square_of: FloatL  # ⟨g_a, g_b⟩ of layer j, an estimate of the squared mean gradient
+    loss: float  # the device's loss, which stands for ϑ
 
 
 def estimate_bound_constants(probe: Probe, order: Order) -> BoundConstants:
-    """The constants as a few devices of a round see them, just before an aggregation."""
+    """Estimate the constants with a few devices of a round, just before an aggregation."""
     with tensor_cores(probe.data.x.device):
         estimates = [_estimate(probe, device, order.round) for device in _asked(probe, order).tolist()]
     if not all(math.isfinite(each.loss) and math.isfinite(each.smoothness) for each in estimates):
@@ -171,14 +171,14 @@ def estimate_bound_constants(probe: Probe, order: Order) -> BoundConstants:
 
 
 def effort_of_estimate(probe: Probe, order: Order) -> Effort:
-    """What such an estimate takes: passes at w̄ and at w_i, and w̄ for the devices if layers are private."""
+    """The effort of an estimate: passes at w̄ and at w_i, and a download of w̄ if layers are private."""
     sizes = np.minimum(SAMPLES, probe.data.sizes[order.devices]) // 2 * 2
     samples = np.where(np.isin(order.devices, _asked(probe, order)), sizes, 0)
     return Effort(passes=(Pass(samples), Pass(samples)), downloads=int(probe.state.depth > 0))
 
 
 def _asked(probe: Probe, order: Order) -> IntN:
-    """The devices that take gradients: a few of those that have samples for two halves."""
+    """The devices that take gradients: at most `DEVICES`, drawn from those with at least two samples."""
     able = order.devices[probe.data.sizes[order.devices] >= 2]
     asked: IntN = probe.data.seeds.stream("probed", order.round).permutation(able)[:DEVICES]
     return asked
@@ -203,7 +203,7 @@ def _estimate(probe: Probe, device: int, round: int) -> DeviceEstimate:
 
 
 def _halves(probe: Probe, device: int, round: int) -> list[Samples]:
-    """Two equal sets of a device's samples that share none."""
+    """Two sets of a device's samples, of equal size and without a common sample."""
     indices = probe.some_samples("probe", device, round)
     size = min(SAMPLES, len(indices)) // 2
     return [Samples.of(probe.data, [half]) for half in np.split(indices[: 2 * size], 2)]
@@ -215,5 +215,5 @@ def _distance(one: Sequence[LayerState], other: Sequence[LayerState]) -> float:
 
 
 def _step(layer: Tensors, learning_rate: float) -> Tensors:
-    """A plain gradient step, for devices whose weights have not moved apart."""
+    """The displacement of one plain gradient step."""
     return {name: learning_rate * tensor for name, tensor in layer.items()}

@@ -1,3 +1,3 @@
-"""The records of a run in the formats of other programs: TensorBoard, MLflow, trace events for Perfetto."""
+"""Exports of the records of a run to other programs: TensorBoard, MLflow, trace events for Perfetto."""
 
 RECORD_FORMATS = ("tensorboard", "mlflow", "trace")

@@ -1,6 +1,6 @@
-"""Rounds of a run as they are recorded. Following only reads, so it never disturbs the run.
+"""Exports the rounds of a run while they are recorded. An export only reads the run, and never disturbs it.
 
-Exports are written outside the folders of runs.
+An export never replaces a file of a run.
 """
 
 import time
@@ -17,7 +17,7 @@ from hasfl.runs.store import OWN_FILES, RunFolder, RunState
 
 
 def refuse_files_of_runs(target: Path) -> None:
-    """Refuse to write over a file that a run needs, be it this run or another one."""
+    """Raise InputError if `target` is a file that belongs to this run or to another run."""
     place = target.resolve()
     if place.name in OWN_FILES and is_run(place.parent):
         raise InputError(
@@ -26,45 +26,46 @@ def refuse_files_of_runs(target: Path) -> None:
         )
 
 
-LOOK_SECONDS = 1.0  # between two looks at the records
-# A run on machines that waits for lost devices looks stopped. So a run counts as stopped after a while only.
+LOOK_SECONDS = 1.0  # seconds between two reads of the records; chosen by hand
+# Seconds after which following ends because the run is stopped. Chosen by hand: a run on machines that waits
+# for lost devices is stopped only for a while.
 STOPPED_SECONDS = 15.0
 
 
 class Destination(Protocol):
-    """Where the rounds of a run are written."""
+    """A destination to which the rounds of a run are exported."""
 
     @property
     def written(self) -> int:
-        """The last round that is there already; 0 if none is."""
+        """The last round that the destination has already; 0 if it has none."""
 
     def write(self, records: Sequence[RoundRecord]) -> None:
-        """Write rounds that come after all earlier ones."""
+        """Write rounds; all of them come after the rounds that were written before."""
 
     def close(self, state: RunState) -> None:
-        """Write what there is to say at the end; the run is in this state."""
+        """Write the end of the export; `state` is the state of the run."""
 
     def abandon(self) -> None:
-        """Close what is open, after an error."""
+        """Close files and connections after an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export has written."""
+    """The outcome of an export."""
 
     rounds: int  # the last round that was written
-    state: RunState  # of the run
+    state: RunState  # the state of the run at the end
 
 
 def export_rounds(
     run: RunFolder, destination: Destination, *, follow: bool, wait: Callable[[float], None] = time.sleep
 ) -> Exported:
-    """Write all rounds of a run; with `follow`, until it is finished or stays stopped.
+    """Write all rounds of a run to a destination; with `follow`, until the run is finished or stays stopped.
 
-    Ctrl-C ends the following, closes the destination and leaves the run alone.
+    Ctrl-C ends following and closes the destination; the run goes on.
     """
     seen = destination.written
-    state: RunState = "stopped"  # until the first look
+    state: RunState = "stopped"  # replaced by the first read
     try:
         for look in _looks(run, seen, follow=follow, wait=wait):
             state, records = look
@@ -86,9 +87,9 @@ def export_rounds(
 def _looks(
     run: RunFolder, seen: int, *, follow: bool, wait: Callable[[float], None]
 ) -> Iterator[tuple[RunState, list[RoundRecord]]]:
-    """The state of the run and its new rounds, at every look.
+    """Read a run again and again, and yield its state and its new rounds each time.
 
-    The state is read before the rounds. So once the run is finished, no round is missed.
+    The state is read before the rounds. So no round is missed when the run is finished.
     """
     waited = 0.0  # seconds since the run was last seen running
     while True:
@@ -103,5 +104,5 @@ def _looks(
 
 
 def _rounds_after(run: RunFolder, seen: int) -> list[RoundRecord]:
-    """The rounds after the one that was seen last; the file is read from its end."""
+    """The records after round `seen`; the file is read from its end."""
     return list(takewhile(lambda record: record.round > seen, run.newest_records()))[::-1]

@@ -1,7 +1,7 @@
-"""Writes the rounds of a run to an MLflow tracking server.
+"""Exports the rounds of a run to an MLflow tracking server.
 
-A step is a round. The time of a value is the beginning of the run plus its virtual time, so MLflow's axis
-"Time" shows virtual time. An export that is repeated goes on where the server's copy ends.
+A step is a round. The time of a value is the start of the run plus the virtual time of the round, so MLflow's
+axis "Time" shows virtual time. A repeated export continues after the last round that the server has.
 """
 
 import os
@@ -22,13 +22,13 @@ from hasfl.runs.store import RunFolder, RunState
 
 EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"  # the environment variable that MLflow itself uses
 IDENTITY = "hasfl.identity"  # the tag by which a repeated export finds its run
-MOST_METRICS, MOST_PARAMETERS = 1000, 100  # of one call, by MLflow's interface
-LONGEST_PARAMETER = 500  # characters; older servers refuse more
+MOST_METRICS, MOST_PARAMETERS = 1000, 100  # limits of one call in MLflow's REST interface
+LONGEST_PARAMETER = 500  # the most characters of a parameter; older servers refuse longer ones
 STATUS = {"running": "RUNNING", "stopped": "KILLED", "finished": "FINISHED"}
-NOT_FOUND = 404
-LAST = "loss"  # the value that is written last of a round
+NOT_FOUND = 404  # status of HTTP
+LAST = "loss"  # the value of a round that is written last; its step is the last round that is complete
 
-Metric = dict[str, Any]  # as MLflow's interface has it: key, value, timestamp and step
+Metric = dict[str, Any]  # a metric in MLflow's REST interface: key, value, timestamp and step
 
 
 class ServerRun:
@@ -53,12 +53,12 @@ class ServerRun:
         self._log_parameters(known)
 
     def write(self, records: Sequence[RoundRecord]) -> None:
-        """Log the values of rounds; those of one round go in one call."""
+        """Log the values of rounds; all values of a round are in the same call."""
         for together in _calls([self._metrics(record) for record in records]):
             self._log({"metrics": together})
 
     def close(self, state: RunState) -> None:
-        """Log the result of a finished run, and say in which state the run is."""
+        """Log the result of a finished run, and set the state of the run on the server."""
         last = next(self._run.newest_records(), None)
         rounds, clock = (0, 0.0) if last is None else (last.round, last.clock)
         if state == "finished":
@@ -68,7 +68,7 @@ class ServerRun:
         self._server.post("runs/update", {"run_id": self.run_id, "status": STATUS[state], **ended})
 
     def abandon(self) -> None:
-        """The server keeps what it has; a repeated export goes on from there."""
+        """Do nothing: the server keeps its rounds, and a repeated export continues after them."""
 
     def _experiment_id(self) -> str:
         try:
@@ -80,7 +80,7 @@ class ServerRun:
         return str(self._server.post("experiments/create", {"name": self.experiment})["experiment_id"])
 
     def _found(self) -> dict[str, Any] | None:
-        """The run that an earlier export made on the server."""
+        """The run that an earlier export created on the server; None if there is none."""
         asked = {
             "experiment_ids": [self.experiment_id],
             "filter": f"tags.`{IDENTITY}` = '{identity_of(self._run)}'",
@@ -101,7 +101,7 @@ class ServerRun:
         return dict(self._server.post("runs/create", asked)["run"])
 
     def _log_parameters(self, known: set[str]) -> None:
-        """Log what the run was begun with. A server keeps a parameter as it was first written."""
+        """Log the parameters that the server does not know. A server never changes a parameter."""
         new = [
             {"key": name, "value": value}
             for name, value in parameters_of(self._run).items()
@@ -118,7 +118,7 @@ class ServerRun:
         return {"key": name, "value": value, "timestamp": self._time(clock), "step": step}
 
     def _time(self, clock: float) -> int:
-        """The beginning of the run plus virtual seconds, in the milliseconds since 1970 that MLflow takes."""
+        """The start of the run plus virtual time, in milliseconds since 1970, as MLflow needs it."""
         return round(MILLISECONDS * (self._begun + clock))
 
     def _log(self, fields: dict[str, Any]) -> None:
@@ -126,7 +126,7 @@ class ServerRun:
 
 
 def _calls(rounds: Iterable[list[Metric]]) -> Iterator[list[Metric]]:
-    """The values of all rounds, in calls that are small enough and divide no round."""
+    """The metrics of all rounds in groups for one call each; no group is too large or divides a round."""
     together: list[Metric] = []
     for new in rounds:
         if together and len(together) + len(new) > MOST_METRICS:

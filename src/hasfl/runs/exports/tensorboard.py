@@ -1,10 +1,10 @@
-"""Writes the rounds of a run into an event file of TensorBoard.
+"""Exports the rounds of a run to an event file of TensorBoard.
 
-A step is a round. The time of an event is the beginning of the run plus its virtual time, so TensorBoard's
-axis "Relative" shows virtual time.
+A step is a round. The time of an event is the start of the run plus the virtual time of the round, so
+TensorBoard's axis "Relative" shows virtual time.
 
-Of tensorboardX, only the messages and the check sums are used, and the file is written here. The package's
-own writer has a queue and a thread, in which a full disk would become a wait without end.
+From tensorboardX, only the messages and the check sums are used, and this file writes the event file. The
+writer of tensorboardX has a queue and a thread, and would wait forever if the disk is full.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from hasfl.replacing import writing
 from hasfl.runs.exports.values import begun_at, identity_of, result_of, values_of
 from hasfl.runs.store import RunFolder, RunState
 
-FOLDER = "tensorboard"  # in the run's folder
-VERSION = "brain.Event:2"  # of the format, which the first event says
+FOLDER = "tensorboard"  # the default folder, inside the run's folder
+VERSION = "brain.Event:2"  # the version of the format, in the first event
 ADVICE = "the run itself is unchanged"
 
 
 class EventFile:
-    """An event file in a folder. It replaces the one that an earlier export of this run wrote there."""
+    """An event file in a folder. It replaces the event file of an earlier export of the same run."""
 
     written = 0  # every export begins with the first round
 
@@ -36,7 +36,7 @@ class EventFile:
         scenario = run.scenario_text()
         with writing(folder, ADVICE):
             folder.mkdir(parents=True, exist_ok=True)
-            own = f"{identity_of(run)[:8]}.hasfl"  # the end of the names of all event files of this run
+            own = f"{identity_of(run)[:8]}.hasfl"  # names of event files of this run end in this text
             for earlier in folder.glob(f"events.out.tfevents.*.{own}"):
                 earlier.unlink()
             self._file = (folder / f"events.out.tfevents.{int(time.time())}.{own}").open("wb")
@@ -44,7 +44,7 @@ class EventFile:
             self._write(summary=_summary({}, {"scenario": f"```toml\n{scenario}\n```"}))
 
     def write(self, records: Sequence[RoundRecord]) -> None:
-        """One event for each round."""
+        """Write one event for each round."""
         with writing(self.folder, ADVICE):
             for record in records:
                 notes = {"notes": "\n\n".join(record.notes)} if record.notes else {}
@@ -61,12 +61,12 @@ class EventFile:
             self._file.close()
 
     def abandon(self) -> None:
-        """Close the file with what it has."""
+        """Close the file; the events that were written stay."""
         with contextlib.suppress(OSError):
             self._file.close()
 
     def _write(self, **fields: Any) -> None:
-        """Append an event: its length and its bytes, each with a check sum."""
+        """Append an event to the file: its length and its bytes, each with a check sum."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.record_writer import masked_crc32c
 

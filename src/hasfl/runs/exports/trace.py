@@ -1,7 +1,7 @@
-"""Writes the rounds of a run as Chrome trace events (JSON), which Perfetto and chrome://tracing open.
+"""Exports the rounds of a run as Chrome trace events (JSON), which Perfetto and chrome://tracing show.
 
-A process is a kind of party, and a thread is a party. Times are virtual. A run on machines has every process
-twice: as predicted, in virtual time, and as measured, in wall time.
+In the trace, a process is a kind of party, and a thread is a party. Times are virtual. For a run on machines,
+every process is there twice: predicted, in virtual time, and measured, in wall time.
 """
 
 import json
@@ -21,16 +21,16 @@ from hasfl.runs.overview import scenario_folder, stored_scenario
 from hasfl.runs.round_seconds import predicted_seconds
 from hasfl.runs.store import RunFolder
 
-FILE = "trace.json"  # in the run's folder
-PROCESSES = {FLEET: "rounds", 0: "devices", EDGE: "edge server", FED: "fed server"}  # 0: every device
-MOST_STEPS = 2_000_000  # about 300 MB, which a browser hardly opens
-STEPS_OF_A_DEVICE = 6  # a1, a2, a4, a5, b1, b3
-NANOSECONDS, IN_A_MICROSECOND = 10**9, 1000
+FILE = "trace.json"  # the default file, in the run's folder
+PROCESSES = {FLEET: "rounds", 0: "devices", EDGE: "edge server", FED: "fed server"}  # 0: all devices
+MOST_STEPS = 2_000_000  # the most steps of a trace: about 300 MB, which browsers can hardly open
+STEPS_OF_A_DEVICE = 6  # the steps of a device in a round: a1, a2, a4, a5, b1, b3
+NANOSECONDS, IN_A_MICROSECOND = 10**9, 1000  # nanoseconds in a second and in a microsecond
 SHOWN = ("loss", "accuracy", "held_out_accuracy", "samples")  # values that the event of a round shows
 
 
 def write_trace(run: RunFolder, file: Path | None, rounds: str | None) -> tuple[Path, int]:
-    """Write a trace of some rounds, as "10-20", or of all. Returns the file and the number of rounds."""
+    """Write a trace of all rounds, or of "10-20" for example; returns the file and the number of rounds."""
     records = run.records()
     first, last = _asked(rounds, len(records))
     chosen = [record for record in records if first <= record.round <= last]
@@ -62,7 +62,7 @@ def _require_few_steps(records: Sequence[RoundRecord]) -> None:
 
 
 def _asked(rounds: str | None, recorded: int) -> tuple[int, int]:
-    """The first and the last round of "10-20" or "10"."""
+    """Parse the first and the last round from a text such as "10-20" or "10"; None means all rounds."""
     if rounds is None:
         return 1, recorded
     found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", rounds.strip())
@@ -76,7 +76,7 @@ def _asked(rounds: str | None, recorded: int) -> tuple[int, int]:
 
 
 def _device_names(run: RunFolder, records: Sequence[RoundRecord]) -> Mapping[int, str]:
-    """The names of all devices that took part; those without a name of their own have their number."""
+    """The names of all devices that took part; a device without a name is called by its number."""
     scenario = stored_scenario(run)
     names = scenario.draw().names if scenario.device else ()
     parties = sorted({int(device) for record in records for device in record.devices})
@@ -85,7 +85,7 @@ def _device_names(run: RunFolder, records: Sequence[RoundRecord]) -> Mapping[int
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Processes that belong together: of a simulation, or the predicted or the measured ones of machines."""
+    """A group of processes in a trace: simulated ones, or the predicted or the measured ones of machines."""
 
     first_process: int
     suffix: str = ""
@@ -95,7 +95,7 @@ class Side:
         return self.first_process + list(PROCESSES).index(min(party, 0))
 
     def thread(self, step: Step) -> int:
-        """The number of a party's thread; whole rounds have one and their phases the next."""
+        """The number of the thread for a step: one for each party, 1 for whole rounds, 2 for phases."""
         if step.party == FLEET:
             return 1 if step.name.startswith("round ") else 2
         return max(step.party, 0) + 1
@@ -104,7 +104,7 @@ class Side:
 def _events(
     run: RunFolder, records: Sequence[RoundRecord], wanted: range, names: Mapping[int, str]
 ) -> Iterator[Mapping[str, Any]]:
-    """The names of all processes and threads, then the steps of the wanted rounds."""
+    """The events of a trace: the names of all processes and threads, then the steps of the wanted rounds."""
     on_machines = records[0].measured is not None
     predicted = Side(1, " (predicted)") if on_machines else Side(1)
     measured = Side(1 + len(PROCESSES), " (measured)")
@@ -121,12 +121,12 @@ def _events(
 
 
 def _shows(step: Step) -> bool:
-    """Steps without duration are left out; the averaging is a mark."""
+    """Whether a trace shows a step: steps without duration are left out, except the averaging."""
     return step.end > step.start or step.name == AVERAGING
 
 
 def _headings(side: Side, names: Mapping[int, str]) -> Iterator[Mapping[str, Any]]:
-    """What the processes and threads are called."""
+    """The events that name the processes and threads."""
     for party, title in PROCESSES.items():
         process = side.process(party)
         yield _heading("process_name", process, 0, name=title + side.suffix)
@@ -142,7 +142,7 @@ def _heading(kind: str, process: int, thread: int, **args: Any) -> Mapping[str, 
 
 
 def _event(side: Side, step: Step, record: RoundRecord) -> Mapping[str, Any]:
-    """One step. It begins and ends at a whole nanosecond, so that two steps of a party never overlap."""
+    """The event of a step, from and to whole nanoseconds, so that two steps of a party never overlap."""
     start, end = round(NANOSECONDS * step.start), round(NANOSECONDS * step.end)
     event = {
         "name": step.title,
@@ -158,10 +158,10 @@ def _event(side: Side, step: Step, record: RoundRecord) -> Mapping[str, Any]:
 
 
 def _about(step: Step, record: RoundRecord) -> Mapping[str, Any]:
-    """What a person wants to know of a step: the plan of a device, the values of a round."""
+    """The details of a step for the user: the plan of a device, or the values of a round."""
     if step.party >= 0:
         (places,) = (record.devices == step.party).nonzero()
-        if not places.size:  # it takes part from the next round on
+        if not places.size:  # a device that takes part from the next round on
             return {}
         at = int(places[0])
         return {"batch_size": int(record.plan.batch_sizes[at]), "cut": int(record.plan.cuts[at])}
@@ -172,7 +172,7 @@ def _about(step: Step, record: RoundRecord) -> Mapping[str, Any]:
 
 
 def _write_events(file: IO[str], events: Iterator[Mapping[str, Any]], run: str) -> None:
-    """One event per line, so that a long trace need not be in memory."""
+    """Write the trace event by event, one per line, so that a long trace need not fit in memory."""
     file.write('{"displayTimeUnit":"ms","otherData":' + json.dumps({"run": run}) + ',"traceEvents":[\n')
     for number, event in enumerate(events):
         file.write((",\n" if number else "") + json.dumps(event, separators=(",", ":")))

@@ -1,4 +1,4 @@
-"""Calls of an MLflow tracking server over its REST interface, version 2.0."""
+"""Calls an MLflow tracking server over its REST interface, version 2.0."""
 
 import base64
 import http.client
@@ -16,22 +16,23 @@ from hasfl.errors import EXIT_FAILURE, HasflError, InputError
 
 ADDRESS = "MLFLOW_TRACKING_URI"
 USER, PASSWORD, TOKEN = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"
-SECONDS = 30.0  # that an answer may take
-LARGEST = 1 << 24  # bytes of an answer
-PAUSES = (1.0, 2.0, 4.0)  # seconds before a call is tried again
-SHOWN = 200  # characters of a server's message that an error shows
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-BUSY, FAULTS = 429, 500  # statuses that may pass: the server asks for patience, or has a fault of its own
+SECONDS = 30.0  # the most seconds that an answer may take; chosen by hand
+LARGEST = 1 << 24  # the most bytes of an answer; chosen by hand
+PAUSES = (1.0, 2.0, 4.0)  # seconds before a failed call is tried again; chosen by hand
+SHOWN = 200  # characters of a server's message that an error shows; chosen by hand
+LOOPBACK = ("localhost", "127.0.0.1", "::1")  # names of this machine
+# Statuses of HTTP after which a call is tried again: the server is busy, or (from 500) has a fault.
+BUSY, FAULTS = 429, 500
 
 
 class ServerFault(HasflError):
-    """A tracking server does not answer, or refuses what is asked."""
+    """A tracking server does not answer, or refuses a call."""
 
     exit_code = EXIT_FAILURE
 
     def __init__(self, sentence: str, status: int | None = None) -> None:
         super().__init__(sentence)
-        self.status = status  # of HTTP; None if there was no answer
+        self.status = status  # status of HTTP; None if there was no answer
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -43,7 +44,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True, slots=True)
 class TrackingServer:
-    """A server at an address such as http://127.0.0.1:5000."""
+    """A tracking server at an address such as http://127.0.0.1:5000."""
 
     address: str
     headers: Mapping[str, str]
@@ -51,7 +52,7 @@ class TrackingServer:
 
     @classmethod
     def at(cls, written: str | None) -> "TrackingServer":
-        """The server of an option, or else of the environment variable that MLflow itself uses."""
+        """The server at the address of --server, or else of the environment variable that MLflow uses."""
         address = (written or os.environ.get(ADDRESS) or "").rstrip("/")
         parts = _split(address)
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
@@ -70,12 +71,12 @@ class TrackingServer:
         return cls(address, headers)
 
     def get(self, call: str, **query: str) -> dict[str, Any]:
-        """Ask for something, such as experiments/get-by-name."""
+        """Send a call with GET, such as experiments/get-by-name, and return the answer."""
         asked = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
         return self._call(f"{call}?{asked}", None)
 
     def post(self, call: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Have something done, such as runs/log-batch."""
+        """Send a call with POST, such as runs/log-batch, and return the answer."""
         return self._call(call, json.dumps(fields, allow_nan=False).encode())
 
     def _call(self, call: str, body: bytes | None) -> dict[str, Any]:
@@ -129,7 +130,7 @@ def _split(address: str) -> SplitResult | None:
 
 
 def _credentials() -> Mapping[str, str]:
-    """What proves who is asking, from the environment variables that MLflow itself uses."""
+    """The header that authenticates the user, from the environment variables that MLflow uses."""
     if token := os.environ.get(TOKEN):
         return {"Authorization": f"Bearer {token}"}
     if user := os.environ.get(USER):
@@ -139,7 +140,7 @@ def _credentials() -> Mapping[str, str]:
 
 
 def _refusal(error: urllib.error.HTTPError) -> str:
-    """What a server says about a refused call, in one line."""
+    """The status and the message of a server that refused a call, in one line."""
     with error:
         content = error.read(LARGEST)
     try:

@@ -1,4 +1,4 @@
-"""What a record says in numbers, each under one name. Every format uses these names."""
+"""The numbers of a record and of a result, under the names that all exports use."""
 
 import hashlib
 import json
@@ -13,14 +13,14 @@ from hasfl.runs.store import ENVIRONMENT, RunFolder
 
 NUMBERS = (*EVALUATED, "seconds", "clock", "samples", "loss")
 IN_GROUPS = ("phases", "bits")
-MILLISECONDS = 1000  # in a second
+MILLISECONDS = 1000  # milliseconds in a second
 
 
 def values_of(record: RoundRecord) -> dict[str, float]:
-    """The numbers of a round by name; what was not measured is left out.
+    """The numbers of a round by name; fields without a value are left out.
 
-    A name is that of the field in rounds.jsonl. A number inside an object has both names, as
-    phases/server_forward. The loss is the last, and every round has one.
+    The names are those of fields in rounds.jsonl. The name of a number inside an object has both names, such
+    as phases/server_forward. The last number is the loss, which every round has.
     """
     plan = record.plan
     numbers: dict[str, float | None] = {"devices": len(record.devices)}
@@ -40,7 +40,7 @@ def values_of(record: RoundRecord) -> dict[str, float]:
 
 
 def parameters_of(run: RunFolder) -> dict[str, str]:
-    """What the run was begun with, as text: the keys of its scenario, with its own strategy and seed."""
+    """The keys of a run's scenario with their values as text, and with the run's own strategy and seed."""
     try:
         written = tomllib.loads(run.scenario_text())
     except tomllib.TOMLDecodeError as error:
@@ -51,7 +51,7 @@ def parameters_of(run: RunFolder) -> dict[str, str]:
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys with dots between, as in `training.interval`."""
+    """The values of nested tables, with keys such as `training.interval`."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{before}{key}.")
@@ -64,18 +64,18 @@ def _as_text(value: Any) -> str:
 
 
 def result_of(run: RunFolder) -> dict[str, float]:
-    """The numbers of a finished run's result, as result/accuracy; empty before the end."""
+    """The numbers in the result of a run, with names such as result/accuracy; empty if not finished."""
     found = run.result() if run.finished else {}
     numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
     return {f"result/{name}": float(value) for name, value in numbers.items()}
 
 
 def begun_at(run: RunFolder) -> float:
-    """When the run was begun, in seconds since 1970; written once, so a resumed run keeps it."""
+    """The time at which a run was begun, in seconds since 1970; it stays the same when a run is resumed."""
     return (run.path / ENVIRONMENT).stat().st_mtime
 
 
 def identity_of(run: RunFolder) -> str:
-    """Text that no other run has: made of where the run is and when it was begun."""
+    """A text that identifies a run: a hash of its folder and of the time at which it was begun."""
     place = f"{run.path.resolve()}\n{round(MILLISECONDS * begun_at(run))}"
     return hashlib.sha256(place.encode()).hexdigest()[:32]

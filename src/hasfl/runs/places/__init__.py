@@ -1,1 +1,1 @@
-"""Where runs are carried out: in this process, in several processes, or as jobs of a cluster."""
+"""The places where runs are trained: this process, several processes, or jobs of a Slurm cluster."""

@@ -1,4 +1,4 @@
-"""What a place is, and which place a text such as "local:4" names. Nothing here needs torch."""
+"""Defines a place, and finds the place that a text such as "local:4" names. This file needs no torch."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -11,31 +11,30 @@ from hasfl.runs.request import RunRequest
 if TYPE_CHECKING:
     from hasfl.runs.places.watching import PlaceWatcher
 
-MOST_PROCESSES = 1024  # more would be a slip of the finger
+MOST_PROCESSES = 1024  # the most processes of `--on local:N`; chosen by hand against typing errors
 After = Callable[[RunRequest], None]
 
 
 class Place(Protocol):
-    """Carries out requests."""
+    """A place that trains runs."""
 
     def carry_out(self, requests: Sequence[RunRequest], after: After, watcher: "PlaceWatcher") -> None:
-        """Carry out every request. Stopped runs are resumed, finished runs are used again.
+        """Train the run of every request. Stopped runs are resumed, finished runs are used again.
 
-        `after` is called for every run that is finished, in the process that trained it. A run that was
-        finished before gets this call again, so it must do no harm to call `after` twice. It must be
-        possible to pickle `after`.
+        `after` is called for every finished run, in the process that trained the run. It is called again for
+        a run that was finished before, so a second call must do no harm. `after` must be picklable.
         """
 
 
 def nothing_more(request: RunRequest) -> None:
-    """An `after` that does nothing."""
+    """Do nothing: an `after` for places."""
 
 
 class Here:
-    """This process, which carries out one run after the other. The first error ends everything."""
+    """This process, which trains one run after the other. The first error ends all runs."""
 
     def carry_out(self, requests: Sequence[RunRequest], after: After, watcher: "PlaceWatcher") -> None:
-        """Carry out every request."""
+        """Train the run of every request."""
         from hasfl.runs.run import carry_out
 
         with continued_by_the_same_command():
@@ -45,7 +44,7 @@ class Here:
 
 
 def place_of(text: str | None) -> Place:
-    """The place that the option --on names; None is this process."""
+    """The place that the option --on names; None means this process."""
     if text is None:
         return Here()
     name, _, options = text.partition(":")
@@ -65,7 +64,7 @@ def place_of(text: str | None) -> Place:
 
 @contextmanager
 def continued_by_the_same_command() -> Iterator[None]:
-    """Whoever interrupts several runs hears how all of them go on."""
+    """Give an interruption of several runs a message that tells how all of them are continued."""
     try:
         yield
     except Interrupted as stop:

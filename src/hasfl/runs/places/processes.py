@@ -1,4 +1,4 @@
-"""Runs in several processes of this machine. Each process carries out many runs, one after the other."""
+"""Trains runs in several processes of this machine; each process trains one run after the other."""
 
 import os
 import signal
@@ -27,24 +27,24 @@ from hasfl.runs.places.watching import (
 )
 from hasfl.runs.request import RunRequest
 
-TICK = 0.5  # seconds between two looks at the runs that train; chosen by hand
-STANDARD_ERROR = 2  # the file number; the command's own output stays free of what models print
-SHARED_GPU = "cuda"  # a device that names no GPU, so that each process may have another one
+TICK = 0.5  # seconds between two reads of the folders of running trainings; chosen by hand
+STANDARD_ERROR = 2  # a file number: what models print goes there, and the command's own output stays clean
+SHARED_GPU = "cuda"  # a processor name without a GPU's number, so that each process may use another GPU
 
 
 @dataclass(frozen=True, slots=True)
 class LocalProcesses:
-    """Processes of this machine.
+    """A place: several processes of this machine.
 
     Ctrl-C and SIGTERM stop every run after its round, with a checkpoint; a second signal stops at once. A
-    wrong input stops the other runs in the same way, because it is most often wrong for them too. Where a
+    wrong input stops the other runs in the same way, because it is most often wrong for them too. If a
     process is killed, or a loss diverges, the other runs go on, and RunsMissing names the run at the end.
     """
 
-    processes: int
+    processes: int  # number of processes
 
     def carry_out(self, requests: Sequence[RunRequest], after: After, watcher: PlaceWatcher) -> None:
-        """Carry out every request."""
+        """Train the run of every request."""
         with continued_by_the_same_command(), Interruption() as interruption:
             with ExitStack() as at_the_end:
                 crew = Crew(requests, after, watcher, self.processes, at_the_end)
@@ -58,17 +58,17 @@ class LocalProcesses:
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """A process, the line to it, and the run that it carries out."""
+    """A process, the connection to it, and the run that it trains."""
 
     process: "subprocess.Popen[bytes]"
     line: Connection
-    number: int
-    request: RunRequest | None = None
-    shown: News | None = None  # what was last told of its run
+    number: int  # the index of its environment
+    request: RunRequest | None = None  # the run that the process trains; None if it is idle
+    shown: News | None = None  # the last news of this run that the watcher was told
 
     @classmethod
     def start(cls, number: int, environment: Mapping[str, str]) -> Self:
-        """Start a process in a session of its own, so that Ctrl-C in a terminal reaches only this process."""
+        """Start a process in its own session, so that Ctrl-C in a terminal does not reach the new process."""
         here, there = Pipe()
         with there:
             command = [sys.executable, "-P", "-m", "hasfl.runs.places.processes", str(there.fileno())]
@@ -83,20 +83,20 @@ class Worker:
         return cls(process, here, number)
 
     def end(self) -> None:
-        """End the process, at once if a run is not over: its last checkpoint is on the disk."""
+        """End the process. If it trains a run, kill it: the last checkpoint of the run is on disk."""
         self.line.close()
         if self.request is not None:
             self.process.kill()
         self.process.wait()
 
     def how_it_ended(self) -> str:
-        """What ended a process that has ended by itself."""
+        """The signal or the exit code of a process that has ended, in words."""
         code = self.process.wait()
         return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
 
 class Crew:
-    """The processes, and what they still have to do."""
+    """The processes, and the requests that wait for a process."""
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class Crew:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a process carries out a run."""
+        """Whether a process trains a run."""
         return any(worker.request is not None for worker in self.workers)
 
     def listen(self, seconds: float) -> None:
-        """Wait so long for what processes tell, then look at the runs."""
+        """Handle messages from processes for at most `seconds`, then tell the watcher the runs' progress."""
         ready = set(wait([worker.line for worker in self.workers], seconds))
         for worker in [worker for worker in self.workers if worker.line in ready]:
             try:
@@ -136,7 +136,7 @@ class Crew:
                 self._show(worker, "trains" if begins or in_use(worker.request) else "waits")
 
     def stop(self) -> None:
-        """Let every run stop after its round; no other one begins."""
+        """Stop every run after its round, and start no other run."""
         if not self.stopping:
             self.stopping = True
             self.waiting.clear()
@@ -157,7 +157,7 @@ class Crew:
             self._send(worker, (worker.request, self.after))
 
     def _send(self, worker: Worker, order: object) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended; `listen` finds out how
+        with suppress(BrokenPipeError, ConnectionResetError):  # the process has ended; `listen` handles this
             worker.line.send(order)
 
     def _hear(self, worker: Worker, told: Ending | tuple[str, str]) -> None:
@@ -170,7 +170,7 @@ class Crew:
             self.watcher.remarks(f"{worker.request.path.name}: {told[1]}")
 
     def _settle(self, worker: Worker, ending: Ending) -> None:
-        """A run is over."""
+        """Record the ending of the run that a process trained."""
         if worker.request is None:
             return
         if ending.error is None:
@@ -187,7 +187,7 @@ class Crew:
             self._say_it_is_lost(worker.request, ending.sentence)
 
     def _replace(self, worker: Worker) -> None:
-        """A process has ended. Another one takes its place, where runs are left."""
+        """Handle a process that has ended: its run is lost, and a new process starts if runs are left."""
         how = worker.how_it_ended()
         self.workers.remove(worker)
         if worker.request is not None:
@@ -203,7 +203,7 @@ class Crew:
         self.watcher.remarks(f"{request.path.name} is not finished: {reason}; the other runs go on")
 
     def _show(self, worker: Worker, state: State) -> None:
-        """Tell of a run, if there is something new."""
+        """Tell the watcher the progress of a process's run, if it has changed."""
         if worker.request is None:
             return
         if worker.shown is not None and worker.shown.state == "finished before":
@@ -215,9 +215,10 @@ class Crew:
 
 
 def environments(requests: Sequence[RunRequest], processes: int) -> list[dict[str, str]]:
-    """The environment of each process: its share of the cores, and one GPU where runs leave the choice open.
+    """The environment variables of each process: threads for its share of the cores, and perhaps a GPU.
 
-    Threads and GPUs must be chosen before torch is imported.
+    Processes get different GPUs if all runs are to train on "cuda" without a number. Threads and GPUs must be
+    chosen before torch is imported.
     """
     threads = str(max(1, len(os.sched_getaffinity(0)) // processes))
     common = {"OMP_NUM_THREADS": threads, **os.environ}
@@ -239,15 +240,15 @@ def _gpus() -> list[str]:
 # ── in each of the processes ─────────────────────────────────────────────────────────────────────────────
 
 
-REMARK, FOUND = "remark", "found"  # what is told before a run ends
+REMARK, FOUND = "remark", "found"  # kinds of messages before a run ends
 
 
 def work(line: Connection) -> None:
-    """Carry out one request after the other, until there is a None, or until nobody is at the other end.
+    """Train the runs of requests from a connection until it sends None or is closed.
 
-    Only the process that started this one can write to the line, so what comes over it is trusted. A run
-    stops after its round, with a checkpoint, as soon as anything is on the line: a None, or the end of that
-    process.
+    Only the process that started this one can write to the connection, so its pickles are trusted. A run
+    stops after its round, with a checkpoint, as soon as there is anything to read: a None, or the end of the
+    other process.
     """
     watcher = QuietWatcher(lambda sentence: line.send((REMARK, sentence)), lambda: line.send((FOUND, "")))
     while (order := line.recv()) is not None:
@@ -256,6 +257,6 @@ def work(line: Connection) -> None:
         line.send(stopped or attempt(request, after, watcher, stop_asked=line.poll))
 
 
-if __name__ == "__main__":  # its argument is the number of an open file, the line
+if __name__ == "__main__":  # the argument is the file number of the connection
     with suppress(EOFError, BrokenPipeError):  # the other process has ended
         work(Connection(int(sys.argv[1])))

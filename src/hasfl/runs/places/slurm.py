@@ -1,7 +1,8 @@
-"""Runs as jobs of a Slurm cluster, one job for each run, by way of submitit.
+"""Trains runs as jobs of a Slurm cluster, one job for each run, with the package submitit.
 
-submitit pickles every job, and what a job returns, into files. They lie in the hidden folder .slurm beside
-the runs, where only the user may write. So every pickle that is read here was written by the user's own jobs.
+submitit pickles every job, and the value that a job returns, into files. The files are in the hidden folder
+.slurm beside the runs, where only the user may write. So all pickles that are read here are from the user's
+own jobs.
 """
 
 import os
@@ -39,26 +40,26 @@ if TYPE_CHECKING:
     import submitit
     from submitit.helpers import DelayedSubmission
 
-JOBS = ".slurm"  # the folder beside the runs with jobs, what they print, and the number of each run's job
-ONLY_THE_USER = 0o700
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-LOOK = 2.0  # seconds between two looks at the jobs; chosen by hand
-CONTINUATIONS = 1000  # how often a job may run out of its time and be queued again
+JOBS = ".slurm"  # the folder beside the runs for jobs, their output, and the number of each run's job
+ONLY_THE_USER = 0o700  # permissions of this folder
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH  # permissions that this folder must not have
+LOOK = 2.0  # seconds between two checks of the jobs; chosen by hand
+CONTINUATIONS = 1000  # how often a job may use up its time and be queued again; chosen by hand
 NUMBER = re.compile(r"[0-9]{1,12}(_[0-9]{1,7})?")  # the number of a job, or of a job in an array
-GONE, RUNNING = "UNKNOWN", "RUNNING"  # words for a job that the cluster does not know, and for one that runs
+GONE, RUNNING = "UNKNOWN", "RUNNING"  # submitit's states of an unknown job and of a running job
 
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """Jobs of a cluster.
+    """A place: jobs of a cluster.
 
-    The process that asks for the jobs waits for them. It may end before them: the same command finds the
-    jobs again and does not ask for a run twice. Every job goes on to its end, whatever happens to the others.
+    The process that submits the jobs waits for them. It may end before the jobs do: the same command finds
+    the jobs again and submits no run twice. Every job goes on to its end, whatever happens to other jobs.
     """
 
-    options: Mapping[str, str | int]  # under submitit's names
-    cluster: str = "slurm"  # a word of submitit; "local" are jobs without a cluster
-    look: float = LOOK
+    options: Mapping[str, str | int]  # options of jobs, under submitit's names
+    cluster: str = "slurm"  # submitit's name of the cluster; "local" means processes without a cluster
+    look: float = LOOK  # seconds between two checks of the jobs
 
     def __post_init__(self) -> None:
         if find_spec("submitit") is None:
@@ -70,7 +71,7 @@ class Slurm:
             )
 
     def carry_out(self, requests: Sequence[RunRequest], after: After, watcher: PlaceWatcher) -> None:
-        """Carry out every request."""
+        """Train the run of every request."""
         unfinished = []
         for request in requests:
             if _is_finished(request):
@@ -94,7 +95,7 @@ class Slurm:
         watcher: PlaceWatcher,
         interruption: Interruption,
     ) -> None:
-        """Until every job has ended, or somebody interrupts."""
+        """Wait until every job has ended, or until the user interrupts."""
         left, shown = list(requests), dict[Path, News]()
         while left:
             for request in tuple(left):
@@ -110,7 +111,7 @@ class Slurm:
             time.sleep(self.look if left else 0.0)
 
     def _jobs(self, requests: Sequence[RunRequest], after: After) -> dict[Path, "submitit.Job[Ending]"]:
-        """A job for every request: the one that is on its way, or a new one."""
+        """A job for every request: the job that an earlier command submitted, or a new job."""
         jobs = dict[Path, Any]()
         for request in requests:
             known = self._known_job(request)
@@ -125,7 +126,7 @@ class Slurm:
         return jobs
 
     def _submit(self, requests: Sequence[RunRequest], after: After) -> "list[submitit.Job[Ending]]":
-        """Ask for a job for every request, as one array. The number of each job is kept for the next time."""
+        """Submit a job for every request, as one array, and store each job's number for later commands."""
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         executor = self._executor(_own_folder(requests[0].path.parent))
@@ -141,7 +142,7 @@ class Slurm:
         return jobs
 
     def _known_job(self, request: RunRequest) -> "submitit.Job[Ending] | None":
-        """The job that an earlier command asked for, if the cluster still has it."""
+        """The job that an earlier command submitted for a request; None if the cluster does not have it."""
         file = _number_file(request)
         number = file.read_text().strip() if file.is_file() else ""
         if not NUMBER.fullmatch(number):
@@ -171,7 +172,7 @@ def _number_file(request: RunRequest) -> Path:
 
 
 def _own_folder(runs: Path) -> Path:
-    """The folder of jobs beside runs; refuses one where others could put pickles."""
+    """Make the folder of jobs beside runs. Raise InputError if other users could put pickles into it."""
     folder = runs / JOBS
     with writing(folder, ELSEWHERE):
         runs.mkdir(parents=True, exist_ok=True)
@@ -186,7 +187,7 @@ def _own_folder(runs: Path) -> Path:
 
 
 def _ending(job: "submitit.Job[Ending]") -> Ending | None:
-    """How a job ended; None if it did not end yet."""
+    """How a job ended; None if it has not ended yet."""
     if not job.done():
         return None
     if job.exception() is None:
@@ -196,7 +197,7 @@ def _ending(job: "submitit.Job[Ending]") -> Ending | None:
 
 
 def _news(request: RunRequest, job: "submitit.Job[Ending]", ending: Ending | None) -> News:
-    """What is known of a run. A lock that another machine holds is not seen on every file system."""
+    """The progress of a run. The state of the job counts too: not all file systems show remote locks."""
     if ending is None:
         return news_of(request, "trains" if in_use(request) or job.state == RUNNING else "waits")
     return news_of(request, "finished" if ending.error is None else "stopped")
@@ -210,34 +211,34 @@ def _how_to_follow(requests: Sequence[RunRequest], jobs: Mapping[Path, "submitit
     )
 
 
-# ── what a job does ──────────────────────────────────────────────────────────────────────────────────────
+# ── a job ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-WARNING = 90  # seconds before the end of its time at which a job gets a signal
-PATIENCE = 60.0  # seconds of these that the round may still take; the rest is for queueing
-LOOK = 1.0  # seconds between two looks at the training
+WARNING = 90  # seconds before the end of a job's time at which the job gets a signal; chosen by hand
+PATIENCE = 60.0  # seconds of WARNING in which the round may end; the other 30 are for queueing a new job
+LOOK = 1.0  # seconds between two checks whether training has ended; chosen by hand
 
 
 class Job:
-    """A run on a node of a cluster.
+    """A job: the training of one run on a node of a cluster.
 
-    The run's folder has all that is needed to go on. So a job that was cut short, and is carried out again,
-    goes on from the last checkpoint, and a job whose run is finished does nothing.
+    The folder of the run has everything that a resume needs. So a job that was stopped and starts again
+    resumes from the last checkpoint, and a job whose run is finished does nothing.
 
     submitit calls `checkpoint` from a signal handler, which runs in the main thread. So the training is in
-    another thread, where no signal can come between two of its steps.
+    another thread, which no signal can interrupt between two of its steps.
     """
 
     def __init__(self, request: RunRequest, after: After, ending: Ending | None = None) -> None:
         self.request, self.after = request, after
-        self.ending = ending  # None unless training ended while the job was asked to stop
+        self.ending = ending  # the ending, if training ended while an earlier job was asked to stop
         self._stop, self._training = False, None
 
     _stop: bool
     _training: Thread | None
 
     def __call__(self) -> Ending:
-        """Carry out the run, unless an earlier job has ended it."""
+        """Train the run, unless it ended in an earlier job; returns how the run ended."""
         if self.ending is not None:
             return self.ending
         watcher = QuietWatcher(remarks=lambda sentence: None, found=lambda: None)
@@ -245,21 +246,22 @@ class Job:
         def train() -> None:
             self.ending = attempt(self.request, self.after, watcher, lambda: self._stop)
 
-        self._training = Thread(target=train, daemon=True)  # it may not keep a job that has to end
+        self._training = Thread(target=train, daemon=True)  # a daemon thread lets the job's process end
         self._training.start()
         while self._training.is_alive():
             self._training.join(LOOK)
         return self._ended()
 
     def _ended(self) -> Ending:
-        """How training ended, as its thread has said."""
+        """The ending that the thread of the training has stored."""
         assert self.ending is not None
         return self.ending
 
     def checkpoint(self) -> "DelayedSubmission":
-        """The time of the job ends: stop after the round with a checkpoint, then ask for another job.
+        """Stop training after the round with a checkpoint, because the time of the job ends.
 
-        submitit asks for another job in any case. If training has ended, that job only says how.
+        Returns the job that continues this one. submitit submits it in any case. If training has ended, that
+        job only returns the ending.
         """
         from submitit.helpers import DelayedSubmission
 
@@ -270,11 +272,11 @@ class Job:
         return DelayedSubmission(Job(self.request, self.after, self.ending if ended else None))
 
 
-# ── what a job may use ───────────────────────────────────────────────────────────────────────────────────
+# ── options of jobs ──────────────────────────────────────────────────────────────────────────────────────
 
 
-# The options, and the names that submitit has for them. What is left out is what the cluster gives, or what
-# Slurm's own variables such as SBATCH_ACCOUNT say.
+# The options with their names in submitit. For options that are left out, Slurm's environment variables such
+# as SBATCH_ACCOUNT or the defaults of the cluster count.
 WORDS = {
     "partition": "slurm_partition",
     "account": "slurm_account",
@@ -282,7 +284,7 @@ WORDS = {
     "constraint": "slurm_constraint",
 }
 COUNTS = {
-    "time": "timeout_min",  # minutes of a job; a run that needs more is queued again and goes on
+    "time": "timeout_min",  # minutes of a job; a run that needs more time is queued again
     "gpus": "gpus_per_node",
     "cpus": "cpus_per_task",
     "memory": "mem_gb",
@@ -293,7 +295,7 @@ DEFAULTS: Mapping[str, str | int] = {"name": "hasfl", COUNTS["time"]: MINUTES}
 
 
 def slurm_options(text: str) -> dict[str, str | int]:
-    """The options of jobs, written as "partition=gpu,time=60,gpus=1", as submitit names them."""
+    """Parse options of jobs, such as "partition=gpu,time=60,gpus=1"; the keys are submitit's names."""
     options = dict(DEFAULTS)
     for part in text.split(",") if text else ():
         name, _, value = part.partition("=")

@@ -1,4 +1,4 @@
-"""A run in another process: how it is carried out there, what its ending comes to, and how it is watched."""
+"""Trains a run in another process, reports how it ended, and watches it through its folder."""
 
 import traceback
 from collections.abc import Callable
@@ -23,30 +23,34 @@ from hasfl.runs.store import RunFolder
 # ── in the other process ─────────────────────────────────────────────────────────────────────────────────
 
 
-# What an error is sent back as: the first of these that it is. Their messages are all that they have.
+# The classes as which errors are sent to the first process: an error gets the first of these that it is an
+# instance of. All of them can be made from a message alone.
 KINDS: tuple[type[HasflError], ...] = (InputError, MissingExtra, StorageError, Diverged, Interrupted)
-# These would happen to the other runs too. Every other failure is that of one run.
+# Errors that would happen to the other runs too. All other errors concern one run.
 OF_ALL = (InputError, MissingExtra, StorageError)
-NAMED = 10  # missing runs that a message names
+NAMED = 10  # number of unfinished runs that a message names; chosen by hand
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended: without an error where it is finished."""
+    """How a run ended. A finished run has no error."""
 
     error: type[HasflError] | None = None
     sentence: str = ""
 
     @property
     def concerns_all(self) -> bool:
-        """Whether the other runs would end like this too: the input is wrong, or the disk is full."""
+        """Whether the other runs would fail in the same way, such as by a wrong input or a full disk."""
         return self.error is not None and issubclass(self.error, OF_ALL)
 
 
 def attempt(
     request: RunRequest, after: After, watcher: Watcher, stop_asked: Callable[[], bool] = lambda: False
 ) -> Ending:
-    """Carry out a request, then call `after`. The traceback of an unexpected error goes to standard error."""
+    """Train the run of a request, then call `after`. Returns how the run ended, and raises no Exception.
+
+    The traceback of an unexpected error goes to standard error.
+    """
     try:
         carry_out(request, watcher, resume=True, stop_asked=stop_asked)
         after(request)
@@ -65,20 +69,20 @@ def attempt(
 
 @dataclass(slots=True)
 class Endings:
-    """What the endings of several runs come to."""
+    """Collects how several runs ended, and raises the error that follows."""
 
-    lost: dict[str, str] = field(default_factory=dict)  # why a run is not finished, by its name
+    lost: dict[str, str] = field(default_factory=dict)  # for each unfinished run, by name, the reason
     refusal: Ending | None = None  # the first failure that concerns all runs
 
     def add(self, request: RunRequest, ending: Ending) -> None:
-        """A run has ended."""
+        """Add the ending of a run."""
         if ending.concerns_all:
             self.refusal = self.refusal or ending
         elif ending.error is not None:
             self.lost[request.path.name] = ending.sentence
 
     def settle(self, runs: int) -> None:
-        """Raise what concerned all of so many runs, or RunsMissing with the name of every missing run."""
+        """Raise the error that concerned all runs, or RunsMissing with unfinished ones; `runs` counts all."""
         if self.refusal is not None and self.refusal.error is not None:
             raise self.refusal.error(self.refusal.sentence)
         if self.lost:
@@ -91,20 +95,20 @@ class Endings:
 
 
 class QuietWatcher(Watcher):
-    """A watcher inside another process. Its words are remarks, and that a run was finished before.
+    """A watcher inside another process. It reports remarks, and runs that were finished before.
 
-    The run's folder tells everything else.
+    Everything else can be read from the folder of the run.
     """
 
     def __init__(self, remarks: Callable[[str], None], found: Callable[[], None]) -> None:
         self._remarks, self._found = remarks, found
 
     def found(self, request: RunRequest) -> None:
-        """The folder holds a finished training already."""
+        """The folder of the run holds a finished training already."""
         self._found()
 
     def remarks(self, sentence: str) -> None:
-        """Something that the user should know about the run before it goes on."""
+        """A sentence that the user should read before the run goes on."""
         self._remarks(sentence)
 
 
@@ -116,24 +120,24 @@ State = Literal["waits", "trains", "finished", "finished before", "stopped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What is known of a run that another process carries out."""
+    """The progress of a run that another process trains."""
 
     request: RunRequest
     state: State
-    round: int = 0  # the last one that is recorded
-    clock: float = 0.0  # virtual seconds until its end
-    accuracy: float | None = None  # by the last evaluation
+    round: int = 0  # the last round that is recorded
+    clock: float = 0.0  # virtual time at the end of this round, s
+    accuracy: float | None = None  # accuracy of the last evaluation
 
 
 class PlaceWatcher(Watcher, Protocol):
-    """Is told about trainings in this process, and about runs in other processes."""
+    """A watcher of trainings in this process and of runs in other processes."""
 
     def news(self, news: News) -> None:
-        """Something has changed for a run in another process."""
+        """The state or the progress of a run in another process has changed."""
 
 
 def in_use(request: RunRequest) -> bool:
-    """Whether a process writes to the run's folder at this moment. The folder may be gone in the next one."""
+    """Whether a process writes to the folder of a run at this moment; False if there is no such folder."""
     try:
         return RunFolder.open(request.path).in_use
     except InputError:
@@ -141,9 +145,9 @@ def in_use(request: RunRequest) -> bool:
 
 
 def news_of(request: RunRequest, state: State) -> News:
-    """How far a run is, as its folder tells. Only the end of the record of rounds is read.
+    """The progress of a run, read from its folder. Only the end of the file of rounds is read.
 
-    Another process may rewrite the record at this moment; then nothing is known until the next look.
+    Another process may be rewriting the file at this moment; then the progress is empty until the next call.
     """
     try:
         folder = RunFolder.open(request.path)
