@@ -219,7 +219,7 @@ class Guess:
     says: str  # the guess in a few words, such as "one task, much noise"
     weight: float  # π; the weights of all guesses sum to 1
     constants: MeasuredConstants
-    # Θ*, training time of the best plan if the guess is right; 1 until `planning/exact/guess_ratios.py` finds it.
+    # Θ*, training time of the best plan if the guess is right; `planning/exact/guess_ratios.py` finds it.
     best_seconds: float = 1.0
     least_seconds: float = 0.0  # a lower bound on Θ*
 

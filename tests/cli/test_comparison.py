@@ -11,7 +11,7 @@ from rich.console import Console
 from hasfl.cli.compare import MOST_GROUPS, ConvergenceRow, _plan_table, show_convergence
 from hasfl.plan import Plan
 from hasfl.report.analysis import Spread, finish, outcome
-from hasfl.runs.comparison import ChosenPlan
+from hasfl.runs.places.comparison import ChosenPlan
 from hasfl.runs.store import RunFolder
 from hasfl.theory.paradigms import SPLIT
 from hasfl.units import format_seconds

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hasfl import Dataset, load_dataset
 from hasfl.models.networks import small_cnn
-from hasfl.runs.saved_model import saved_weights, trained_module
+from hasfl.runs.exports.saved_model import saved_weights, trained_module
 from hasfl.runs.store import RunFolder
 from tests.cli.conftest import Hasfl
 from tests.extras import extra

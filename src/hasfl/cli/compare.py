@@ -32,7 +32,7 @@ from hasfl.theory.paradigms import SPLIT
 from hasfl.units import format_quantity, format_seconds
 
 if TYPE_CHECKING:
-    from hasfl.runs.comparison import ChosenPlan, Contest
+    from hasfl.runs.places.comparison import ChosenPlan, Contest
 
 # A comma separates names, except before an option such as cut=2 that is not part of a pair (b=4+cut=2).
 BETWEEN_NAMES = r";|,(?!\s*(?:b|cut)=[^+,;]*(?:[,;]|$))"
@@ -85,7 +85,7 @@ def compare(
     asked = read_scenario(scenario)
     names, chosen = _names(strategies), [asked.seed] if seeds is None else seeds_of(seeds)
     with TrainingView(runs=len(names) * len(chosen)) as view:
-        from hasfl.runs.comparison import last_plan, train_all  # imports torch
+        from hasfl.runs.places.comparison import last_plan, train_all  # imports torch
 
         contests = train_all(scenario, out, names, chosen, view, device=device, on=on)
     first, goal = contests[0], asked.stop.accuracy

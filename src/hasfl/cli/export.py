@@ -77,7 +77,7 @@ def export(
         case "trace":
             told = _to_trace(path, out, rounds)
         case _:
-            from hasfl.runs.saved_model import export_model
+            from hasfl.runs.exports.saved_model import export_model
 
             told = {"wrote": str(export_model(path, to, out))}
     typer.echo(json.dumps({"format": to, **told}) if as_json else _sentence(told))

@@ -71,16 +71,8 @@ def requested(
     """The request of a command, checked by the rules that the fed server applies later."""
     from hasfl.deployment.orders import check_request
     from hasfl.runs.request import RunRequest
-    from hasfl.runs.scenario import read_scenario
 
-    asked = read_scenario(scenario)
-    request = RunRequest.of(
-        scenario,
-        out,
-        strategy_name=asked.training.strategy if strategy is None else strategy,
-        seed=asked.seed if seed is None else seed,
-        name=run,
-    )
+    request = RunRequest.of(scenario, out, strategy_name=strategy, seed=seed, name=run)
     check_request(request, resume=resume)
     if resume and not request.path.exists():
         say_nothing_to_resume(request, named=run is not None)

@@ -66,19 +66,10 @@ def train(
     from hasfl.cli.training_view import TrainingView
     from hasfl.report.figures import plan_over_time, require_drawable, save_figure
     from hasfl.runs.request import RunRequest
-    from hasfl.runs.scenario import read_scenario
 
     if picture is not None:
         require_drawable(picture)
-    asked = read_scenario(scenario)
-    request = RunRequest.of(
-        scenario,
-        out,
-        strategy_name=asked.training.strategy if strategy is None else strategy,
-        seed=asked.seed if seed is None else seed,
-        name=run,
-        device=device,
-    )
+    request = RunRequest.of(scenario, out, strategy_name=strategy, seed=seed, name=run, device=device)
     if dry_run:
         _say_what_it_needs(request, as_json=as_json)
         return
@@ -96,7 +87,7 @@ def train(
         result = RunFolder.open(request.path).result()
         typer.echo(json.dumps({"run": str(request.path), **drawn, **result}))
     else:
-        show_outcome(reached, request.path, asked.stop.goal(), picture)
+        show_outcome(reached, request.path, request.scenario().stop.goal(), picture)
 
 
 def say_nothing_to_resume(request: "RunRequest", *, named: bool) -> None:

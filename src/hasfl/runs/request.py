@@ -11,7 +11,7 @@ from typing import Any
 from hasfl.errors import InputError
 from hasfl.runs.document import read_text
 from hasfl.runs.overview import with_choices
-from hasfl.runs.scenario import Scenario, parse_scenario
+from hasfl.runs.scenario import Scenario, parse_scenario, read_scenario
 
 LONGEST_NAME = 200  # the most bytes of a name: file systems allow 255, and temporary names are longer
 
@@ -33,17 +33,21 @@ class RunRequest:
         scenario_file: Path,
         runs: Path,
         *,
-        strategy_name: str,
-        seed: int,
+        strategy_name: str | None = None,
+        seed: int | None = None,
         name: str | None = None,
         device: str | None = None,
     ) -> "RunRequest":
-        """Make a request for a run in `runs`, named `name` or after scenario, strategy and seed."""
-        from hasfl.planning.strategies.catalogue import (
-            strategy,  # brings SciPy, which takes half a second to import
-        )
+        """Make a request for a run in `runs`, named `name` or after scenario, strategy and seed.
 
-        plain = strategy(strategy_name, scenario_file.parent).name
+        Without a strategy or a seed, the request has those of the scenario.
+        """
+        # SciPy takes half a second to import.
+        from hasfl.planning.strategies.catalogue import strategy
+
+        asked = read_scenario(scenario_file)
+        seed = asked.seed if seed is None else seed
+        plain = strategy(strategy_name or asked.training.strategy, scenario_file.parent).name
         own = f"{scenario_file.stem}-{plain}-seed{seed}".replace(":", "-").replace(",", "-")
         return cls(
             scenario_file=scenario_file,

@@ -21,8 +21,7 @@ from hasfl.runs.build import Simulation
 from hasfl.runs.interruption import Interruption
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import MARKS, back_to_checkpoint, require_same
-from hasfl.runs.saved_model import MODEL_INPUT
-from hasfl.runs.store import MODEL, RunFolder, require_free
+from hasfl.runs.store import MODEL, MODEL_INPUT, RunFolder, require_free
 from hasfl.runs.task import task_of
 from hasfl.training.loop import Training
 

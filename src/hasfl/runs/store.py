@@ -32,6 +32,7 @@ from hasfl.replacing import READ_WRITE, RECORDED, json_text, replace_file, sync,
 SCENARIO, SETTINGS, ENVIRONMENT = "scenario.toml", "settings.json", "environment.json"
 ROUNDS, TIMING = "rounds.jsonl", "timing.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
+MODEL_INPUT = "model_input"  # key of a result: shape and type of the samples that the model takes
 LOCK = "lock"  # the file that is locked while a process writes the folder
 OWN_FILES = (SCENARIO, SETTINGS, ENVIRONMENT, ROUNDS, TIMING, CHECKPOINT, MODEL, RESULT, LOCK)
 NUMBERS = ("accuracy", "rounds", "seconds", "samples")  # keys that every result has; null if unknown

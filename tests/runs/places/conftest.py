@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.runs.places.places import Here, nothing_more
-from hasfl.runs.places.watching import News, PlaceWatcher
+from hasfl.runs.places.places import Here
+from hasfl.runs.places.watching import News, PlaceWatcher, nothing_more
 from hasfl.runs.request import RunRequest
 from tests.runs.scenarios import MOVING, kept, write
 

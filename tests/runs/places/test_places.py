@@ -11,9 +11,9 @@ from rich.progress import Progress, TextColumn
 
 from hasfl.cli.training_view import ProcessesView
 from hasfl.errors import Diverged, InputError, Interrupted, MissingExtra, RunsMissing, StorageError
-from hasfl.runs.places.places import Here, nothing_more, place_of
+from hasfl.runs.places.places import Here, place_of
 from hasfl.runs.places.processes import FOUND, LocalProcesses, environments, work
-from hasfl.runs.places.watching import Ending, Endings, News, attempt, in_use, news_of
+from hasfl.runs.places.watching import Ending, Endings, News, attempt, in_use, news_of, nothing_more
 from hasfl.runs.request import RunRequest
 from tests.cli.conftest import Hasfl
 from tests.runs.places.conftest import Memory, leave_a_mark

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from hasfl.errors import InputError, Interrupted, RunsMissing, Terminated
-from hasfl.runs.places.places import nothing_more
 from hasfl.runs.places.processes import LocalProcesses, Worker
-from hasfl.runs.places.watching import News
+from hasfl.runs.places.watching import News, nothing_more
 from hasfl.runs.request import RunRequest
 from tests.cli.conftest import Hasfl
 from tests.runs.places.conftest import Memory, Once, leave_a_mark, marks, require_same_as_here

@@ -12,9 +12,9 @@ from threading import Thread
 import pytest
 
 from hasfl.errors import InputError, Interrupted, MissingExtra, RunsMissing
-from hasfl.runs.places.places import nothing_more, place_of
+from hasfl.runs.places.places import place_of
 from hasfl.runs.places.slurm import JOBS, Job, Slurm, slurm_options
-from hasfl.runs.places.watching import Ending, News
+from hasfl.runs.places.watching import Ending, News, nothing_more
 from hasfl.runs.request import RunRequest
 from hasfl.runs.store import RunFolder
 from tests.runs.places import fake_cluster

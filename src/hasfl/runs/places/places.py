@@ -1,24 +1,22 @@
 """Defines a place, and finds the place that a text such as "local:4" names. This file needs no torch."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from hasfl.errors import InputError, Interrupted
+from hasfl.errors import InputError
 from hasfl.runs.request import RunRequest
 
 if TYPE_CHECKING:
-    from hasfl.runs.places.watching import PlaceWatcher
+    from hasfl.runs.places.watching import After, PlaceWatcher
 
 MOST_PROCESSES = 1024  # the most processes of `--on local:N`; chosen by hand against typing errors
-After = Callable[[RunRequest], None]
 
 
 class Place(Protocol):
     """A place that trains runs."""
 
-    def carry_out(self, requests: Sequence[RunRequest], after: After, watcher: "PlaceWatcher") -> None:
+    def carry_out(self, requests: Sequence[RunRequest], after: "After", watcher: "PlaceWatcher") -> None:
         """Train the run of every request. Stopped runs are resumed, finished runs are used again.
 
         `after` is called for every finished run, in the process that trained the run. It is called again for
@@ -26,15 +24,12 @@ class Place(Protocol):
         """
 
 
-def nothing_more(request: RunRequest) -> None:
-    """Do nothing: an `after` for places."""
-
-
 class Here:
     """This process, which trains one run after the other. The first error ends all runs."""
 
-    def carry_out(self, requests: Sequence[RunRequest], after: After, watcher: "PlaceWatcher") -> None:
+    def carry_out(self, requests: Sequence[RunRequest], after: "After", watcher: "PlaceWatcher") -> None:
         """Train the run of every request."""
+        from hasfl.runs.places.watching import continued_by_the_same_command
         from hasfl.runs.run import carry_out
 
         with continued_by_the_same_command():
@@ -60,12 +55,3 @@ def place_of(text: str | None) -> Place:
         f"--on must be local:N with N from 1 to {MOST_PROCESSES} processes, as local:4, or slurm, or slurm "
         f"with options, as slurm:partition=gpu,time=60; got {text!r}"
     )
-
-
-@contextmanager
-def continued_by_the_same_command() -> Iterator[None]:
-    """Give an interruption of several runs a message that tells how all of them are continued."""
-    try:
-        yield
-    except Interrupted as stop:
-        raise type(stop)("interrupted; the same command continues from there") from None

@@ -13,8 +13,8 @@ from typing import Self
 
 from hasfl.errors import Interrupted, RunsMissing
 from hasfl.runs.interruption import Interruption
-from hasfl.runs.places.places import After, continued_by_the_same_command
 from hasfl.runs.places.watching import (
+    After,
     Ending,
     Endings,
     News,
@@ -22,6 +22,7 @@ from hasfl.runs.places.watching import (
     QuietWatcher,
     State,
     attempt,
+    continued_by_the_same_command,
     in_use,
     news_of,
 )

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from hasfl.errors import InputError, Interrupted, MissingExtra, RunsMissing
 from hasfl.replacing import replace_file, write_text, writing
 from hasfl.runs.interruption import Interruption
-from hasfl.runs.places.places import After
 from hasfl.runs.places.watching import (
+    After,
     Ending,
     Endings,
     News,
@@ -216,7 +216,7 @@ def _how_to_follow(requests: Sequence[RunRequest], jobs: Mapping[Path, "submitit
 
 WARNING = 90  # seconds before the end of a job's time at which the job gets a signal; chosen by hand
 PATIENCE = 60.0  # seconds of WARNING in which the round may end; the other 30 are for queueing a new job
-LOOK = 1.0  # seconds between two checks whether training has ended; chosen by hand
+JOIN_SECONDS = 1.0  # seconds between two checks whether training has ended; chosen by hand
 
 
 class Job:
@@ -232,10 +232,8 @@ class Job:
     def __init__(self, request: RunRequest, after: After, ending: Ending | None = None) -> None:
         self.request, self.after = request, after
         self.ending = ending  # the ending, if training ended while an earlier job was asked to stop
-        self._stop, self._training = False, None
-
-    _stop: bool
-    _training: Thread | None
+        self._stop = False
+        self._training: Thread | None = None
 
     def __call__(self) -> Ending:
         """Train the run, unless it ended in an earlier job; returns how the run ended."""
@@ -249,7 +247,7 @@ class Job:
         self._training = Thread(target=train, daemon=True)  # a daemon thread lets the job's process end
         self._training.start()
         while self._training.is_alive():
-            self._training.join(LOOK)
+            self._training.join(JOIN_SECONDS)
         return self._ended()
 
     def _ended(self) -> Ending:

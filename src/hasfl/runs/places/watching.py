@@ -1,7 +1,8 @@
 """Trains a run in another process, reports how it ended, and watches it through its folder."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal, Protocol
@@ -15,10 +16,25 @@ from hasfl.errors import (
     RunsMissing,
     StorageError,
 )
-from hasfl.runs.places.places import After
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Watcher, carry_out
 from hasfl.runs.store import RunFolder
+
+After = Callable[[RunRequest], None]  # called for every finished run, in the process that trained it
+
+
+def nothing_more(request: RunRequest) -> None:
+    """Do nothing: an `after` for places."""
+
+
+@contextmanager
+def continued_by_the_same_command() -> Iterator[None]:
+    """Give an interruption of several runs a message that tells how all of them are continued."""
+    try:
+        yield
+    except Interrupted as stop:
+        raise type(stop)("interrupted; the same command continues from there") from None
+
 
 # ── in the other process ─────────────────────────────────────────────────────────────────────────────────
 

@@ -18,11 +18,10 @@ from hasfl.replacing import replace_file
 from hasfl.runs.exports import RECORD_FORMATS
 from hasfl.runs.exports.following import refuse_files_of_runs
 from hasfl.runs.overview import scenario_folder, stored_scenario
-from hasfl.runs.store import MODEL, RESULT, RunFolder
+from hasfl.runs.store import MODEL, MODEL_INPUT, RESULT, RunFolder
 from hasfl.runs.task import module_of
 
 ONNX_PACKAGES = ("onnx", "onnxscript")  # packages with which torch writes ONNX
-MODEL_INPUT = "model_input"  # the key in a result for the shape and type of the samples that the model takes
 # The batch size of example inputs. From a batch of one, torch's exporter would conclude that 1 is the only
 # possible batch size.
 EXAMPLE_BATCH = 2

@@ -11,8 +11,8 @@ from hasfl.planning.strategies.catalogue import strategy
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
 from hasfl.runs.model_costs import costs_of
-from hasfl.runs.places.places import nothing_more, place_of
-from hasfl.runs.places.watching import PlaceWatcher
+from hasfl.runs.places.places import place_of
+from hasfl.runs.places.watching import PlaceWatcher, nothing_more
 from hasfl.runs.request import RunRequest
 from hasfl.runs.resuming import require_same
 from hasfl.runs.scenario import Scenario
