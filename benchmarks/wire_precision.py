@@ -24,7 +24,7 @@ from hasfl.deployment.links import DirectLinks
 from hasfl.profile import Profile
 from hasfl.record import EDGE, RoundRecord
 from hasfl.runs.build import SampleCounts, training_of
-from hasfl.runs.document import parse_toml
+from hasfl.runs.files import parse_toml
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.task import shared_data, world_of
 

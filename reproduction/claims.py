@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from hasfl.errors import InputError
 from hasfl.replacing import replace_file, write_text
-from hasfl.runs.document import Document, read_text, read_toml
+from hasfl.runs.files import Document, read_text, read_toml
 from hasfl.units import format_seconds
 from reproduction.comparing import FASTER, measured
 from reproduction.experiment import ALL, Experiment, Panel, read_experiments

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from hasfl.errors import InputError
 from hasfl.planning.strategies.catalogue import strategy as strategy_named
-from hasfl.runs.document import Document, parse_toml, read_text, read_toml, refuse_without_effect
+from hasfl.runs.files import Document, parse_toml, read_text, read_toml, refuse_without_effect
 from hasfl.runs.scenario import Scenario
 
 FOLDER, SCENARIOS = Path("experiments"), "scenarios"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hasfl.report.canvas import DARK, label, new_figure, whole_ticks
-from hasfl.runs.document import parse_toml
+from hasfl.runs.files import parse_toml
 from hasfl.runs.model_costs import costs_of
 from hasfl.runs.scenario import Scenario
 from hasfl.units import format_seconds

@@ -17,7 +17,7 @@ from hasfl.goal import plateau
 from hasfl.record import RoundRecord
 from hasfl.replacing import json_text, replace_file, write_text
 from hasfl.report.analysis import Curve
-from hasfl.runs.document import Document, read_json
+from hasfl.runs.files import Document, read_json
 from reproduction.experiment import Key
 
 Served = Literal["mean", "last"]

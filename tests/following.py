@@ -17,7 +17,7 @@ import pytest
 from typer.main import get_command
 
 from hasfl.cli.main import app, main
-from hasfl.runs.document import checked
+from hasfl.runs.files import checked
 from hasfl.runs.scenario import Scenario
 from tests.shown import ROOT, SHELLS, Block
 

@@ -26,7 +26,7 @@ from typer.main import get_command
 
 from hasfl.cli.main import app, main
 from hasfl.deployment.keys import make_keys
-from hasfl.runs.document import parse_toml
+from hasfl.runs.files import parse_toml
 from hasfl.runs.scenario import Scenario
 from tests.deployment.fleets import fleet_of
 from tests.deployment.test_equality import SCENARIO as SCENARIO_OF_A_FLEET

@@ -21,7 +21,7 @@ from hasfl import (
 )
 from hasfl.constants import BoundConstants
 from hasfl.runs.build import Simulation
-from hasfl.runs.document import read_toml
+from hasfl.runs.files import read_toml
 from hasfl.runs.scenario import Scenario, TrainingSection, read_scenario
 from hasfl.runs.task import settings_from, task_of
 from hasfl.settings import Recipe

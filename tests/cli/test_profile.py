@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.runs.document import read_json
+from hasfl.runs.files import ProfileFile, read_json
 from hasfl.runs.model_costs import shipped_layers
-from hasfl.runs.problem_file import ProfileFile
 from tests.cli.conftest import Hasfl
 
 

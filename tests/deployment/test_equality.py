@@ -13,7 +13,7 @@ from hasfl.deployment.meeting import Meeting
 from hasfl.models.layered_model import LayeredModel
 from hasfl.record import RoundRecord
 from hasfl.runs.build import Simulation
-from hasfl.runs.document import parse_toml
+from hasfl.runs.files import parse_toml
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.store import RunFolder
 from hasfl.runs.task import Task, model_of, settings_of, shared_data

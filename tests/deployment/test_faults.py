@@ -81,7 +81,7 @@ def undisturbed(stage: Stage) -> Run:
     return run
 
 
-# ── faults that do not change who takes part: the losses are those of an undisturbed run ────────────────────
+# ── faults that do not change who takes part: the losses are those of an undisturbed run ─────────────────
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def test_link_that_stands_still_for_less_than_the_deadline(stage: Stage, undistu
     assert run.losses() == undisturbed.losses()
 
 
-# ── faults of one device: the others go on, and it comes back ───────────────────────────────────────────────
+# ── faults of one device: the others go on, and it comes back ────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def test_link_lost_for_ten_seconds(stage: Stage, endless: Run, how: str) -> None
         time.sleep(10.0)
 
 
-# ── devices that misbehave ──────────────────────────────────────────────────────────────────────────────────
+# ── devices that misbehave ───────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -264,7 +264,7 @@ def test_nonsense_about_resources_changes_nothing(stage: Stage, endless: Run) ->
     assert endless.trains(MISBEHAVING)
 
 
-# ── strangers ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── strangers ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def received(role: str, address: str, keys: Path, greeting: bytes) -> bytes | grpc.StatusCode:

@@ -11,7 +11,7 @@ from hasfl.fleet import Device, Fleet
 from hasfl.models.costs import count_layers
 from hasfl.plan import Plan
 from hasfl.profile import Profile
-from hasfl.runs.document import parse_toml
+from hasfl.runs.files import parse_toml
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.store import RunFolder
 from hasfl.runs.task import model_of, shared_data

@@ -18,7 +18,7 @@ from hasfl.learning.state import LayerState
 from hasfl.record import RoundRecord
 from hasfl.report.analysis import outcome
 from hasfl.runs.build import Simulation
-from hasfl.runs.document import read_toml
+from hasfl.runs.files import read_toml
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.task import task_of
 from tests.cli.conftest import Hasfl

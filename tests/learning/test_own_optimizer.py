@@ -13,7 +13,7 @@ from hasfl.errors import InputError
 from hasfl.learning.optimizers import optimizer, slots_per_weight
 from hasfl.profile import Profile
 from hasfl.runs.build import Simulation
-from hasfl.runs.document import read_toml
+from hasfl.runs.files import read_toml
 from hasfl.runs.scenario import Scenario, StopSection
 from hasfl.runs.task import task_of
 from tests.learning.simulations import simulation, unequal_fleet

@@ -17,7 +17,7 @@ from hasfl.learning.reference_engine import ReferenceEngine
 from hasfl.learning.simulated_engine import SimulatedEngine
 from hasfl.plan import Plan
 from hasfl.runs.build import Simulation
-from hasfl.runs.document import read_toml
+from hasfl.runs.files import read_toml
 from hasfl.runs.scenario import Scenario, StopSection
 from hasfl.runs.task import task_of
 from tests.cli.conftest import Hasfl

@@ -19,7 +19,7 @@ from hasfl.profile import Profile
 from hasfl.theory.objective import evaluate, law_of
 from hasfl.theory.rounds import BatchNoise, Lines, MeasuredRounds
 
-# ── the two devices of docs/decisions/0006 ──
+# ── the two devices of docs/decisions/0006 ───────────────────────────────────────────────────────────────
 
 BELOW = 1 - 1e-9
 VALUE = 3.375
@@ -106,7 +106,7 @@ def test_every_row_of_the_certificate(
     assert float(choices.least[0]) + seconds == pytest.approx(expected, abs=6e-3)
 
 
-# ── three devices, at the heads of relaxation.py, cells.py and fixed_cuts.py ──
+# ── three devices, at the heads of relaxation.py, cells.py and fixed_cuts.py ─────────────────────────────
 
 SECONDS = np.array([[1.0, 2.0], [2.0, 3.0], [3.0, 6.0]])  # devices A, B, C at cuts 1 and 2
 BOX = np.array([[4.0, 4.0, 2.0, 2.0]]), np.array([[6.0, 6.0, 3.0, 3.0]])

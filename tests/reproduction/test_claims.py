@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hasfl.errors import InputError
-from hasfl.runs.document import parse_toml, read_toml
+from hasfl.runs.files import parse_toml, read_toml
 from reproduction.claims import (
     ClaimsFile,
     ClaimText,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hasfl.errors import InputError
-from hasfl.runs.document import parse_toml
+from hasfl.runs.files import parse_toml
 from hasfl.runs.request import RunRequest
 from hasfl.runs.scenario import Scenario
 from reproduction.experiment import known_experiments, read_experiment, read_experiments

@@ -13,7 +13,7 @@ import pytest
 
 from hasfl import InputError
 from hasfl.runs.build import Simulation
-from hasfl.runs.document import read_toml
+from hasfl.runs.files import read_toml
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.task import load_data, settings_of, shared_data, task_of
 from tests.cli.conftest import Hasfl

@@ -18,7 +18,7 @@ from hasfl.problem import Problem
 from hasfl.profile import Profile
 from hasfl.record import RoundRecord
 from hasfl.runs.build import Simulation
-from hasfl.runs.document import read_toml
+from hasfl.runs.files import read_toml
 from hasfl.runs.questions import Question, read_question, solve
 from hasfl.runs.run_constants import MeasuredRun, conditions_of, guessed, measured_run
 from hasfl.runs.scenario import KNOWN_DATA, Scenario

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hasfl.runs.document import parse_toml
+from hasfl.runs.files import parse_toml
 from hasfl.runs.resuming import differences
 from hasfl.runs.scenario import Scenario
 from hasfl.runs.store import RunFolder

@@ -10,8 +10,7 @@ from hasfl.constants import MeasuredConstants
 from hasfl.errors import InputError
 from hasfl.fleet import PER_DEVICE, FleetRanges, draw_fleet
 from hasfl.problem import Problem
-from hasfl.runs.document import read_toml
-from hasfl.runs.problem_file import ConstantsOfScenario
+from hasfl.runs.files import ConstantsOfScenario, read_toml
 from hasfl.runs.questions import read_problem
 from hasfl.runs.request import RunRequest
 from hasfl.runs.scenario import Scenario, read_scenario

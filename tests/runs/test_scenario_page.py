@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from hasfl.runs.document import Document
-from hasfl.runs.problem_file import ConstantsOfScenario
+from hasfl.runs.files import ConstantsOfScenario, Document
 from hasfl.runs.scenario import Scenario
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()

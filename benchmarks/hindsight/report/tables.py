@@ -32,7 +32,7 @@ MOST_ERROR = 1.5  # largest error of the logarithm of a constant that counts as 
 NO_NOISE = 1.01 * NOISES[0]  # samples: a fitted noise up to this is at its limit, and is shown as 0
 
 
-# ── the tables of a setting ─────────────────────────────────────────────────────────────────────────────
+# ── the tables of a setting ──────────────────────────────────────────────────────────────────────────────
 
 
 def trained_cells(results: Results) -> list[str]:

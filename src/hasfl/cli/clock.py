@@ -192,7 +192,7 @@ def _for_reports(record: RoundRecord) -> float:
     return record.measured.spans.get(EVALUATION, 0.0)
 
 
-# ── for people ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── for people ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def show_clock(report: ClockReport, run: str) -> None:

@@ -14,7 +14,7 @@ from hasfl.errors import InputError
 from hasfl.units import format_quantity
 
 if TYPE_CHECKING:
-    from hasfl.runs.problem_file import LayerRow, ProfileFile
+    from hasfl.runs.files import LayerRow, ProfileFile
 
 WIDE = 100  # width of a terminal, in columns, with room for all columns of the table
 COLUMNS = ("cut", "layer", "output", "forward", "backward", "activations", "parameters", "sub-model so far")
@@ -53,9 +53,8 @@ def profile(
 
     Example: hasfl profile resnet18 --classes 10
     """
-    from hasfl.runs.document import checked
+    from hasfl.runs.files import ProfileFile, checked
     from hasfl.runs.model_costs import layers_of
-    from hasfl.runs.problem_file import ProfileFile
     from hasfl.runs.scenario import ModelSection
 
     given = {"name": model, "classes": classes, "norm": norm, "input": _shape(shape), "tokens": tokens}

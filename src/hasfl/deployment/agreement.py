@@ -29,7 +29,7 @@ from hasfl.models.costs import count_layers
 from hasfl.models.layered_model import LayeredModel
 from hasfl.models.networks import chained
 from hasfl.profile import Profile
-from hasfl.runs.document import parse_toml
+from hasfl.runs.files import parse_toml
 from hasfl.runs.objectives import objective
 from hasfl.runs.overview import with_choices
 from hasfl.runs.scenario import Scenario

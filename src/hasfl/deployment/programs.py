@@ -58,7 +58,7 @@ def start_program(program: Program) -> "subprocess.Popen[bytes]":
         ) from None
 
 
-# ── a supervisor ────────────────────────────────────────────────────────────────────────────────────────────
+# ── a supervisor ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Supervisor:
@@ -158,7 +158,7 @@ def _end_group(process: "subprocess.Popen[bytes]", grace: float) -> None:
     process.wait()
 
 
-# ── the worker of a device or of the edge server ───────────────────────────────────────────────────────────
+# ── the worker of a device or of the edge server ─────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,7 @@ from hasfl.errors import InputError, MissingExtra
 from hasfl.fleet import Fleet
 from hasfl.paths import expanded
 from hasfl.profile import Layer, Profile
-from hasfl.runs.document import read_json
-from hasfl.runs.problem_file import ProfileFile
+from hasfl.runs.files import ProfileFile, read_json
 from hasfl.runs.scenario import KNOWN_DATA, ModelSection, Scenario
 from hasfl.seeds import Seeds
 

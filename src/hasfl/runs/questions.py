@@ -13,9 +13,8 @@ from hasfl.planning.exact.guess_ratios import weighed
 from hasfl.planning.exact.planner import GAP, TIME_LIMIT, best_batches, best_cuts, best_plan
 from hasfl.problem import Problem
 from hasfl.profile import Profile
-from hasfl.runs.document import STANDARD_INPUT, read_json, read_text
+from hasfl.runs.files import STANDARD_INPUT, ProblemFile, read_json, read_text
 from hasfl.runs.model_costs import costs_of
-from hasfl.runs.problem_file import ProblemFile
 from hasfl.runs.run_constants import (
     MeasuredRun,
     conditions_of,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hasfl.errors import InputError
-from hasfl.runs.document import read_text
+from hasfl.runs.files import read_text
 from hasfl.runs.overview import with_choices
 from hasfl.runs.scenario import Scenario, parse_scenario, read_scenario
 

@@ -17,8 +17,14 @@ from hasfl.constants import Constants
 from hasfl.errors import InputError, UnitError
 from hasfl.fleet import GIBIBYTE, PER_DEVICE, PER_SERVER, Device, Fleet, FleetRanges, Range, draw_fleet
 from hasfl.goal import Goal, held_out_counts
-from hasfl.runs.document import STANDARD_INPUT, Document, parse_toml, read_text, refuse_without_effect
-from hasfl.runs.problem_file import ConstantsOfScenario
+from hasfl.runs.files import (
+    STANDARD_INPUT,
+    ConstantsOfScenario,
+    Document,
+    parse_toml,
+    read_text,
+    refuse_without_effect,
+)
 from hasfl.seeds import Seeds
 from hasfl.settings import Descent, Machine, Planning, Recipe, Serving, Settings
 from hasfl.units import Dimension, parse_quantity

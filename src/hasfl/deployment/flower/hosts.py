@@ -31,7 +31,7 @@ HERE = "127.0.0.1"
 Tell = Callable[[str], None]
 
 
-# ── the fed server's host ───────────────────────────────────────────────────────────────────────────────────
+# ── the fed server's host ────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def _wait_until_ready(control: "Control", state: Path) -> None:
         time.sleep(0.1)
 
 
-# ── the edge server's host, and a device's ──────────────────────────────────────────────────────────────────
+# ── the edge server's host, and a device's ───────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def _require_own(worker: WorkerSettings) -> None:
             )
 
 
-# ── all hosts on this machine ───────────────────────────────────────────────────────────────────────────────
+# ── all hosts on this machine ────────────────────────────────────────────────────────────────────────────
 
 
 class LocalFleet:

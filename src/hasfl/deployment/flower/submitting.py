@@ -231,7 +231,7 @@ class RecordTail:
             yield record
 
 
-# ── the fed server on this machine ──────────────────────────────────────────────────────────────────────────
+# ── the fed server on this machine ───────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
