@@ -18,6 +18,7 @@ from hasfl.errors import InputError
 SCENARIO = (
     '[data]\nname = "digits"\n[fleet]\ndevices = 2\n[training]\nlearning_rate = 0.1\n[stop]\nrounds = 3\n'
 )
+NAMING_CODE = ("optimizer", "loss", "metric", "aggregation", "local_term")
 GOOD: dict[str, Any] = {
     "scenario": SCENARIO,
     "strategy": "b=4+cut=1",
@@ -76,3 +77,20 @@ def test_all_parties_build_the_same_model() -> None:
         strict=True,
     )
     assert all(torch.equal(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("key", ["model.name", *(f"training.{name}" for name in NAMING_CODE)])
+def test_code_of_a_module_is_used_where_its_owner_allows_it(key: str) -> None:
+    """Until then the module is not even searched."""
+    section, name = key.split(".")
+    line = f'{name} = "nowhere_to_be_found:thing"\n'
+    if section == "model":
+        text = f"{SCENARIO}[model]\n{line}"
+    else:
+        text = SCENARIO.replace("[training]\n", f"[training]\n{line}")
+    agreement = Agreement.from_fields(GOOD | {"scenario": text})
+    refused = f"^{key} names code of the module nowhere_to_be_found, .* --trust nowhere_to_be_found$"
+    with pytest.raises(InputError, match=refused):
+        build(agreement, trusted=("another",), folder=Path())
+    with pytest.raises(InputError, match="No module named 'nowhere_to_be_found'"):
+        build(agreement, trusted=("nowhere_to_be_found",), folder=Path())

@@ -20,7 +20,6 @@ from hasfl.runs.build import Simulation
 from hasfl.runs.files import read_toml
 from hasfl.runs.scenario import Scenario, StopSection
 from hasfl.runs.task import task_of
-from tests.cli.conftest import Hasfl
 from tests.cli.conftest import hasfl as hasfl
 from tests.learning.models import model
 from tests.learning.oracles import fed_avg
@@ -234,12 +233,3 @@ def test_functions_that_fail_only_later_are_one_sentence_too() -> None:
     for own in ({"aggregation": two_axes_only}, {"local_term": two_axes_only}):
         with pytest.raises(InputError, match=r"failed: RuntimeError: not$"):
             list(simulation("fl", unequal_fleet(), rounds=3, **own))
-
-
-@pytest.mark.parametrize("key", ["aggregation", "local_term"])
-def test_a_deployment_refuses_both(hasfl: Hasfl, key: str, tmp_path: Path) -> None:
-    scenario = tmp_path / "scenario.toml"
-    scenario.write_text(f'[training]\n{key} = "own:function"\n')
-    done = hasfl("serve", "local", scenario, "--out", tmp_path / "runs")
-    assert done.code == 2
-    assert "training.aggregation and training.local_term are for simulations" in done.err
