@@ -4,10 +4,11 @@ A device measures its compute on the model's own layers before training begins. 
 and every transfer updates the measured values. Plans use the newest values, and deadlines use plans.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from resource import getpagesize
@@ -406,8 +407,10 @@ class FleetMeters:
 
     def reported(self, party: int, resources: object) -> None:
         """Take the free memory that a device reports when an interval begins."""
-        with suppress(InputError):  # a wrong value is ignored, and the last value stays
-            self.memory[party] = positive(resources if isinstance(resources, Mapping) else {}, "memory")
+        memory = resources.get("memory") if isinstance(resources, Mapping) else None
+        if isinstance(memory, bool) or not isinstance(memory, int | float) or not 0 < memory < math.inf:
+            return  # a wrong value is ignored, and the last value stays
+        self.memory[party] = float(memory)
 
     def _of_device(self, step: str, device: int, place: int, seconds: float) -> None:
         assert self.order is not None
@@ -484,11 +487,3 @@ class Deadlines:
     def _now(self, order: Order) -> Arrangement:
         fleet = self.world.fleet_at(order.round).only(order.devices)
         return Arrangement(order.plan, fleet, self.clock.depth(order.plan))
-
-
-def positive(fields: Mapping[str, object], name: str) -> float:
-    """Read a number above 0 that a party has measured; InputError for anything else."""
-    value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise InputError(f"a party must measure its {name} as a number above 0, got {value!r:.40}")
-    return float(value)
