@@ -22,12 +22,7 @@ from hasfl.deployment import messages
 from hasfl.deployment.agreement import Agreement, build
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.fields import Message, Refused, Tensors, TypedMessage
-from hasfl.deployment.messages import (
-    EdgeAsksDevice,
-    FedAsksAnybody,
-    FedAsksDevice,
-    answered,
-)
+from hasfl.deployment.messages import EdgeAsksDevice, FedAsksAnybody, FedAsksDevice, answered
 from hasfl.deployment.norms import Known, next_moments, require_fitting, with_norms
 from hasfl.deployment.pacing import SlowTo
 from hasfl.deployment.resources import FreeMemory, answer_probe, measure_flops
@@ -102,11 +97,6 @@ Result = TypeVar("Result")
 Pace = Callable[[float], AbstractContextManager[Any]]
 
 
-def unhurried(flops: float) -> AbstractContextManager[Any]:
-    """A context that does not slow work down."""
-    return nullcontext()
-
-
 @dataclass(slots=True, eq=False)
 class UnderWay:
     """A batch between its forward and its backward pass."""
@@ -126,7 +116,7 @@ class Device:
     computation: Computation
     data: TrainingData
     profile: Profile
-    pace: Pace = unhurried
+    pace: Pace = nullcontext
     resources: Callable[[], Mapping[str, float]] = dict  # returns {"memory": free bits}
     interval: int = -1  # number of the interval under way; -1 before the first one
     client: list[LayerState] = field(default_factory=list)  # the client part in training
@@ -353,10 +343,6 @@ class DeviceSetup:
         """The greeting of a device; `session_mark` differs after a restart, when the party is new."""
         return {**self.samples.about(), "session_mark": secrets.token_hex(8)}
 
-    def party(self) -> "DeviceInSession":
-        """The device for one session."""
-        return DeviceInSession(self)
-
 
 class DeviceInSession:
     """A device in a session; its `Device` exists once the fed server has told what is trained."""
@@ -403,7 +389,7 @@ class DeviceInSession:
             computation=built.computation,
             data=data,
             profile=built.profile,
-            pace=unhurried if slow is None else slow.step,
+            pace=nullcontext if slow is None else slow.step,
             resources=lambda: {"memory": memory()},
         )
         return messages.Met(flops=flops, memory=memory())

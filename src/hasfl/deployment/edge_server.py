@@ -407,10 +407,6 @@ class EdgeSetup:
         about = {} if self.test is None else {"test": self.test.about()}
         return {**about, "address": self.address, "session_mark": secrets.token_hex(8)}
 
-    def party(self, links: Links) -> "EdgeInSession":
-        """The edge server for one session."""
-        return EdgeInSession(self, links)
-
 
 class EdgeInSession:
     """The edge server in a session; its `Edge` exists once the fed server has told what is trained."""

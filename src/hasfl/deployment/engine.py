@@ -53,16 +53,6 @@ class NetworkedEngine:
         self.begun = False  # whether parties have their layers of this interval
         self._mean: list[LayerState] | None = None  # mean of the private layers, if computed in this round
 
-    @property
-    def links(self) -> Links:
-        """The links to devices and the edge server."""
-        return self.fed.links
-
-    @property
-    def cuts(self) -> Mapping[int, int]:
-        """The cuts of the devices that take part in the interval."""
-        return self.fed.cuts
-
     def split(self, depth: int, devices: IntN) -> None:
         """Begin an interval. The first round sends parties their layers, when their cuts are known."""
         self.depth, self.begun = depth, False

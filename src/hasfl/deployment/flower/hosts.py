@@ -8,12 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hasfl.deployment.addresses import (
-    free_port,
-    log_file,
-    require_free,
-    split_address,
-)
+from hasfl.deployment.addresses import free_port, log_file, require_free, split_address
 from hasfl.deployment.channels import EDGE_NAME, FED_NAME, device_name
 from hasfl.deployment.flower.processes import fed_programs, node_programs
 from hasfl.deployment.keys import DEVICES_FOLDER, NODES_FOLDER, admitted, certificate_name, make_keys
