@@ -13,8 +13,8 @@ import torch
 from hasfl.data.dataset import Dataset
 from hasfl.deployment import agreement, device, edge_server, resources
 from hasfl.deployment.answering import Offer
-from hasfl.deployment.device import DeviceSetup
-from hasfl.deployment.edge_server import EdgeSetup
+from hasfl.deployment.device import DeviceInSession, DeviceSetup
+from hasfl.deployment.edge_server import EdgeInSession, EdgeSetup
 from hasfl.deployment.joining import DeviceWorker, EdgeWorker
 from hasfl.deployment.orders import RunOrder
 from hasfl.deployment.pacing import Link, SlowTo
@@ -123,7 +123,7 @@ def fleet_of(keys: Path, folder: Path, stock: Stock, boxes: Sequence[Box] = ()) 
             "127.0.0.1:0",
             keys / "edge",
             folder / "edge",
-            lambda offer, links: setup.party(links),
+            lambda offer, links: EdgeInSession(setup, links),
             hello=setup.hello,
         )
         setup.address = f"127.0.0.1:{edge.devices.port}"
@@ -143,7 +143,7 @@ def _device(keys: Path, folder: Path, stock: Stock, i: int, site: Site, box: Box
         i,
         folder_of(keys, i),
         folder / f"device-{i}",
-        lambda offer: setup.party(),
+        lambda offer: DeviceInSession(setup),
         hello=setup.hello,
         fed_pace=Link.parse(box.link) if box else None,
         edge_pace=Link.parse(box.link) if box else None,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasfl.deployment.agreement import Agreement, build
-from hasfl.deployment.device import DeviceSetup
+from hasfl.deployment.device import DeviceInSession, DeviceSetup
 from hasfl.deployment.fields import Message, Refused
 from hasfl.deployment.samples import Samples
 from hasfl.errors import InputError
@@ -47,7 +47,7 @@ def test_nonsense_is_refused(name: str, value: Any, index: int) -> None:
     setup = DeviceSetup(index, Samples(torch.zeros(7, 1, 8, 8), torch.zeros(7, dtype=torch.int64), 10))
     with contextlib.suppress(Refused, InputError):
         assert isinstance(
-            setup.party().from_fed(Message("meet", {"agreement": {**GOOD, name: value}})), Message
+            DeviceInSession(setup).from_fed(Message("meet", {"agreement": {**GOOD, name: value}})), Message
         )
 
 

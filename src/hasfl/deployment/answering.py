@@ -139,17 +139,15 @@ def answer_questions(
         pause = min(2 * pause, LAST_PAUSE)
 
 
+@dataclass(slots=True, eq=False)
 class _Conversation:
     """One stream to a server."""
 
-    def __init__(
-        self, server: ServerAddress, handler: Handler, pace: Pace | None, connected: Callable[[], None]
-    ) -> None:
-        self.server = server
-        self.handler = handler
-        self.pace = pace
-        self.connected = connected
-        self.accepted = False
+    server: ServerAddress
+    handler: Handler
+    pace: Pace | None
+    connected: Callable[[], None]
+    accepted: bool = False  # whether the server has accepted the stream
 
     def hold(self, hello: Mapping[str, Any], stop: Stop) -> None:
         """Greet and answer until the server ends the stream; raise grpc.RpcError if the stream breaks."""

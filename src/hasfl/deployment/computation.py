@@ -1,7 +1,6 @@
 """The computation that all parties share: the model's layers, the optimiser, and the served model's rules."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +14,7 @@ from hasfl.learning.aggregation import Rule, equal_mean
 from hasfl.learning.local_term import Term
 from hasfl.learning.optimizers import Updates
 from hasfl.learning.randomness import forward_in_round
-from hasfl.learning.served_model import without_slots
+from hasfl.learning.served_model import norms_of, without_slots
 from hasfl.learning.state import LayerState, Tensors
 from hasfl.models.layered_model import LayeredModel
 from hasfl.seeds import Seeds
@@ -48,6 +47,11 @@ class Computation:
         """The dtype of the model's weights."""
         return next((weight.dtype for weight in self.model.parameters()), torch.float32)
 
+    @property
+    def measures_norms(self) -> bool:
+        """Whether the served model has batch norms that are measured with samples of all devices."""
+        return self.serving.calibrates and any(map(norms_of, self.layers))
+
     def named_layers(self, first: int = 0, count: int | None = None) -> dict[str, nn.Module]:
         """The layers from index `first` on, by name: `count` layers, or all."""
         layers = list(self.model.layers.items())[first:]
@@ -57,15 +61,11 @@ class Computation:
         """The states of all layers before the first round."""
         return [LayerState.of(layer, self.updates.slots) for layer in self.layers]
 
-    def autocast(self) -> AbstractContextManager[object]:
-        """A context in which layers compute in bfloat16 if `half` is set; weights keep their dtype."""
-        return torch.autocast("cpu", torch.bfloat16, enabled=self.half)
-
     def forward(
         self, states: Sequence[LayerState], x: Tensor, *, first: int, round: int, device: int
     ) -> Tensor:
         """Pass samples through the layers from index `first` on, as in a round of training."""
-        with self.autocast():
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):  # weights keep their dtype
             return forward_in_round(
                 self.layers, states, x, first=first, seeds=self.seeds, round=round, device=device
             )

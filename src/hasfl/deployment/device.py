@@ -22,12 +22,7 @@ from hasfl.deployment import messages
 from hasfl.deployment.agreement import Agreement, build
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.fields import Message, Refused, Tensors, TypedMessage
-from hasfl.deployment.messages import (
-    EdgeAsksDevice,
-    FedAsksAnybody,
-    FedAsksDevice,
-    answered,
-)
+from hasfl.deployment.messages import EdgeAsksDevice, FedAsksAnybody, FedAsksDevice, answered
 from hasfl.deployment.norms import Known, next_moments, require_fitting, with_norms
 from hasfl.deployment.pacing import SlowTo
 from hasfl.deployment.resources import FreeMemory, answer_probe, measure_flops
@@ -102,11 +97,6 @@ Result = TypeVar("Result")
 Pace = Callable[[float], AbstractContextManager[Any]]
 
 
-def unhurried(flops: float) -> AbstractContextManager[Any]:
-    """A context that does not slow work down."""
-    return nullcontext()
-
-
 @dataclass(slots=True, eq=False)
 class UnderWay:
     """A batch between its forward and its backward pass."""
@@ -126,7 +116,7 @@ class Device:
     computation: Computation
     data: TrainingData
     profile: Profile
-    pace: Pace = unhurried
+    pace: Pace = nullcontext
     resources: Callable[[], Mapping[str, float]] = dict  # returns {"memory": free bits}
     interval: int = -1  # number of the interval under way; -1 before the first one
     client: list[LayerState] = field(default_factory=list)  # the client part in training
@@ -148,16 +138,18 @@ class Device:
                 return messages.Done()
             case messages.BeginDevice():
                 return self._begin(question)
-            case messages.GiveClientPart():
-                return self._give(question)
-            case messages.TakeServedModel():
-                return self._take(question)
+            case messages.GiveClientPart():  # step b1
+                self._require_interval(question.interval)
+                return messages.ClientPart(interval=self.interval, layers=self.computation.named(self.client))
+            case messages.TakeServedModel():  # the client part in training stays
+                self.served = self._first_layers(question.layers, question.cut, slots=False)
+                return messages.Done()
         assert_never(question)
 
     def _answer_edge(self, question: EdgeAsksDevice) -> TypedMessage:
         match question:
             case messages.CountClasses():
-                return self._count()
+                return self._count_classes()
             case messages.Forward():
                 return self._forward(question)
             case messages.Backward():
@@ -192,16 +184,6 @@ class Device:
         self.served, self.interval, self.under_way = [], question.interval, None
         return messages.DeviceReady(resources=dict(self.resources()))
 
-    def _give(self, question: messages.GiveClientPart) -> messages.ClientPart:
-        """Send the client part to the fed server (step b1)."""
-        self._require_interval(question.interval)
-        return messages.ClientPart(interval=self.interval, layers=self.computation.named(self.client))
-
-    def _take(self, question: messages.TakeServedModel) -> messages.Done:
-        """Take the client part of the served model, without slots; the client part in training stays."""
-        self.served = self._first_layers(question.layers, question.cut, slots=False)
-        return messages.Done()
-
     def _first_layers(self, layers: Tensors, cut: int, *, slots: bool) -> list[LayerState]:
         if cut > (most := len(self.computation.layers)):
             raise Refused(f"a device can hold 1 to {most} layers, not {cut}")
@@ -213,7 +195,7 @@ class Device:
 
     # ── answers to the edge server: label counts and rounds ──────────────────────────────────────────────
 
-    def _count(self) -> messages.Counted:
+    def _count_classes(self) -> messages.Counted:
         """Count the training samples of each class; no counts if samples do not have one class each."""
         if not one_class_each(self.data.y):
             return messages.Counted()
@@ -222,7 +204,9 @@ class Device:
     def _forward(self, question: messages.Forward) -> messages.Activations:
         """Draw the batch of a round, and send its activations and labels (steps a1 and a2)."""
         self._require_interval(question.interval)
-        x, y = self._batch(question)
+        plan = Plan(np.array([question.count]), np.array([self.cut]))
+        devices, drawn = np.array([self.index]), np.array([question.start])
+        x, y = self.data.batch(Order(round=question.round, devices=devices, plan=plan, drawn=drawn))
         replica = [trainable(state) for state in self.client]
         flops = question.count * float(self.profile.forward_flops_upto[self.cut - 1])
         activations, seconds = self.timed(
@@ -238,11 +222,6 @@ class Device:
             activations=self.computation.on_the_wire(activations.detach()),
             labels=y,
         )
-
-    def _batch(self, question: messages.Forward) -> tuple[Tensor, Tensor]:
-        plan = Plan(np.array([question.count]), np.array([self.cut]))
-        devices, drawn = np.array([self.index]), np.array([question.start])
-        return self.data.batch(Order(round=question.round, devices=devices, plan=plan, drawn=drawn))
 
     def _backward(self, question: messages.Backward) -> messages.BackwardDone:
         """Take the gradients of the activations, and pass them back (steps a4 and a5).
@@ -313,8 +292,7 @@ class Device:
 
         If all are known, the answer is the activations after the client part.
         """
-        layers = self._layers_of_served()
-        self._require_known(question.known)
+        layers = self._layers_of_served(question.known)
         x = self.data.x[calibration_samples(self.data, CALIBRATION_SAMPLES)]
         if not len(x):
             return messages.NoSamples()
@@ -327,9 +305,10 @@ class Device:
 
     def _score(self, question: messages.Score) -> messages.ToScore:
         """The activations and labels of some held-out samples, after the served model's client part."""
-        layers, start = self._layers_of_served(), question.start
-        self._require_known(question.known)
-        states, samples = self._measured(layers, question.known), self.data.held_out_samples()
+        layers, states = self._layers_of_served(question.known), self.served
+        if self.computation.serving.calibrates:
+            states = with_norms(layers, states, question.known)
+        samples, start = self.data.held_out_samples(), question.start
         if samples is None or start >= len(samples[0]):
             raise Refused(f"this device has no held-out samples from {start} on")
         x, y = (part[start : start + question.count] for part in samples)
@@ -337,19 +316,12 @@ class Device:
             activations = forward(layers.values(), states, x)
         return messages.ToScore(activations=activations, labels=y)
 
-    def _layers_of_served(self) -> dict[str, torch.nn.Module]:
-        """The layers of the served model that this device holds, by name."""
+    def _layers_of_served(self, known: Known) -> dict[str, torch.nn.Module]:
+        """The layers of the served model that this device holds; `known` must fit the whole model."""
         if not self.served:
             raise Refused("this device has not received the served model")
-        return self.computation.named_layers(count=len(self.served))
-
-    def _measured(self, layers: Mapping[str, torch.nn.Module], known: Known) -> list[LayerState]:
-        if not self.computation.serving.calibrates:
-            return self.served
-        return with_norms(layers, self.served, known)
-
-    def _require_known(self, known: Known) -> None:
         require_fitting(self.computation.named_layers(), known)
+        return self.computation.named_layers(count=len(self.served))
 
 
 # ── a device in a session ────────────────────────────────────────────────────────────────────────────────
@@ -370,10 +342,6 @@ class DeviceSetup:
     def hello(self) -> Mapping[str, Any]:
         """The greeting of a device; `session_mark` differs after a restart, when the party is new."""
         return {**self.samples.about(), "session_mark": secrets.token_hex(8)}
-
-    def party(self) -> "DeviceInSession":
-        """The device for one session."""
-        return DeviceInSession(self)
 
 
 class DeviceInSession:
@@ -421,7 +389,7 @@ class DeviceInSession:
             computation=built.computation,
             data=data,
             profile=built.profile,
-            pace=unhurried if slow is None else slow.step,
+            pace=nullcontext if slow is None else slow.step,
             resources=lambda: {"memory": memory()},
         )
         return messages.Met(flops=flops, memory=memory())

@@ -29,7 +29,7 @@ from hasfl.deployment.links import Links, ask
 from hasfl.deployment.messages import EdgeToDevice
 from hasfl.deployment.norms import Known, Moments, next_moments, require_fitting, with_norms
 from hasfl.learning.randomness import generators_kept
-from hasfl.learning.served_model import CALIBRATION_SAMPLES, at_rest, evaluate, norms_of
+from hasfl.learning.served_model import CALIBRATION_SAMPLES, at_rest, evaluate
 from hasfl.learning.state import LayerState, forward
 
 A = TypeVar("A", bound=TypedMessage)
@@ -63,7 +63,7 @@ class Judge:
         self.forms = forms_after_layers(self.computation, in_round=False)
         try:
             with torch.no_grad():
-                if self._calibrates():
+                if self.computation.measures_norms:
                     self._measure()
                 scores = self._score()
                 accuracy, test_loss = self._tested()
@@ -88,9 +88,6 @@ class Judge:
         if not math.isfinite(seen.loss):
             raise _NotFinite
         return seen.accuracy, seen.loss
-
-    def _calibrates(self) -> bool:
-        return self.computation.serving.calibrates and any(map(norms_of, self.computation.layers))
 
     # ── devices ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -206,8 +203,7 @@ class Judge:
             }
             for device, answer in self._ask(questions).items():
                 try:
-                    added = self._scores(self.cuts[device], answer, counts[device])
-                    old, new = sums[device], added
+                    new, old = self._scores(self.cuts[device], answer, counts[device]), sums[device]
                     sums[device] = (old[0] + new[0], old[1] + new[1], old[2] + new[2])
                 except MISFIT:
                     self._drop(device, "its activations or labels do not fit the layers")

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from hasfl.data.partition import unlikeness
 from hasfl.deployment import messages
-from hasfl.deployment.agreement import Agreement, Built, build
+from hasfl.deployment.agreement import Agreement, build
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.edge_judge import Judge
 from hasfl.deployment.edge_round import Form, Interval, forms_after_layers, train_round
@@ -57,7 +57,8 @@ def unlikeness_of(links: Links, sizes: Mapping[int, int]) -> float | None:
     for device, answer in ask(links, dict.fromkeys(sizes, messages.CountClasses()), COUNTING_SECONDS).items():
         if (classes := answer.message.classes) is None:
             continue
-        if _are_counts(classes, sizes[device]):
+        whole = classes.dtype == torch.int64 and classes.dim() == 1
+        if whole and not bool((classes < 0).any()) and int(classes.sum()) == sizes[device]:
             counts.append(classes.numpy())
         else:
             reason = f"the counts of classes must be whole numbers that sum to {sizes[device]}"
@@ -70,12 +71,6 @@ def unlikeness_of(links: Links, sizes: Mapping[int, int]) -> float | None:
     for row, each, own in zip(table, counts, held, strict=True):
         row[np.searchsorted(known, own)] = each[own]
     return unlikeness(table)
-
-
-def _are_counts(classes: Tensor, samples: int) -> bool:
-    """Whether `classes` counts the samples of each class, and the counts sum to `samples`."""
-    whole = classes.dtype == torch.int64 and classes.dim() == 1
-    return whole and not bool((classes < 0).any()) and int(classes.sum()) == samples
 
 
 # ── the checkpoint ───────────────────────────────────────────────────────────────────────────────────────
@@ -115,7 +110,10 @@ class EdgeStore:
     def save(self, finished: int, kept: CommonAtEnd) -> None:
         """Keep the layers after `finished` intervals, and remove all but the last two intervals."""
         self._save(LAST, finished, kept)
-        self._forget_before(finished - KEPT_INTERVALS + 1)
+        oldest = finished - KEPT_INTERVALS + 1
+        self._forget(LAST, [number for number in self._numbers(LAST) if number < oldest])
+        best = [number for number in self._numbers(BEST) if number <= oldest]
+        self._forget(BEST, [number for number in best if number < max(best)])  # these were replaced
 
     def load(self, finished: int) -> CommonAtEnd | None:
         """The layers after `finished` intervals; None if the store does not hold them."""
@@ -173,12 +171,6 @@ class EdgeStore:
         files = self.folder.iterdir() if self.folder.is_dir() else ()
         found = [FILE.fullmatch(path.name) for path in files]
         return [int(match[2]) for match in found if match and match[1] == what]
-
-    def _forget_before(self, finished: int) -> None:
-        """Remove intervals before `finished`, and best models that were replaced up to `finished`."""
-        best = [number for number in self._numbers(BEST) if number <= finished]
-        self._forget(LAST, [number for number in self._numbers(LAST) if number < finished])
-        self._forget(BEST, [number for number in best if number < max(best)])
 
     def _forget(self, what: str, numbers: list[int]) -> None:
         for number in numbers:
@@ -280,17 +272,14 @@ class Edge:
 
     def _go_to(self, finished: int) -> None:
         """Go back to the layers after `finished` intervals, unless they are the present ones."""
-        if finished == self.finished and self._is_between():
+        between = self.interval is None or self.interval.over
+        if finished == self.finished and between:
             return
         kept = self.store.load(finished) if finished else CommonAtEnd([], RunningMean())
         if kept is None:
             raise Refused(f"the edge server has not kept its layers after interval {finished}")
         self.common, self.running, self.finished = kept.common, kept.running, finished
         self.best, self.interval, self.judge = self.store.load_best(finished), None, None
-
-    def _is_between(self) -> bool:
-        """Whether no interval is under way, so that the layers are those of the end of an interval."""
-        return self.interval is None or self.interval.over
 
     def _moved_mean(self, question: messages.BeginEdge, first: int) -> RunningMean:
         """The running mean of the new common layers.
@@ -351,8 +340,12 @@ class Edge:
         match question:
             case messages.Evaluate():
                 return self._evaluate(question)
-            case messages.KeepBest():
-                return self._keep()
+            case messages.KeepBest():  # the best model so far is the one that was evaluated last
+                if self.judge is None or self.interval is None:
+                    raise Refused("no model has been evaluated")
+                self.best = self.judge.common
+                self.store.save_best(self.interval.number + 1, self.best)
+                return messages.Done()
             case messages.HandOut():
                 return self._hand_out(question)
         assert_never(question)
@@ -390,14 +383,6 @@ class Edge:
         states = [without_slots(state) for state in common]
         return messages.LayersOfEdge(layers=self.computation.named(states, first=first), mean={})
 
-    def _keep(self) -> messages.Done:
-        """Keep the common layers of the model that was evaluated last, the best model so far."""
-        if self.judge is None or self.interval is None:
-            raise Refused("no model has been evaluated")
-        self.best = self.judge.common
-        self.store.save_best(self.interval.number + 1, self.best)
-        return messages.Done()
-
 
 def _require_cuts(cuts: Mapping[int, int], depth: int) -> None:
     if max(cuts.values()) > depth:
@@ -422,10 +407,6 @@ class EdgeSetup:
         about = {} if self.test is None else {"test": self.test.about()}
         return {**about, "address": self.address, "session_mark": secrets.token_hex(8)}
 
-    def party(self, links: Links) -> "EdgeInSession":
-        """The edge server for one session."""
-        return EdgeInSession(self, links)
-
 
 class EdgeInSession:
     """The edge server in a session; its `Edge` exists once the fed server has told what is trained."""
@@ -447,26 +428,18 @@ class EdgeInSession:
             return answer_probe(question)
         setup, agreement = self.setup, Agreement.from_fields(question.agreement)
         built = build(agreement, trusted=setup.trusted, folder=setup.folder)
+        run, test = agreement.run, setup.test
+        if not run or run.startswith(".") or "/" in run or not run.isprintable() or len(run) > 200:
+            raise Refused(f"the name of the run cannot be a folder's name: {run!r:.60}")
+        if test is not None and (
+            tuple(test.x.shape[1:]) != agreement.shape or test.x.dtype != built.example.dtype
+        ):
+            raise InputError("the test set of the edge server has another form than the devices' samples")
         self.edge = Edge(
             computation=built.computation,
             links=self.links,
-            store=EdgeStore(built.computation, setup.state / "layers" / _folder_name(agreement.run)),
-            test=self._test(agreement, built),
+            store=EdgeStore(built.computation, setup.state / "layers" / run),
+            test=None if test is None else (test.x, test.y),
             held_out=dict(enumerate(agreement.held_out.tolist())),
         )
         return messages.Met(flops=measure_flops(built.computation.model, built.profile))
-
-    def _test(self, agreement: Agreement, built: Built) -> tuple[Tensor, Tensor] | None:
-        test = self.setup.test
-        if test is None:
-            return None
-        if tuple(test.x.shape[1:]) != agreement.shape or test.x.dtype != built.example.dtype:
-            raise InputError("the test set of the edge server has another form than the devices' samples")
-        return test.x, test.y
-
-
-def _folder_name(run: str) -> str:
-    """The name of a run as the name of a folder; refuses names that would lead out of the state folder."""
-    if not run or run.startswith(".") or "/" in run or not run.isprintable() or len(run) > 200:
-        raise Refused(f"the name of the run cannot be a folder's name: {run!r:.60}")
-    return run

@@ -53,16 +53,6 @@ class NetworkedEngine:
         self.begun = False  # whether parties have their layers of this interval
         self._mean: list[LayerState] | None = None  # mean of the private layers, if computed in this round
 
-    @property
-    def links(self) -> Links:
-        """The links to devices and the edge server."""
-        return self.fed.links
-
-    @property
-    def cuts(self) -> Mapping[int, int]:
-        """The cuts of the devices that take part in the interval."""
-        return self.fed.cuts
-
     def split(self, depth: int, devices: IntN) -> None:
         """Begin an interval. The first round sends parties their layers, when their cuts are known."""
         self.depth, self.begun = depth, False
@@ -104,13 +94,13 @@ class NetworkedEngine:
 
     def evaluate(self, *, held_out: bool = True) -> Evaluation:
         """Evaluate the served model on the devices' samples and on the edge server's test set."""
-        return self.served.evaluate(self._private_of_served(), held_out=held_out)
-
-    def _private_of_served(self) -> list[LayerState]:
-        """The private layers of the served model: their running mean, or their mean over devices now."""
         if self.running.count:
-            return self.running.states
-        return self.mean() if self.begun else self.shared
+            private = self.running.states
+        elif self.begun:
+            private = self.mean()
+        else:
+            private = self.shared
+        return self.served.evaluate(private, held_out=held_out)
 
     def model(self) -> Weights:
         """The weights and buffers of the model of the last or the best evaluation."""

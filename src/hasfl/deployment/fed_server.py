@@ -125,7 +125,7 @@ class FedServer:
             answer = typed(answers[EDGE], question)
         message = answer.message
         if isinstance(message, messages.Failed):
-            self._lose_all(_shortened(message.dropped))
+            self._lose_all(message.dropped)
             if isinstance(message, messages.NobodyLeft):
                 raise IntervalLost("no device is left")
             raise Diverged(DIVERGED)
@@ -144,7 +144,7 @@ class FedServer:
 
     def _lose_all(self, reasons: Mapping[int, str]) -> None:
         """Drop the devices that the edge server dropped; they may connect again, unless they hang."""
-        for device, reason in reasons.items():
+        for device, reason in _shortened(reasons).items():
             self.lose(device, reason)
             self.links.drop(device, reason)
 
@@ -187,7 +187,15 @@ class FedServer:
             self._take_from_edge(shared, running, depth, finished)
             beginning = self._beginning_of_edge(shared[:held], running, finished=finished, depth=depth)
             self.ask_edge(beginning, step="submodel_download")
-            questions = {device: self._beginning_of(device, shared, finished) for device in self.cuts}
+            questions = {
+                device: messages.BeginDevice(
+                    interval=finished,
+                    cut=cut,
+                    layers=self.computation.named(shared[:cut]),
+                    **self.place_of_edge(device),
+                )
+                for device, cut in self.cuts.items()
+            }
             answers = ask(self.links, questions, self.seconds)
         self.time.note("submodel_download", {d: answer.way_seconds for d, answer in answers.items()})
         self._lose_missing(answers, "it did not take its layers")
@@ -211,14 +219,13 @@ class FedServer:
         self, shared: list[LayerState], running: RunningMean, depth: int, finished: int
     ) -> None:
         """Get the common layers that become private from the edge server, with their running mean."""
-        held = len(shared)
-        if depth <= held:
+        held, count = len(shared), depth - len(shared)
+        if count <= 0:
             return
         given = self.ask_edge(messages.ReleaseCommon(upto=depth, finished=finished)).message
         with self.reading_edge():
-            shared += self.computation.states(given.layers, first=held, count=depth - held)
+            shared += self.computation.states(given.layers, first=held, count=count)
             if running.count:
-                count = depth - held
                 running.states += self.computation.states(given.mean, first=held, count=count, slots=False)
 
     def _beginning_of_edge(
@@ -241,12 +248,6 @@ class FedServer:
         expected = self.cuts.keys() | (self.links.present() - {EDGE})
         self.tokens = {device: self.tokens.get(device) or secrets.token_hex(32) for device in expected}
         return dict(self.tokens)
-
-    def _beginning_of(self, device: int, shared: list[LayerState], finished: int) -> messages.BeginDevice:
-        """The question of a device: its client part, and where it finds the edge server."""
-        cut, place = self.cuts[device], self.place_of_edge(device)
-        layers = self.computation.named(shared[:cut])
-        return messages.BeginDevice(interval=finished, cut=cut, layers=layers, **place)
 
     def place_of_edge(self, device: int) -> dict[str, str]:
         """The address of the edge server and the device's token for it; empty if either is missing."""
@@ -272,7 +273,7 @@ class FedServer:
         )
         with self.time.span("split_training"):
             trained = self.ask_edge(question, seconds=4 * seconds + PATIENCE).message
-        self._lose_all(_shortened(trained.dropped))
+        self._lose_all(trained.dropped)
         for step, of in trained.phases.items():
             self.time.note(step, of)
         return trained.loss
@@ -291,7 +292,11 @@ class FedServer:
         for device, answer in answers.items():
             cut, sent = self.cuts[device], answer.message
             try:
-                _require_interval(sent.interval, interval)
+                if sent.interval != interval:
+                    raise Refused(
+                        f"its layers are those of interval {sent.interval}, but those of {interval} were "
+                        "asked for"
+                    )
                 client = self.computation.states(sent.layers, count=cut)
             except Refused as refused:
                 self.links.drop(device, str(refused))
@@ -318,12 +323,6 @@ def _shortened(reasons: Mapping[int, str]) -> dict[int, str]:
     return {device: reason[:LONGEST_REASON] for device, reason in reasons.items()}
 
 
-def _require_interval(sent: int, interval: int) -> None:
-    """Refuse layers that a device sent for another interval."""
-    if sent != interval:
-        raise Refused(f"its layers are those of interval {sent}, but those of {interval} were asked for")
-
-
 # ── the served model ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -346,11 +345,18 @@ class ServedModel:
         private = [without_slots(state) for state in private]
         with self.fed.time.span("evaluation"):
             judged = self._judged(private, held_out=held_out)
-        self.private = self._measured(private, judged)
+        if judged.known:
+            with self.fed.reading_edge():
+                require_fitting(self.computation.named_layers(), judged.known)
+                private = with_norms(self.computation.named_layers(count=len(private)), private, judged.known)
+        self.private = private
         return self._evaluation(judged)
 
     def _judged(self, private: list[LayerState], *, held_out: bool) -> messages.Judged:
-        cuts = self._cuts()
+        cuts = self.fed.cuts
+        if cuts:  # devices that do not take part in training get the lowest cut
+            present, lowest = sorted(self.fed.links.present() - {EDGE}), min(cuts.values())
+            cuts = {device: cuts.get(device, lowest) for device in present}
         questions = {
             device: messages.TakeServedModel(
                 cut=cut, layers=self.computation.named(private[:cut]), **self.fed.place_of_edge(device)
@@ -370,28 +376,15 @@ class ServedModel:
         self.fed.time.dropped.update(_shortened(judged.dropped))
         return judged
 
-    def _cuts(self) -> dict[int, int]:
-        """The cuts of all present devices; devices that do not take part in training get the lowest cut."""
-        cuts = self.fed.cuts
-        present = sorted(party for party in self.fed.links.present() if party != EDGE)
-        return {device: cuts.get(device, min(cuts.values())) for device in present} if cuts else {}
-
-    def _measured(self, private: list[LayerState], judged: messages.Judged) -> list[LayerState]:
-        """The private layers with the statistics of batch norms that the parties measured."""
-        known = judged.known
-        if not known:
-            return private
-        with self.fed.reading_edge():
-            require_fitting(self.computation.named_layers(), known)
-            return with_norms(self.computation.named_layers(count=len(private)), private, known)
-
     def _evaluation(self, judged: messages.Judged) -> Evaluation:
         keeps_best = self.computation.serving.keeps_best
         accuracy, loss = judged.accuracy, judged.test_loss
         if not judged.held_out:
             return Evaluation(accuracy=accuracy, test_loss=loss, kept=not keeps_best)
         with self.fed.reading_edge():
-            _require_scores(judged)
+            for samples, score, _ in judged.held_out.values():
+                if samples < 1 or not 0 <= score <= samples * (1 + ROUNDING):
+                    raise Refused("scores of samples must be from 0 to 1")
         sums = np.array(list(judged.held_out.values()), dtype=np.float64)
         counts, scores, losses = sums.T
         by_device = scores / counts
@@ -418,10 +411,3 @@ class ServedModel:
         with self.fed.reading_edge():
             common = self.computation.states(answer.layers, first=first, count=layers - first, slots=False)
         return whole_model(self.computation.model.names, [*private, *common])
-
-
-def _require_scores(judged: messages.Judged) -> None:
-    """Refuse sums of scores that are impossible for scores from 0 to 1 of at least one sample."""
-    for samples, score, _ in judged.held_out.values():
-        if samples < 1 or not 0 <= score <= samples * (1 + ROUNDING):
-            raise Refused("scores of samples must be from 0 to 1")

@@ -7,6 +7,7 @@ server and asks devices.
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -113,54 +114,52 @@ def _edge_named_in(question: Message) -> tuple[str, str] | None:
     return address, token
 
 
+@dataclass(slots=True, eq=False)
 class _OneAtATime:
     """A lock around a party whose questions come over two streams, so that it gets one at a time."""
 
-    def __init__(self, party: DeviceParty, stop: Stop) -> None:
-        self._party = party
-        self._stop = stop
-        self._lock = threading.Lock()
+    party: DeviceParty
+    stop: Stop
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def from_fed(self, question: Message) -> Message:
-        with self._lock:
-            _require(self._stop)
-            return self._party.from_fed(question)
+        with self.lock:
+            _require(self.stop)
+            return self.party.from_fed(question)
 
     def from_edge(self, question: Message, stop: Stop) -> Message:
         """Answer the edge server, unless this stream was replaced while the question waited."""
-        with self._lock:
-            _require(self._stop)
+        with self.lock:
+            _require(self.stop)
             _require(stop)
-            return self._party.from_edge(question)
+            return self.party.from_edge(question)
 
 
+@dataclass(slots=True, eq=False)
 class _EdgeStream:
     """The stream to the edge server, at the address that the fed server named last."""
 
-    def __init__(
-        self, party: _OneAtATime, certificates: Path, hello: Mapping[str, Any], pace: Pace | None
-    ) -> None:
-        self._party = party
-        self._certificates = certificates
-        self._hello = hello
-        self._pace = pace
-        self._stop = Stop()
-        self._current: tuple[str, str] | None = None
+    party: _OneAtATime
+    certificates: Path
+    hello: Mapping[str, Any]
+    pace: Pace | None
+    stop: Stop = field(default_factory=Stop)
+    current: tuple[str, str] | None = None  # the address and the token of the stream
 
     def open(self, address: str, token: str) -> None:
         """Connect to this address with this token, unless this is the present stream, and wait briefly."""
-        if self._current == (address, token):
+        if self.current == (address, token):
             return
         self.close()
-        self._stop, self._current, open_now = Stop(), (address, token), threading.Event()
-        arguments = (ServerAddress(EDGE_NAME, address, self._certificates), token, self._stop, open_now.set)
+        self.stop, self.current, open_now = Stop(), (address, token), threading.Event()
+        arguments = (ServerAddress(EDGE_NAME, address, self.certificates), token, self.stop, open_now.set)
         threading.Thread(target=self._keep_open, args=arguments, name="edge stream", daemon=True).start()
         open_now.wait(CONNECTING_SECONDS)
 
     def close(self) -> None:
         """Close the stream."""
-        self._stop.set()
-        self._current = None
+        self.stop.set()
+        self.current = None
 
     def _keep_open(self, place: ServerAddress, token: str, stop: Stop, connected: Callable[[], None]) -> None:
         """Answer the edge server until another stream replaces this one.
@@ -168,15 +167,15 @@ class _EdgeStream:
         A refused token is tried again, because an edge server that has just started learns the tokens a
         little later, from the fed server.
         """
-        hello = {**self._hello, "token": token}
+        hello = {**self.hello, "token": token}
 
         def handler(question: Message) -> Message:
-            return self._party.from_edge(question, stop)
+            return self.party.from_edge(question, stop)
 
         told = False
         while not stop.is_set():
             try:
-                answer_questions(place, hello, handler, stop, pace=self._pace, connected=connected)
+                answer_questions(place, hello, handler, stop, pace=self.pace, connected=connected)
             except TokenRefused as error:
                 if not told:
                     log.warning("%s", error)
@@ -253,28 +252,28 @@ class EdgeWorker:
             self.devices.allow_only({})
 
 
+@dataclass(slots=True, eq=False)
 class _Admitting:
     """The edge server's party in a session, which admits devices before they are asked."""
 
-    def __init__(self, party: EdgeParty, devices: PartyServer) -> None:
-        self._party = party
-        self._devices = devices
-        self._allowed: frozenset[int] = frozenset()  # devices that may connect
-        self._expected: frozenset[int] = frozenset()  # devices for which the next question waits
+    party: EdgeParty
+    devices: PartyServer
+    allowed: frozenset[int] = frozenset()  # devices that may connect
+    expected: frozenset[int] = frozenset()  # devices for which the next question waits
 
     def from_fed(self, question: Message) -> Message:
         """Answer the fed server."""
         if question.kind not in ADMITTING or "tokens" not in question.fields:
             # A device may answer the fed server before its stream is accepted here, so wait a little.
-            if expected := self._expected | _named(question, self._allowed):
-                self._devices.wait_until_present(expected, WAITING_SECONDS)
-            self._expected = frozenset()
-            return self._party.from_fed(question)
+            if expected := self.expected | _named(question, self.allowed):
+                self.devices.wait_until_present(expected, WAITING_SECONDS)
+            self.expected = frozenset()
+            return self.party.from_fed(question)
         tokens = _tokens(question)
-        answer = self._party.from_fed(question)
-        self._devices.allow_only(tokens)
-        self._allowed = frozenset(tokens)
-        self._expected = _named(question, self._allowed) if "cuts" in question.fields else self._allowed
+        answer = self.party.from_fed(question)
+        self.devices.allow_only(tokens)
+        self.allowed = frozenset(tokens)
+        self.expected = _named(question, self.allowed) if "cuts" in question.fields else self.allowed
         return answer
 
 

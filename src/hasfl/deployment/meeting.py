@@ -8,7 +8,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -136,7 +136,8 @@ class Meeting:
 
         def usher() -> None:
             while not ending.wait(LOOK_SECONDS):
-                new = {party for party in self._new(self.connected() - {EDGE}) if self._may_meet(party)}
+                devices = self.connected() - {EDGE}
+                new = {party for party in devices if self._is_new(party) and self._may_meet(party)}
                 if self.agreement is not None and new:
                     try:
                         self._meet(new)
@@ -150,9 +151,6 @@ class Meeting:
         finally:
             ending.set()
 
-    def _new(self, parties: frozenset[int]) -> set[int]:
-        return {party for party in parties if self._is_new(party)}
-
     def _is_new(self, party: int) -> bool:
         """Whether a connected party has not met yet, or was restarted since it met."""
         greeting = self.server.greeting(party)
@@ -163,7 +161,7 @@ class Meeting:
         session_mark, again = self.failed.get(party, (None, 0.0))
         return time.monotonic() >= again or session_mark != self.server.greeting(party).get("session_mark")
 
-    def _meet(self, parties: set[int]) -> None:
+    def _meet(self, parties: Collection[int]) -> None:
         """Tell the new ones of these parties what is trained, and measure them.
 
         A party with other samples than before, or with an impossible answer, is dropped.
@@ -192,7 +190,7 @@ class Meeting:
 
     def measure(self, agreement: Agreement, built: Built, settings: Settings) -> FleetMeters:
         """Measure the fleet before the first round; return the meters that go on measuring it."""
-        self._meet(self._new(self.connected()))
+        self._meet(self.connected())
         if EDGE not in self.present():
             reason = self.server.reasons().get(EDGE, "it did not answer")
             kind = IntervalLost if EDGE in self.meters else InputError  # the edge server took part before

@@ -111,24 +111,20 @@ def require_fitting(layers: Mapping[str, nn.Module], known: Known) -> None:
 def with_norms(
     layers: Mapping[str, nn.Module], states: Sequence[LayerState], known: Known
 ) -> list[LayerState]:
-    """The layers with measured running statistics in their batch norms; refused if one is not known."""
-    for layer, module in layers.items():
-        for prefix in norms_of(module):
-            if f"{layer}/{prefix}" not in known:
-                raise Refused(f"batch norm {layer}/{prefix} has not been measured")
-    pairs = zip(layers.items(), states, strict=True)
-    return [_with_moments(layer, module, state, known) for (layer, module), state in pairs]
-
-
-def _with_moments(layer: str, module: nn.Module, state: LayerState, known: Known) -> LayerState:
-    """One layer with measured running statistics in its batch norms.
+    """The layers with measured running statistics in their batch norms; refused if one is not known.
 
     A running variance estimates the variance of other samples, so the sum of squares is divided by n − 1
     instead of n, as torch does in training.
     """
-    buffers = dict(state.buffers)
-    for prefix in norms_of(module):
-        moments = known[f"{layer}/{prefix}"]
-        variance = moments.variance * (moments.count / max(moments.count - 1, 1))
-        buffers |= {prefix + MEAN: moments.mean, prefix + VARIANCE: variance}
-    return LayerState(state.weights, buffers, {})
+    measured = []
+    for (layer, module), state in zip(layers.items(), states, strict=True):
+        buffers = dict(state.buffers)
+        for prefix in norms_of(module):
+            name = f"{layer}/{prefix}"
+            if name not in known:
+                raise Refused(f"batch norm {name} has not been measured")
+            moments = known[name]
+            variance = moments.variance * (moments.count / max(moments.count - 1, 1))
+            buffers |= {prefix + MEAN: moments.mean, prefix + VARIANCE: variance}
+        measured.append(LayerState(state.weights, buffers, {}))
+    return measured

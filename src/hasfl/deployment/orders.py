@@ -71,21 +71,9 @@ class RunOrder:
 
     def as_json(self) -> dict[str, Any]:
         """The order as plain values, with absolute paths because another process carries it out."""
-        request = self.request
-        asked = {
-            "scenario_file": str(request.scenario_file.resolve()),
-            "text": request.text,
-            "path": str(request.path.resolve()),
-            "strategy": request.strategy,
-            "seed": request.seed,
-            "device": request.device,
-        }
-        return {
-            "request": asked,
-            "resume": self.resume,
-            "devices": self.devices,
-            "patience": self.patience,
-        }
+        found = asdict(self)
+        found["request"] |= {name: str(getattr(self.request, name).resolve()) for name in PATHS}
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

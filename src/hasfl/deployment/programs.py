@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 
 from hasfl.deployment import lifetime
 from hasfl.deployment.addresses import listened_at, log_file, make_state_folder
@@ -78,9 +77,7 @@ class Supervisor:
             keeper.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Tell all programs to end, and kill those that do not end within their `grace`."""
         for keeper in self._keepers:
             keeper.ending.set()

@@ -4,10 +4,11 @@ A device measures its compute on the model's own layers before training begins. 
 and every transfer updates the measured values. Plans use the newest values, and deadlines use plans.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from resource import getpagesize
@@ -393,25 +394,27 @@ class FleetMeters:
 
     def heard(self, step: str, seconds: Mapping[int, float]) -> None:
         """Take the measured seconds of a step, by party."""
-        if self.order is None:
+        order = self.order
+        if order is None:
             return
-        places = {int(device): place for place, device in enumerate(self.order.devices)}
+        places = {int(device): place for place, device in enumerate(order.devices)}
         for party, each in seconds.items():
             if party == EDGE:
-                self._of_edge(step, each)
+                self._of_edge(order, step, each)
             elif party in places and party in self.meters:
-                self._of_device(step, party, places[party], each)
-        if step == "device_backward" and self.order.round % self.world.interval == 0:
+                self._of_device(order, step, party, places[party], each)
+        if step == "device_backward" and order.round % self.world.interval == 0:
             self._report()  # the interval ends, and the next plan shall use its values
 
     def reported(self, party: int, resources: object) -> None:
         """Take the free memory that a device reports when an interval begins."""
-        with suppress(InputError):  # a wrong value is ignored, and the last value stays
-            self.memory[party] = positive(resources if isinstance(resources, Mapping) else {}, "memory")
+        memory = resources.get("memory") if isinstance(resources, Mapping) else None
+        if isinstance(memory, bool) or not isinstance(memory, int | float) or not 0 < memory < math.inf:
+            return  # a wrong value is ignored, and the last value stays
+        self.memory[party] = float(memory)
 
-    def _of_device(self, step: str, device: int, place: int, seconds: float) -> None:
-        assert self.order is not None
-        meter, plan, profile = self.meters[device], self.order.plan, self.profile
+    def _of_device(self, order: Order, step: str, device: int, place: int, seconds: float) -> None:
+        meter, plan, profile = self.meters[device], order.plan, self.profile
         b, j = int(plan.batch_sizes[place]), int(plan.cut_index[place])
         sub_model = float(profile.submodel_bits_upto[j])
         sent = {
@@ -429,25 +432,24 @@ class FleetMeters:
             work = b * float(profile.forward_flops_upto[j] + profile.backward_flops_upto[j])
             meter.computed(work, self.forward.pop(device) + seconds)
 
-    def _of_edge(self, step: str, seconds: float) -> None:
+    def _of_edge(self, order: Order, step: str, seconds: float) -> None:
         """Take the measured seconds of a step of the edge server.
 
         A transfer of middle parts counts with the bits of Eqs. (35) and (37), so that the rates suit these
         equations. Fewer bits are really sent down: at the beginning of an interval all replicas of a layer
         are the same, so each layer is sent once.
         """
-        assert self.order is not None
         links = {"submodel_upload": "fed_up_rate", "submodel_download": "fed_down_rate"}
         if step in links:
-            upto = self.profile.submodel_bits_upto[self.order.plan.cut_index]
+            upto = self.profile.submodel_bits_upto[order.plan.cut_index]
             self.meters[EDGE].transferred(links[step], float((upto.max() - upto).sum()), seconds)
         elif step == "server_forward":
             self.forward[EDGE] = seconds
         elif step == "server_backward" and EDGE in self.forward:
             forward, backward = self.profile.forward_flops_upto, self.profile.backward_flops_upto
-            j = self.order.plan.cut_index
+            j = order.plan.cut_index
             beyond = (forward[-1] - forward[j]) + (backward[-1] - backward[j])
-            work = float((self.order.batch_sizes * beyond).sum())
+            work = float((order.batch_sizes * beyond).sum())
             self.meters[EDGE].computed(work, self.forward.pop(EDGE) + seconds)
 
     def _report(self) -> None:
@@ -484,11 +486,3 @@ class Deadlines:
     def _now(self, order: Order) -> Arrangement:
         fleet = self.world.fleet_at(order.round).only(order.devices)
         return Arrangement(order.plan, fleet, self.clock.depth(order.plan))
-
-
-def positive(fields: Mapping[str, object], name: str) -> float:
-    """Read a number above 0 that a party has measured; InputError for anything else."""
-    value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise InputError(f"a party must measure its {name} as a number above 0, got {value!r:.40}")
-    return float(value)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hasfl.deployment.agreement import Agreement, Built, build
+from hasfl.deployment.agreement import Built, build
 from hasfl.deployment.asking import PartyServer, party_name
 from hasfl.deployment.engine import NetworkedEngine
 from hasfl.deployment.fed_server import IntervalLost
@@ -18,7 +18,6 @@ from hasfl.deployment.meeting import Meeting
 from hasfl.deployment.orders import RunOrder, require_splitting
 from hasfl.deployment.resources import Deadlines
 from hasfl.errors import HasflError, Interrupted
-from hasfl.learning.served_model import norms_of
 from hasfl.learning.state import Weights
 from hasfl.planning.strategies.catalogue import strategy
 from hasfl.record import EDGE, RoundRecord
@@ -125,39 +124,30 @@ class FleetAtWork:
         built = build(agreement, trusted=None, folder=request.folder)
         tell("measuring the fleet")
         meters = self.meeting.measure(agreement, built, settings)
+        clock = ModelledClock(
+            profile=built.profile,
+            paradigm=strategy(built.settings.strategy).paradigm,
+            sample_bits=agreement.sample_bits,
+            keeps_mean=built.settings.serving.averages,
+        )
         engine = NetworkedEngine(
             built.computation,
             self.meeting,
             edge=self.meeting.edge_address(),
             meters=meters,
-            deadlines=Deadlines(_clock(agreement, built), meters.world),
+            deadlines=Deadlines(clock, meters.world),
         )
-        holdings = _holdings(agreement, built, engine)
+        holdings = SampleCounts.of(
+            agreement.sizes,
+            held_out=agreement.held_out,
+            sample_bits=agreement.sample_bits,
+            measures_norms=built.computation.measures_norms,
+            unlikeness=None if agreement.numbers else engine.fed.unlikeness(agreement.sizes),
+        )
         training = training_of(engine, None, holdings, meters.world, built.profile, settings)
         training.report_every = 1  # a record must be there when its checkpoint is saved
         self._leave_if_asked()
         return FleetTraining(training, engine, built, self.meeting.samples_marks())
-
-
-def _holdings(agreement: Agreement, built: Built, engine: NetworkedEngine) -> SampleCounts:
-    norms = any(map(norms_of, built.computation.layers))
-    return SampleCounts.of(
-        agreement.sizes,
-        held_out=agreement.held_out,
-        sample_bits=agreement.sample_bits,
-        measures_norms=built.settings.serving.calibrates and norms,
-        unlikeness=None if agreement.numbers else engine.fed.unlikeness(agreement.sizes),
-    )
-
-
-def _clock(agreement: Agreement, built: Built) -> ModelledClock:
-    """The modelled clock, which predicts how long answers take."""
-    return ModelledClock(
-        profile=built.profile,
-        paradigm=strategy(built.settings.strategy).paradigm,
-        sample_bits=agreement.sample_bits,
-        keeps_mean=built.settings.serving.averages,
-    )
 
 
 class LogWatcher:

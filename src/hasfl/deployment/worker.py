@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from hasfl.deployment.channels import EDGE_NAME
-from hasfl.deployment.device import DeviceSetup
-from hasfl.deployment.edge_server import EdgeSetup
+from hasfl.deployment.device import DeviceInSession, DeviceSetup
+from hasfl.deployment.edge_server import EdgeInSession, EdgeSetup
 from hasfl.deployment.joining import DeviceWorker, EdgeWorker
 from hasfl.deployment.keys import certificate_name
 from hasfl.deployment.pacing import Link, SlowTo
@@ -73,7 +73,7 @@ def _device_worker(settings: WorkerSettings, index: int) -> DeviceWorker:
         index,
         Path(settings.keys),
         Path(settings.state),
-        lambda offer: setup.party(),
+        lambda offer: DeviceInSession(setup),
         hello=setup.hello,
         fed_pace=Link.parse(settings.link) if settings.link else None,
         edge_pace=Link.parse(settings.link) if settings.link else None,
@@ -91,7 +91,7 @@ def _edge_worker(settings: WorkerSettings) -> EdgeWorker:
         settings.listen,
         Path(settings.keys),
         Path(settings.state),
-        lambda offer, links: setup.party(links),
+        lambda offer, links: EdgeInSession(setup, links),
         hello=setup.hello,
         pace=Link.parse(settings.link) if settings.link else None,
     )

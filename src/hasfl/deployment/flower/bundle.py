@@ -51,13 +51,6 @@ def build_bundle(state: Path) -> bytes:
     """Build the bundle as Flower sends it; its files are written into the state folder."""
     from flwr.cli.build import build_fab_from_disk  # late, because the apps import this module for ORDER_KEY
 
-    folder = _write_files(state)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # warnings of Flower's own code
-        return build_fab_from_disk(folder)
-
-
-def _write_files(state: Path) -> Path:
     folder = state / "bundle"
     try:
         for name, text in FILES.items():
@@ -65,4 +58,6 @@ def _write_files(state: Path) -> Path:
             (folder / name).write_text(text)
     except OSError as error:
         raise StorageError(f"cannot write {folder}: {error.strerror}") from None
-    return folder
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # warnings of Flower's own code
+        return build_fab_from_disk(folder)

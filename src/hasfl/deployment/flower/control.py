@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 import httpx
@@ -94,18 +93,12 @@ class Control:
 
     def nodes(self) -> list[Node]:
         """All admitted nodes."""
-        found = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
-        return [
-            Node(node.name, node.node_id, node.status, _since(node))
-            for node in found
-            if node.status != "unregistered"
-        ]
+        return [Node(node.name, node.node_id, node.status, _since(node)) for node in self._admitted()]
 
     def admit(self, keys: Mapping[str, Path]) -> None:
         """Admit exactly the nodes with these public keys, by the name of the party; remove all others."""
         wanted = {name: _public_key(path) for name, path in keys.items()}
-        known = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
-        current = [node for node in known if node.status != "unregistered"]
+        current = self._admitted()
         kept = {node.name for node in current if wanted.get(node.name) == node.public_key}
         for node in current:
             if node.name not in kept:
@@ -113,6 +106,10 @@ class Control:
         for name in wanted.keys() - kept:
             request = RegisterNodeRequest(public_key=wanted[name], name=name)
             self._ask(self._client.RegisterNode, request)
+
+    def _admitted(self) -> list[NodeInfo]:
+        found = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
+        return [node for node in found if node.status != "unregistered"]
 
     def start(self, state: Path, order: str) -> int:
         """Start a run for an order in the fed server's state folder; return the run's number."""
@@ -144,9 +141,7 @@ class Control:
     def __enter__(self) -> "Control":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def _ask(self, method: Callable[[Request], Result], request: Request) -> Result:

@@ -6,15 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hasfl.deployment.addresses import (
-    free_port,
-    log_file,
-    require_free,
-    split_address,
-)
+from hasfl.deployment.addresses import free_port, log_file, require_free, split_address
 from hasfl.deployment.channels import EDGE_NAME, FED_NAME, device_name
 from hasfl.deployment.flower.processes import fed_programs, node_programs
 from hasfl.deployment.keys import DEVICES_FOLDER, NODES_FOLDER, admitted, certificate_name, make_keys
@@ -138,14 +132,24 @@ class LocalFleet:
         return self.folder / FED_NAME
 
     def __enter__(self) -> "LocalFleet":
+        keys = self._keys()
+        superlink = f"{HERE}:{free_port()}"
+        workers = self._workers(keys)
         with ExitStack() as parts:
-            self._start(parts)
+            # Workers are first because they start slowest.
+            self._supervise(parts, {party: [worker_program(own)] for party, own in workers.items()})
+            fed = FedHost(keys=keys / FED_NAME, superlink=superlink, listen=f"{HERE}:{free_port()}")
+            self.control, running = parts.enter_context(fed_host(fed, self.fed_state, self._tell))
+            self._supervisors.append(running)
+            nodes = {
+                party: node_programs(Path(own.keys), Path(own.state), superlink, free_port())
+                for party, own in workers.items()
+            }
+            self._supervise(parts, nodes)
             self._open = parts.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def submit(self, order: RunOrder) -> int:
@@ -155,21 +159,6 @@ class LocalFleet:
     def running(self) -> Mapping[str, int]:
         """The process numbers of running programs, by name: superlink, superexec, device-0/supernode, …"""
         return {name: number for running in self._supervisors for name, number in running.running().items()}
-
-    def _start(self, parts: ExitStack) -> None:
-        """Start all programs, beginning with the workers because they start slowest."""
-        keys = self._keys()
-        superlink = f"{HERE}:{free_port()}"
-        workers = self._workers(keys)
-        self._supervise(parts, {party: [worker_program(own)] for party, own in workers.items()})
-        fed = FedHost(keys=keys / FED_NAME, superlink=superlink, listen=f"{HERE}:{free_port()}")
-        self.control, running = parts.enter_context(fed_host(fed, self.fed_state, self._tell))
-        self._supervisors.append(running)
-        nodes = {
-            party: node_programs(Path(own.keys), Path(own.state), superlink, free_port())
-            for party, own in workers.items()
-        }
-        self._supervise(parts, nodes)
 
     def _supervise(self, parts: ExitStack, programs: Mapping[str, Sequence[Program]]) -> None:
         """Keep programs running under names that begin with their party."""

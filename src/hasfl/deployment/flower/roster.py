@@ -8,7 +8,7 @@ address of the fed server's port and the party's token for this run; all else go
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -78,7 +78,8 @@ class Roster:
 
     def look(self) -> None:
         """Take answers to offers, find the online and connected parties, and send the offers that are due."""
-        nodes = {party: node for node, name in self._nodes() if (party := party_of(name)) is not None}
+        found = self._grid.get_nodes()
+        nodes = {party: node.node_id for node in found if (party := party_of(node.name)) is not None}
         self.online = frozenset(nodes)
         self._take_answers()
         present, now = self._door.present(), self._now()
@@ -99,9 +100,6 @@ class Roster:
                 if party not in present and (party not in self._offers or self._offers[party].again <= now)
             }
         )
-
-    def _nodes(self) -> Iterable[tuple[int, str]]:
-        return [(node.node_id, node.name) for node in self._grid.get_nodes()]
 
     def _send(self, nodes: Mapping[int, int]) -> None:
         """Send one offer to each node, with the party's token for this run."""
