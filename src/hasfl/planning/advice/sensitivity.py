@@ -97,16 +97,14 @@ def _mistake(
 
 def in_words(mistakes: Sequence[Mistake]) -> list[str]:
     """One sentence for each constant: the largest regret if the constant is wrong by 2 × and by 10 ×."""
-    constants = dict.fromkeys(mistake.constant for mistake in mistakes)
-    return [_sentence(constant, mistakes) for constant in constants]
-
-
-def _sentence(constant: str, mistakes: Sequence[Mistake]) -> str:
-    by_two, by_ten = (
-        [mistake for mistake in mistakes if mistake.constant == constant and mistake.factor in factors]
-        for factors in (BY_TWO, BY_TEN)
-    )
-    return f"If {constant} is off by 2 ×, {_worst(by_two)}; by 10 ×, {_worst(by_ten)}."
+    sentences = []
+    for constant in dict.fromkeys(mistake.constant for mistake in mistakes):
+        own = [mistake for mistake in mistakes if mistake.constant == constant]
+        by_two, by_ten = (
+            _worst([mistake for mistake in own if mistake.factor in factors]) for factors in (BY_TWO, BY_TEN)
+        )
+        sentences.append(f"If {constant} is off by 2 ×, {by_two}; by 10 ×, {by_ten}.")
+    return sentences
 
 
 def _worst(mistakes: Sequence[Mistake]) -> str:

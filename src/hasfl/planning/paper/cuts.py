@@ -139,7 +139,8 @@ class CutProgram:
             raise TimeoutError
         # −q · m (1 − T₁) has the variable part q m T₁; T₂ costs nothing by itself.
         per_auxiliary = [q * self._most_margin(), 0.0, 1.0, 1.0, *[1 / self.tables.interval] * 2]
-        cost = np.concatenate([self._server_cost().ravel(), per_auxiliary])
+        per_cut = self.batch_sizes[:, None] * self.tables.server_seconds  # (N, L) b_i C_j
+        cost = np.concatenate([per_cut.ravel(), per_auxiliary])
         largest_cost = float(np.abs(cost).max())
         with quiet_solver():
             result = milp(
@@ -157,10 +158,6 @@ class CutProgram:
         cuts = mu.argmax(axis=1) + 1
         seconds = float(self.tables.round_seconds(self.batch_sizes, cuts))
         return cuts, seconds, self._most_margin() * (1 - float(self._lost_margin()[cuts.max() - 1]))
-
-    def _server_cost(self) -> Floats:
-        """(N, L) b_i C_j, the edge server's seconds for device i at cut j."""
-        return self.batch_sizes[:, None] * self.tables.server_seconds
 
     def _lost_margin(self) -> Floats:
         """(L,) The share of the largest margin that each deepest cut loses against the first.
