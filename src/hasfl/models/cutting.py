@@ -93,8 +93,11 @@ class _Crossings:
             for other in self.nodes[: k + 1]
             if other.op != "get_attr" and any(self.order[user] > k for user in other.users)
         ]
-        for tensor in alive:
-            if self._can_cross(tensor) and all(self._follows(other, tensor) for other in alive):
+        for tensor in filter(self._can_cross, alive):
+            if tensor not in self.receivers:
+                self.receivers[tensor] = ShapeValues(tensor, self.root, self.values)
+            # The receiver of the tensor must be able to compute all other values that are alive.
+            if all(other is tensor or self.receivers[tensor].follows(other) for other in alive):
                 return tensor
         return None
 
@@ -107,12 +110,6 @@ class _Crossings:
         if not isinstance(value, Tensor) or node.op == "placeholder" or not value.is_floating_point():
             return False
         return not any(works_in_place(user, self.root) for user in node.users)
-
-    def _follows(self, other: fx.Node, tensor: fx.Node) -> bool:
-        """Whether the receiver of `tensor` has or can compute the value of the node `other`."""
-        if tensor not in self.receivers:
-            self.receivers[tensor] = ShapeValues(tensor, self.root, self.values)
-        return other is tensor or self.receivers[tensor].follows(other)
 
     def _nodes_between_uses_of_a_weight(self) -> set[fx.Node]:
         """Nodes between two uses of a weight. No cut is possible there: both sides would need the weight."""
