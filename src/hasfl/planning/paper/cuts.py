@@ -42,7 +42,6 @@ class RatioMinimum(Generic[X]):
 
     argmin: X
     ratio: float
-    iterations: int
     residual: float  # min_x {num(x) − q·den(x)} for the last q; 0 if q is the least ratio
 
 
@@ -61,14 +60,14 @@ def minimise_ratio(
     ratio than q.
     """
     q, residual = start, float("nan")
-    for iteration in range(1, max_iterations + 1):
+    for _ in range(max_iterations):
         x, num, den = minimise_difference(q)
         if den <= 0:
             raise ValueError(f"den(x) = {den:.3g} at q = {q:.3g}: the subproblem must keep it above 0")
         residual = num - q * den
         q = num / den
         if residual >= -rtol * abs(num):
-            return RatioMinimum(x, q, iteration, residual)
+            return RatioMinimum(x, q, residual)
     raise RuntimeError(f"ratio {q:.6g} not settled after {max_iterations} steps (residual {residual:.2e})")
 
 
