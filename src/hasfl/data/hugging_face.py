@@ -49,8 +49,8 @@ def read_saved_dataset(name: str, folder: Path, columns: Sequence[str] | None) -
 
 def _columns(folder: Path, known: Sequence[str], asked: Sequence[str] | None) -> tuple[str, str]:
     """The names of the column of inputs and of the column of labels."""
-    chosen = [next((column for column in usual if column in known), "") for usual in (INPUTS, LABELS)]
-    chosen = chosen if asked is None else list(asked)
+    usual = [next((column for column in names if column in known), "") for names in (INPUTS, LABELS)]
+    chosen = usual if asked is None else list(asked)
     if len(chosen) != PAIR or not set(chosen) <= set(known) or chosen[0] == chosen[1]:
         told = "have no usual names" if asked is None else f"are not {list(asked)}"
         raise InputError(

@@ -45,11 +45,6 @@ class Download:
         """The last part of the address."""
         return self.url.rpartition("/")[2]
 
-    @property
-    def page(self) -> str:
-        """The address without its last part."""
-        return self.url.rpartition("/")[0] + "/"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
@@ -67,7 +62,8 @@ class Published:
     def how_to_get(self, folder: Path) -> str:
         """Words for a message: how a user can add the missing files."""
         names = ", ".join(Path(file).name for file in self.files)
-        home = self.downloads[0].url if len(self.downloads) == 1 else self.downloads[0].page
+        first = self.downloads[0]
+        home = first.url if len(self.downloads) == 1 else first.url.removesuffix(first.file_name)
         return f"put {names} from {home} into {(folder / self.files[0]).parent}"
 
     def fetch(self, folder: Path) -> None:

@@ -161,7 +161,7 @@ class LocalEngine(ABC):
     def saved(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """The state for `restore`: all tensors as arrays, and plain values."""
         tensors = dict(self.state.saved())
-        anchor = self._anchor(self.state.depth)
+        anchor = self._anchor()
         for prefix, states in ((MEAN, self.running.states), (BEST, self.best.states), (ANCHOR, anchor)):
             for layer, state in zip(self.state.names, states, strict=False):
                 tensors |= {prefix + name: tensor for name, tensor in state.named(layer)}
@@ -181,14 +181,15 @@ class LocalEngine(ABC):
             _require_same_serving(self.job.serving, setting, values)
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
         self.state.restore(tensors, int(values["depth"]), np.array(values["devices"], dtype=np.int64))
-        _fill(self._anchor(self.state.depth), ANCHOR, self.state.names, tensors)
+        _fill(self._anchor(), ANCHOR, self.state.names, tensors)
         count, best = int(values["averaged"]), values["best"]
         self.running = RunningMean(count, self._states(MEAN, tensors) if count else [])
         self.best = BestModel(best[0], best[1], self._states(BEST, tensors)) if best else BestModel()
 
-    def _anchor(self, depth: int) -> list[LayerState]:
+    def _anchor(self) -> list[LayerState]:
         """The private layers when the interval began, without slots; empty if nothing uses them."""
-        return [without_slots(state) for state in self.state.shared[:depth]] if self.job.looks_back else []
+        private = self.state.shared[: self.state.depth] if self.job.looks_back else []
+        return [without_slots(state) for state in private]
 
     def _states(self, prefix: str, tensors: Mapping[str, Tensor]) -> list[LayerState]:
         """The states of a whole model without slots, filled from a checkpoint."""

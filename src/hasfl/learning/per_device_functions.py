@@ -79,32 +79,20 @@ def _convolve(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:
-        options = (stride, padding, dilation)
         if x.is_cuda and _use_patches(function, rows, x, padding, dilation, groups):
             return _convolve_patches(rows, x, weight, bias, stride, padding)
         # FLOP of the convolution for one device, estimated with one output per input position.
         flop = FLOP_PER_PRODUCT * x[0, 0].numel() * max(rows.places) * weight[0].numel()
-        if flop < SMALL_CONVOLUTION:
-            return _convolve_at_once(function, rows, x, weight, bias, options, groups)
-        return _one_by_one(lambda own, w, b: function(own, w, b, *options, groups), rows, x, weight, bias)
+        options = (stride, padding, dilation)
+        if flop >= SMALL_CONVOLUTION:
+            return _one_by_one(lambda own, w, b: function(own, w, b, *options, groups), rows, x, weight, bias)
+        # One grouped convolution for all devices, whose channels lie side by side.
+        channels = rows.padded(x).transpose(0, 1).flatten(1, 2)  # (rows of a place, devices · channels, …)
+        biases = None if bias is None else bias.flatten(0, 1)
+        y = function(channels, weight.flatten(0, 1), biases, *options, groups * len(rows))
+        return rows.unpadded(y.unflatten(1, (len(rows), -1)).transpose(0, 1))
 
     return convolve
-
-
-def _convolve_at_once(
-    function: Callable[..., Tensor],
-    rows: Rows,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    options: tuple[Any, Any, Any],
-    groups: int,
-) -> Tensor:
-    """One grouped convolution for all devices, whose channels lie side by side, one group per device."""
-    channels = rows.padded(x).transpose(0, 1).flatten(1, 2)  # (rows of a place, devices · channels, …)
-    biases = None if bias is None else bias.flatten(0, 1)
-    y = function(channels, weight.flatten(0, 1), biases, *options, groups * len(rows))
-    return rows.unpadded(y.unflatten(1, (len(rows), -1)).transpose(0, 1))
 
 
 def _use_patches(function: Any, rows: Rows, x: Tensor, padding: Any, dilation: Any, groups: int) -> bool:

@@ -29,7 +29,9 @@ def train_device_by_device(job: Job, state: SplitState, order: Order) -> Tensor:
     """Compute steps a1 to a5 of one round. Returns the mean loss F_i over devices."""
     x, y = job.data.batch(order)
     sizes = order.batch_sizes.tolist()
-    replicas = [_replica(state, i) for i in range(len(sizes))]
+    private = state.private
+    # For each device, views of its weights and slots, and copies of its buffers.
+    replicas = [[trainable(layer.row(i), own_buffers=True) for layer in private] for i in range(len(sizes))]
     common = [trainable(layer) for layer in state.common]
 
     with job.autocast():
@@ -42,7 +44,8 @@ def train_device_by_device(job: Job, state: SplitState, order: Order) -> Tensor:
 
     _step(job, state, replicas, common, order.round)
     for i, replica in enumerate(replicas):
-        _keep_buffers(state, i, replica)
+        for layer, changed in zip(private, replica, strict=True):
+            layer.row(i).take_buffers(changed)
     return torch.stack(losses).mean().detach()
 
 
@@ -74,17 +77,6 @@ def _forward(job: Job, x: Tensor, states: list[LayerState], first: int, round: i
     """Pass samples through layers `first`, `first` + 1, …; random numbers depend on round and device."""
     layers, seeds = list(job.model.layers.values()), job.data.seeds
     return forward_in_round(layers, states, x, first=first, seeds=seeds, round=round, device=device)
-
-
-def _replica(state: SplitState, i: int) -> list[LayerState]:
-    """The private layers of one device: views of weights and slots, and copies of buffers."""
-    return [trainable(layer.row(i), own_buffers=True) for layer in state.private]
-
-
-def _keep_buffers(state: SplitState, i: int, replica: list[LayerState]) -> None:
-    """Copy the changed buffers of one device back into the state."""
-    for layer, changed in zip(state.private, replica, strict=True):
-        layer.row(i).take_buffers(changed)
 
 
 def _step(

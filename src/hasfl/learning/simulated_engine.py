@@ -103,9 +103,13 @@ class SimulatedEngine(LocalEngine):
     ) -> None:
         """Step private layers with the gradient of their device, and common layers with the mean gradient."""
         replicas, devices, updates = self.state.private, len(layout.places), self.job.updates
-        for state, by_place, gradient in zip(replicas, private, gradients, strict=False):
-            _order_by_replica(state, by_place, gradient, inputs, layout)
         own = gradients[: len(private)]
+        if not layout.exact:  # put buffers and gradients into the order of the replicas
+            for state, by_place, gradient in zip(replicas, private, own, strict=True):
+                for name, buffer in by_place.buffers.items():
+                    state.buffers[name].copy_(buffer.index_select(0, inputs.places))
+                for name, tensor in gradient.items():
+                    gradient[name] = _reordered(tensor, inputs.places)
         if self.job.local_term is not None:
             own = with_local_term(self.job.local_term, own, replicas, self.state.shared)
         means = [
@@ -186,18 +190,6 @@ def _ordered_by_place(state: LayerState, inputs: RoundInputs, layout: Layout) ->
         return state
     without_slots = LayerState(state.weights, state.buffers, {})
     return without_slots.map(lambda tensor: _reordered(tensor, inputs.replicas))
-
-
-def _order_by_replica(
-    state: LayerState, by_place: LayerState, gradient: dict[str, Tensor], inputs: RoundInputs, layout: Layout
-) -> None:
-    """Copy buffers from `by_place` back into the state, and put gradients into the order of the replicas."""
-    if layout.exact:
-        return
-    for name, buffer in by_place.buffers.items():
-        state.buffers[name].copy_(buffer.index_select(0, inputs.places))
-    for name, tensor in gradient.items():
-        gradient[name] = _reordered(tensor, inputs.places)
 
 
 def _reordered(stacked: Tensor, order: Tensor) -> Tensor:

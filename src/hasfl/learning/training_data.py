@@ -122,12 +122,12 @@ class TrainingData:
         the column at which the crop begins, and whether the image is flipped.
         """
         draws = zip(order.devices.tolist(), order.drawn.tolist(), order.batch_sizes.tolist(), strict=True)
-        return [self._draw(i, start, b, order.round) for i, start, b in draws]
-
-    def _draw(self, device: int, start: int, count: int, round: int) -> IntN:
-        indices = self.shares[device][self.minibatches.draw(device, start, count)]
-        crops = draw_crops(self.seeds, round, device, count) if self.augment else ()
-        return np.stack([indices, *crops])
+        drawn = []
+        for device, start, count in draws:
+            indices = self.shares[device][self.minibatches.draw(device, start, count)]
+            crops = draw_crops(self.seeds, order.round, device, count) if self.augment else ()
+            drawn.append(np.stack([indices, *crops]))
+        return drawn
 
     def some_of_every_device(self, most: int) -> Tensor:
         """The indices of at most `most` training samples in random order, equally many of every device.

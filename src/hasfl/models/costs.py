@@ -55,16 +55,19 @@ def _count_layer(name: str, layer: nn.Module, x: Tensor, saved: set[int]) -> tup
         backward_flops, _ = _count(
             lambda: torch.autograd.grad(y, targets, grad_outputs=torch.empty_like(y), allow_unused=True)
         )
+    # Devices send all saved buffers with the weights, except counters of batches.
+    sent = [buffer for buffer in layer.buffers() if id(buffer) in saved and buffer.is_floating_point()]
+    output_bits = _bits([y]) / SAMPLES
     costs = Layer(
         name=name,
         output_shape=tuple(y.shape[1:]),
         forward_flops=forward_flops / SAMPLES,
         backward_flops=backward_flops / SAMPLES,
-        activation_bits=_bits([y]) / SAMPLES,
-        gradient_bits=_bits([y]) / SAMPLES,
+        activation_bits=output_bits,
+        gradient_bits=output_bits,
         parameters=sum(parameter.numel() for parameter in layer.parameters()),
         param_bits=_bits(layer.parameters()),
-        buffer_bits=_bits(_travelling_buffers(layer, saved)),
+        buffer_bits=_bits(sent),
         batch_norm=any(isinstance(module, _BatchNorm) for module in layer.modules()),
         smallest_batch=1 if _takes_one_sample(layer, state, x, y) else SAMPLES,
     )
@@ -86,11 +89,6 @@ def _count(work: Callable[[], Any]) -> tuple[float, Any]:
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         result = work()
     return float(counter.get_total_flops()), result
-
-
-def _travelling_buffers(layer: nn.Module, saved: set[int]) -> list[Tensor]:
-    """The buffers that devices send with the weights: all saved buffers except counters of batches."""
-    return [buffer for buffer in layer.buffers() if id(buffer) in saved and buffer.is_floating_point()]
 
 
 def _bits(tensors: Iterable[Tensor]) -> float:

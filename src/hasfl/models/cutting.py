@@ -6,7 +6,6 @@ neighbouring crossing tensors form a layer. docs/decisions/0005-cutting-any-mode
 """
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -40,7 +39,10 @@ def layered(module: nn.Module, example_input: Tensor) -> LayeredModel:
     layers: dict[str, nn.Module] = {}
     for before, after in zip([None, *tensors], tensors, strict=False):
         segment = _Segment(graph, before, after, root, values)
-        layers[_unused(segment.name(), layers)] = segment.module()
+        name = segment.name()
+        while name in layers or hasattr(nn.ModuleDict, name):  # taken by a layer or by a method
+            name += "_"
+        layers[name] = segment.module()
     with_weights = [layer for layer in layers.values() if any(True for _ in layer.parameters())]
     if len(with_weights if shared_weights(module) else layers) < FEWEST_LAYERS:
         raise ModelError(_cannot_be_cut(module, graph))
@@ -85,37 +87,29 @@ class _Crossings:
         """The tensor that crosses after a node, or None if the module cannot be cut there."""
         if node in self.within_shared_weights:
             return None
-        alive = self._alive_after(node)
-        for tensor in alive:
-            if self._can_cross(tensor) and all(self._follows(other, tensor) for other in alive):
+        k = self.order[node]
+        alive: list[fx.Node] = [  # without weights and constants, because every layer holds its own
+            other
+            for other in self.nodes[: k + 1]
+            if other.op != "get_attr" and any(self.order[user] > k for user in other.users)
+        ]
+        for tensor in filter(self._can_cross, alive):
+            if tensor not in self.receivers:
+                self.receivers[tensor] = ShapeValues(tensor, self.root, self.values)
+            # The receiver of the tensor must be able to compute all other values that are alive.
+            if all(other is tensor or self.receivers[tensor].follows(other) for other in alive):
                 return tensor
         return None
 
     def _can_cross(self, node: fx.Node) -> bool:
-        value = self.values.of(node)[0]
-        computed = isinstance(value, Tensor) and node.op != "placeholder"
-        return computed and value.is_floating_point() and not self._overwritten(node)
-
-    def _follows(self, other: fx.Node, tensor: fx.Node) -> bool:
-        """Whether the receiver of `tensor` has or can compute the value of the node `other`."""
-        if tensor not in self.receivers:
-            self.receivers[tensor] = ShapeValues(tensor, self.root, self.values)
-        return other is tensor or self.receivers[tensor].follows(other)
-
-    def _alive_after(self, node: fx.Node) -> list[fx.Node]:
-        """The values that are alive after `node`, except weights and constants: every layer holds its own."""
-        return [
-            other
-            for other in self.nodes[: self.order[node] + 1]
-            if other.op != "get_attr" and any(self.order[user] > self.order[node] for user in other.users)
-        ]
-
-    def _overwritten(self, tensor: fx.Node) -> bool:
-        """Whether a later node overwrites the tensor.
+        """Whether the value of a node is a computed tensor of floats that no later node overwrites.
 
         The receiver of a crossing tensor needs it unchanged for the backward pass.
         """
-        return any(works_in_place(user, self.root) for user in tensor.users)
+        value = self.values.of(node)[0]
+        if not isinstance(value, Tensor) or node.op == "placeholder" or not value.is_floating_point():
+            return False
+        return not any(works_in_place(user, self.root) for user in node.users)
 
     def _nodes_between_uses_of_a_weight(self) -> set[fx.Node]:
         """Nodes between two uses of a weight. No cut is possible there: both sides would need the weight."""
@@ -157,19 +151,16 @@ class _Segment:
         self.nodes = self._needed(nodes)
 
     def _needed(self, nodes: list[fx.Node]) -> list[fx.Node]:
-        """The nodes from which `after` is computed, as far back as `before`."""
+        """The nodes from which `after` is computed, as far back as `before` and values given by its shape."""
         needed: set[fx.Node] = set()
         waiting = [self.after]
         while waiting:
             node = waiting.pop()
-            if node not in needed and not self._received(node):
-                needed.add(node)
-                waiting.extend(node.all_input_nodes)
+            if node in needed or node is self.before or self.receiver.is_given(node):
+                continue
+            needed.add(node)
+            waiting.extend(node.all_input_nodes)
         return [node for node in nodes if node in needed]
-
-    def _received(self, node: fx.Node) -> bool:
-        """Whether the value of a node is `before` itself, or is given by its shape."""
-        return node is self.before or self.receiver.is_given(node)
 
     def name(self) -> str:
         """The name of the last module with weights, else of the last module, else of the last node."""
@@ -211,13 +202,6 @@ class _Segment:
 def _short(path: str) -> str:
     """The path inside the user's module, without the wrapper `SingleInput`."""
     return path.removeprefix(f"{BODY}.")
-
-
-def _unused(name: str, taken: Mapping[str, object]) -> str:
-    """The name, with underscores added until no layer and no method of nn.ModuleDict has it."""
-    while name in taken or hasattr(nn.ModuleDict, name):
-        name += "_"
-    return name
 
 
 def _cannot_be_cut(module: nn.Module, graph: fx.Graph) -> str:

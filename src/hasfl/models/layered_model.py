@@ -27,12 +27,10 @@ class StateNames:
             for name, tensor in module.state_dict(keep_vars=True).items()
             if isinstance(tensor, Tensor)  # a module may save values that are no tensors
         }
-        by_identity = {id(tensor): name for name, tensor in named_tensors(layers).items()}
+        below = {id(tensor): name for name, tensor in named_tensors(layers).items()}
         return cls(
-            in_layers={
-                name: by_identity[id(tensor)] for name, tensor in tensors.items() if id(tensor) in by_identity
-            },
-            unused={name: tensor for name, tensor in tensors.items() if id(tensor) not in by_identity},
+            in_layers={name: below[id(tensor)] for name, tensor in tensors.items() if id(tensor) in below},
+            unused={name: tensor for name, tensor in tensors.items() if id(tensor) not in below},
         )
 
     def state_dict(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

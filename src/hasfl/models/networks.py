@@ -5,7 +5,7 @@ VGG-16 has 13 convolutions and 3 linear layers. The stem of ResNet-18 is one 3x3
 The small CNN is by default for the 8x8 grey images of scikit-learn's digits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
@@ -194,19 +194,19 @@ def plain_network(name: str, **options: Unpack[Options]) -> tuple[nn.Module, Ten
         names = ", ".join(NETWORKS)
         raise ModelError(f"unknown model {name!r}: expected one of {names}, or package.module:callable")
     refused = ("classes", "norm") if own else ("tokens",) if name in ANY_SHAPE else ("input_shape", "tokens")
-    _refuse_options(name, {option: options.get(option) for option in refused})
+    for option in refused:
+        value = options.get(option)
+        if value is not None and value is not False:
+            key = KEYS.get(option, option)
+            raise ModelError(f"model {name!r} takes no {key}, got {key} = {value!r}: leave it out")
     if own:
         return _own_network(name, options)
-    model = _hasfl_network(name, options)
-    return model, model.example_input
-
-
-def _hasfl_network(name: str, options: Options) -> LayeredModel:
     samples, shape = options.get("samples"), options.get("input_shape")
     if shape is None and samples is not None and name in ANY_SHAPE:
         shape = tuple(samples.shape[1:])
     wanted = {"classes": options.get("classes"), "norm": options.get("norm"), "input_shape": shape}
-    return NETWORKS[name](**{option: value for option, value in wanted.items() if value is not None})
+    model = NETWORKS[name](**{option: value for option, value in wanted.items() if value is not None})
+    return model, model.example_input
 
 
 def _own_network(name: str, options: Options) -> tuple[nn.Module, Tensor]:
@@ -237,14 +237,6 @@ def _own_network(name: str, options: Options) -> tuple[nn.Module, Tensor]:
                 f"model {name!r} must return a module, a LayeredModel or a pair (module, example input), "
                 f"got {type(other).__name__}"
             )
-
-
-def _refuse_options(name: str, options: Mapping[str, object]) -> None:
-    """Raise ModelError if one of these options is set, because the model called `name` has no such option."""
-    for option, value in options.items():
-        if value is not None and value is not False:
-            key = KEYS.get(option, option)
-            raise ModelError(f"model {name!r} takes no {key}, got {key} = {value!r}: leave it out")
 
 
 def _returned_by(name: str, folder: Path | None) -> object:

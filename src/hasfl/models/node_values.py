@@ -72,15 +72,12 @@ class MetaValues:
                     "it takes whole numbers: give samples of int64, or say with --tokens that they are "
                     "tokens (model.tokens in a scenario)"
                 )
+            is_module = node.op == "call_module"
+            name = type(self._root.get_submodule(str(node.target))).__name__ if is_module else node.name
             raise ModelError(
-                f"{self._label(node)} cannot be worked out from shapes alone, for samples of "
+                f"{name} cannot be worked out from shapes alone, for samples of "
                 f"{in_words(self._inputs[0])}: {reason}"
             ) from error
-
-    def _label(self, node: fx.Node) -> str:
-        """The node's name in messages: the class of its module, or the name of the operation."""
-        is_module = node.op == "call_module"
-        return type(self._root.get_submodule(str(node.target))).__name__ if is_module else node.name
 
     def _run(self, node: fx.Node, k: int) -> Any:
         """Compute a node for `BATCH_SIZES[k]` from the values of earlier nodes."""
@@ -91,7 +88,8 @@ class MetaValues:
                 case "placeholder":
                     return self._inputs[k]
                 case "get_attr":
-                    return _to_meta(attribute(self._root, str(node.target)))
+                    value = attribute(self._root, str(node.target))
+                    return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
                 case "call_module":
                     module = self._root.get_submodule(str(node.target))
                     return functional_call(module, meta_state(module), args, kwargs)
@@ -119,10 +117,6 @@ def attribute(root: nn.Module, path: str) -> Any:
     owner = root.get_submodule(parent)
     weights = (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))
     return {**vars(owner), **dict(weights)}[name]
-
-
-def _to_meta(value: Any) -> Any:
-    return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
 
 
 # ── values that follow from a shape ──────────────────────────────────────────────────────────────────────
@@ -160,7 +154,10 @@ class ShapeValues:
             return received.graph.call_function(getattr, (received, "device"))
         sizes = self._sizes(node)
         assert sizes is not None, node
-        found = [_size(received, *pair) for pair in sizes]
+        found: list[Any] = [
+            number if dimension is None else received.graph.call_method("size", (received, dimension))
+            for number, dimension in sizes
+        ]
         return received.graph.call_function(torch.Size, (found,)) if isinstance(small, tuple) else found[0]
 
     def follows(self, node: fx.Node) -> bool:
@@ -205,10 +202,6 @@ class ShapeValues:
         if any(a != b and (a, b) not in shapes for a, b in pairs):
             return None
         return [(a, None if a == b else shapes.index((a, b))) for a, b in pairs]
-
-
-def _size(received: fx.Node, number: int, dimension: int | None) -> Any:
-    return number if dimension is None else received.graph.call_method("size", (received, dimension))
 
 
 def _is_constant(small: Any, large: Any) -> bool:

@@ -93,7 +93,8 @@ class _Tracer(fx.Tracer):
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Trace a child. If the tracing fails, replace the nodes that it added by one node for the child."""
-        if self.evaluating or not self._is_part_of_root(m):
+        # A module that a forward creates, as in `nn.ReLU()(x)`, is no part of the root and has no path.
+        if self.evaluating or not any(m is part for part in self.root.modules()):
             return forward(*args, **kwargs)
         nodes, stack = list(self.graph.nodes), self.module_stack.copy()
         if isinstance(m, nn.TransformerEncoder):
@@ -105,10 +106,6 @@ class _Tracer(fx.Tracer):
                 self.graph.erase_node(node)
             self.module_stack = stack
             return self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
-
-    def _is_part_of_root(self, m: nn.Module) -> bool:
-        """Whether a module has a path; a module that a forward creates, as in `nn.ReLU()(x)`, has none."""
-        return any(m is part for part in self.root.modules())
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         """The placeholder for an attribute of a module; the attribute itself while a module runs."""
@@ -245,12 +242,11 @@ def _mode(root: nn.Module, *, training: bool) -> Iterator[None]:
 def _read_mode_at_run_time(node: fx.Node, evaluating: fx.Node) -> None:
     """Replace an argument that is True in training and False in evaluation by the mode itself."""
 
-    def mode() -> fx.Node:
+    def merged(in_training: Any, in_evaluation: Any) -> Any:
+        if in_training is not True or in_evaluation is not False:
+            return in_training
         with node.graph.inserting_before(node):
             return node.graph.create_node("get_attr", "training")
-
-    def merged(in_training: Any, in_evaluation: Any) -> Any:
-        return mode() if in_training is True and in_evaluation is False else in_training
 
     node.args = tuple(map(merged, node.args, evaluating.args))
     node.kwargs = {key: merged(value, evaluating.kwargs[key]) for key, value in node.kwargs.items()}

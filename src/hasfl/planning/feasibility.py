@@ -81,22 +81,22 @@ class AllowedPlans:
 
 def why_infeasible(problem: Problem, tables: CostTables, allowed: AllowedPlans) -> str:
     """One sentence that says why no plan is possible: which constraint fails, and for which device."""
-    largest_upto = [allowed.room(tables, deepest_cut) for deepest_cut in range(1, len(problem.profile) + 1)]
     if (too_large := np.flatnonzero(allowed.smallest_batch > problem.largest_batch)).size:
         i = too_large[0]
         return (
             f"batch size {allowed.smallest_batch[i]:.0f} of device {problem.fleet.names[i]!r} is above "
             f"{problem.largest_batch[i]:.0f}, the smaller of max_batch and the samples that the device holds"
         )
-    if all(not largest.any(axis=1).all() for largest in largest_upto):
+    rooms = [allowed.room(tables, deepest_cut) for deepest_cut in range(1, len(problem.profile) + 1)]
+    # The deepest cuts with which every device has a cut that fits, and the largest batches.
+    largest_upto = {k: room.max(axis=1) for k, room in enumerate(rooms, start=1) if room.any(axis=1).all()}
+    if not largest_upto:
         return _device_without_cut(problem, tables, allowed)
-    # Every device has a cut that fits, so only C1 can fail. The largest batches have the least noise, so
-    # their margin is the largest.
+    # Only C1 can fail now. The largest batches have the least noise, so their margin is the largest.
     law = law_of(problem)
     margins = [
-        law.target_margin(Plan(largest.max(axis=1).astype(np.int64), np.full(len(largest), deepest_cut)))
-        for deepest_cut, largest in enumerate(largest_upto, start=1)
-        if largest.any(axis=1).all()
+        law.target_margin(Plan(largest.astype(np.int64), np.full(len(largest), deepest_cut)))
+        for deepest_cut, largest in largest_upto.items()
     ]
     best = max(margin for margin in margins if margin is not None)
     assert problem.target is not None

@@ -18,10 +18,7 @@ MEMORY_ROUNDING = 1 + 1e-12  # a plan may fill the memory exactly; its sum of bi
 
 def faults(report: PlanReport, problem: Problem, *, rtol: float = RTOL) -> list[str]:
     """The faults of a report, one sentence each; empty if plan and numbers are right up to rounding."""
-    sentences = _plan_faults(report, problem)
-    if not sentences:
-        sentences += _value_faults(report, problem, rtol)
-    return sentences
+    return _plan_faults(report, problem) or _value_faults(report, problem, rtol)
 
 
 def _plan_faults(report: PlanReport, problem: Problem) -> list[str]:

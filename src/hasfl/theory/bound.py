@@ -206,7 +206,7 @@ class Corollary1(RoundsLaw):
         floor = self.bound.floor(plan)
         return (
             f"target {self.target:.4g} = sampling {floor.sampling:.3g} + drift {floor.drift:.3g} "
-            f"+ margin {self.target_margin(plan):.3g}"
+            f"+ margin {self.target - floor.total:.3g}"
         )
 
     def doubts(self) -> list[str]:

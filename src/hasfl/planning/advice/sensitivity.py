@@ -42,10 +42,29 @@ class Mistake:
 
 def mistakes(best: PlanReport, problem: Problem, *, gap: float, time_limit: float) -> list[Mistake]:
     """One `Mistake` for every constant and factor; `best` is the best plan under the right constants."""
-    return [
-        _mistake(best, problem, wrong, constant, factor, gap=gap, time_limit=time_limit)
-        for constant, factor, wrong in wrong_problems(problem)
-    ]
+    found = []
+    for constant, factor, wrong in wrong_problems(problem):
+        mistake = Mistake(constant=constant, factor=factor)
+        try:
+            misled = best_plan(wrong, gap=gap, time_limit=time_limit, start=best.plan)
+        except Infeasible:
+            found.append(replace(mistake, trouble=NO_PLAN))
+            continue
+        cuts = misled.plan.cuts
+        mistake = replace(
+            mistake,
+            median_batch=float(np.median(misled.plan.batch_sizes)),
+            cuts=(int(cuts.min()), int(cuts.max())),
+            predicted_seconds=misled.objective,
+        )
+        try:
+            seconds = evaluate(misled.plan, problem).objective  # with the right constants
+        except TargetUnreachable:
+            found.append(replace(mistake, trouble=NEVER))
+            continue
+        regret = max(seconds / best.objective - 1, 0.0) if best.objective > 0 else 0.0
+        found.append(replace(mistake, regret=regret))
+    return found
 
 
 def without_rounds(found: Sequence[Mistake]) -> list[Mistake]:
@@ -65,48 +84,16 @@ def wrong_problems(problem: Problem) -> Iterator[tuple[str, float, Problem]]:
             yield "ε", factor, replace(problem, target=problem.target * factor)
 
 
-def _mistake(
-    best: PlanReport,
-    problem: Problem,
-    wrong: Problem,
-    constant: str,
-    factor: float,
-    *,
-    gap: float,
-    time_limit: float,
-) -> Mistake:
-    """Plan with the wrong constants, then evaluate the plan with the right constants."""
-    try:
-        misled = best_plan(wrong, gap=gap, time_limit=time_limit, start=best.plan)
-    except Infeasible:
-        return Mistake(constant=constant, factor=factor, trouble=NO_PLAN)
-    cuts = misled.plan.cuts
-    mistake = Mistake(
-        constant=constant,
-        factor=factor,
-        median_batch=float(np.median(misled.plan.batch_sizes)),
-        cuts=(int(cuts.min()), int(cuts.max())),
-        predicted_seconds=misled.objective,
-    )
-    try:
-        seconds = evaluate(misled.plan, problem).objective
-    except TargetUnreachable:
-        return replace(mistake, trouble=NEVER)
-    return replace(mistake, regret=max(seconds / best.objective - 1, 0.0) if best.objective > 0 else 0.0)
-
-
 def in_words(mistakes: Sequence[Mistake]) -> list[str]:
     """One sentence for each constant: the largest regret if the constant is wrong by 2 × and by 10 ×."""
-    constants = dict.fromkeys(mistake.constant for mistake in mistakes)
-    return [_sentence(constant, mistakes) for constant in constants]
-
-
-def _sentence(constant: str, mistakes: Sequence[Mistake]) -> str:
-    by_two, by_ten = (
-        [mistake for mistake in mistakes if mistake.constant == constant and mistake.factor in factors]
-        for factors in (BY_TWO, BY_TEN)
-    )
-    return f"If {constant} is off by 2 ×, {_worst(by_two)}; by 10 ×, {_worst(by_ten)}."
+    sentences = []
+    for constant in dict.fromkeys(mistake.constant for mistake in mistakes):
+        own = [mistake for mistake in mistakes if mistake.constant == constant]
+        by_two, by_ten = (
+            _worst([mistake for mistake in own if mistake.factor in factors]) for factors in (BY_TWO, BY_TEN)
+        )
+        sentences.append(f"If {constant} is off by 2 ×, {by_two}; by 10 ×, {by_ten}.")
+    return sentences
 
 
 def _worst(mistakes: Sequence[Mistake]) -> str:

@@ -110,17 +110,12 @@ def feasible_start(problem: Problem, tables: CostTables, law: RoundsLaw, start: 
     """`start`, or `first_plan` if there is no start or if it violates a constraint."""
     if start is not None:
         problem.require_fits(start)
-        if _satisfies_constraints(start, tables, law):
+        largest = tables.largest_batch[np.arange(len(start)), start.cut_index]
+        smallest = tables.smallest_batch_upto[start.deepest_cut - 1]
+        fits = (start.batch_sizes <= largest).all() and (start.batch_sizes >= smallest).all()  # C4
+        if fits and math.isfinite(_value(tables, law, start)):  # C1
             return start
     return first_plan(problem, tables, law)
-
-
-def _satisfies_constraints(plan: Plan, tables: CostTables, law: RoundsLaw) -> bool:
-    """True if a plan satisfies C1, C4 and the limits of the batch sizes."""
-    largest = tables.largest_batch[np.arange(len(plan)), plan.cut_index]
-    smallest = tables.smallest_batch_upto[plan.deepest_cut - 1]
-    fits = (plan.batch_sizes <= largest).all() and (plan.batch_sizes >= smallest).all()
-    return bool(fits) and math.isfinite(_value(tables, law, plan))
 
 
 def first_plan(problem: Problem, tables: CostTables, law: RoundsLaw) -> Plan:

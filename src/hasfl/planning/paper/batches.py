@@ -78,7 +78,6 @@ class StationaryPoint:
     """The real batch sizes b̂ at which every derivative ∂Θ′/∂b_i is 0."""
 
     batch_sizes: FloatN
-    iterations: int
     residual: float  # the largest |Ξ_i| over the sum of its two terms
 
 
@@ -92,7 +91,7 @@ def stationary_batches(problem: BatchProblem, start: FloatN) -> StationaryPoint:
     """
     B, C = problem.sampling_per_noise, problem.server_seconds_per_sample
     if B == 0:  # no noise: Θ′ grows with every sample
-        return StationaryPoint(np.zeros_like(start), 0, 0.0)
+        return StationaryPoint(np.zeros_like(start), 0.0)
     endless = C * problem.largest_batch <= NEGLIGIBLE * problem.fixed_seconds
     b = np.where(endless, np.maximum(problem.largest_batch, 1.0), start)
     if problem.margin(b) <= 0:
@@ -109,7 +108,7 @@ def stationary_batches(problem: BatchProblem, start: FloatN) -> StationaryPoint:
         while problem.margin(b - step) <= 0:
             step = step / 2
         b = b - step
-    return StationaryPoint(b, iterations, residual)
+    return StationaryPoint(b, residual)
 
 
 def proposition_1(problem: BatchProblem, stationary: FloatN) -> FloatN:

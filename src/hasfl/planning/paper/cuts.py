@@ -42,7 +42,6 @@ class RatioMinimum(Generic[X]):
 
     argmin: X
     ratio: float
-    iterations: int
     residual: float  # min_x {num(x) − q·den(x)} for the last q; 0 if q is the least ratio
 
 
@@ -61,14 +60,14 @@ def minimise_ratio(
     ratio than q.
     """
     q, residual = start, float("nan")
-    for iteration in range(1, max_iterations + 1):
+    for _ in range(max_iterations):
         x, num, den = minimise_difference(q)
         if den <= 0:
             raise ValueError(f"den(x) = {den:.3g} at q = {q:.3g}: the subproblem must keep it above 0")
         residual = num - q * den
         q = num / den
         if residual >= -rtol * abs(num):
-            return RatioMinimum(x, q, iteration, residual)
+            return RatioMinimum(x, q, residual)
     raise RuntimeError(f"ratio {q:.6g} not settled after {max_iterations} steps (residual {residual:.2e})")
 
 
@@ -139,7 +138,8 @@ class CutProgram:
             raise TimeoutError
         # −q · m (1 − T₁) has the variable part q m T₁; T₂ costs nothing by itself.
         per_auxiliary = [q * self._most_margin(), 0.0, 1.0, 1.0, *[1 / self.tables.interval] * 2]
-        cost = np.concatenate([self._server_cost().ravel(), per_auxiliary])
+        per_cut = self.batch_sizes[:, None] * self.tables.server_seconds  # (N, L) b_i C_j
+        cost = np.concatenate([per_cut.ravel(), per_auxiliary])
         largest_cost = float(np.abs(cost).max())
         with quiet_solver():
             result = milp(
@@ -157,10 +157,6 @@ class CutProgram:
         cuts = mu.argmax(axis=1) + 1
         seconds = float(self.tables.round_seconds(self.batch_sizes, cuts))
         return cuts, seconds, self._most_margin() * (1 - float(self._lost_margin()[cuts.max() - 1]))
-
-    def _server_cost(self) -> Floats:
-        """(N, L) b_i C_j, the edge server's seconds for device i at cut j."""
-        return self.batch_sizes[:, None] * self.tables.server_seconds
 
     def _lost_margin(self) -> Floats:
         """(L,) The share of the largest margin that each deepest cut loses against the first.

@@ -104,7 +104,11 @@ def strategy(chosen: str | Strategy | Callable[[Situation], Plan], folder: Path 
     batch, _, cut = name.partition("+")
     if _is_rule(batch, BATCH_RULES, "b") and _is_rule(cut, CUT_RULES, "cut"):
         return _pair(batch, cut)
-    raise InputError(f"strategy {chosen!r} is not known: {_what_is_known(name)}")
+    pairs = [f"{batch}+{cut}" for batch in (*BATCH_RULES, "b=16") for cut in (*CUT_RULES, "cut=4")]
+    known = [*STRATEGIES, *pairs]
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+    raise InputError(f"strategy {chosen!r} is not known: {hint}")
 
 
 def is_of_the_paper(name: str) -> bool:
@@ -167,9 +171,3 @@ def _number(option: str, given: str) -> int:
     if not (given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS and int(given) >= 1):
         raise InputError(f"{option} in a strategy must be a whole number of at least 1, got {given[:20]!r}")
     return int(given)
-
-
-def _what_is_known(name: str) -> str:
-    pairs = [f"{batch}+{cut}" for batch in (*BATCH_RULES, "b=16") for cut in (*CUT_RULES, "cut=4")]
-    near = get_close_matches(name, [*STRATEGIES, *pairs], n=1)
-    return f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join([*STRATEGIES, *pairs])}"

@@ -5,7 +5,7 @@ can cost. If the training loss stalls, a guard doubles small batches.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from statistics import fmean
 from typing import Any, SupportsFloat
@@ -58,8 +58,8 @@ def saving(old: Plan, new: Plan, problem: Problem, *, rounds: int) -> Saving:
     if math.isinf(share):
         return Saving(share, 0.0, pays=True)
     errors = (
-        share - min(share, *(_saved_share(old, new, off) for off in both_sides))
-        for both_sides in _a_standard_error_off(problem)
+        share - min(share, *(_saved_share(old, new, replace(problem, constants=off)) for off in both_sides))
+        for both_sides in problem.constants.an_error_off()
     )
     error = math.hypot(*errors)
     seconds = rounds * evaluate(old, problem).round_seconds
@@ -82,12 +82,6 @@ def _moving_seconds(old: Plan, new: Plan, problem: Problem) -> float:
     bits = aggregation_bits(Arrangement.of(old, fleet), Arrangement.of(new, fleet), profile)
     moved = exchange_latency(bits, fleet, fleet).total
     return max(moved - aggregation_latency(old, fleet, profile).total, 0.0)
-
-
-def _a_standard_error_off(problem: Problem) -> Iterator[tuple[Problem, Problem]]:
-    """Pairs of problems, one pair per constant: the constant is too large, or too small, by its error."""
-    for more, less in problem.constants.an_error_off():
-        yield replace(problem, constants=more), replace(problem, constants=less)
 
 
 # ── notes on plans ───────────────────────────────────────────────────────────────────────────────────────
@@ -342,7 +336,9 @@ class GuardedDecider:
 
     def plan(self, problem: Problem, devices: IntN, round: int, previous: Plan | None) -> Decision:
         """The decider's plan of the next interval, with larger batches where the loss has stalled."""
-        self._end_interval()
+        if self.newest:  # an interval has ended; before the first round there is none
+            self.losses.append(fmean(map(float, self.newest)))
+            self.newest.clear()
         asked = None if previous is None else self._without_factor(previous)
         self.chosen, notes = self.decider.plan(problem, devices, round, asked)
         plan = self._enlarged(self.chosen, problem)
@@ -381,12 +377,6 @@ class GuardedDecider:
         seen = values["guard"]
         self.factor, self.losses, self.newest = seen["factor"], list(seen["losses"]), list(seen["newest"])
         self.chosen = None if seen["chosen"] is None else Plan(*seen["chosen"])
-
-    def _end_interval(self) -> None:
-        """Keep the mean loss of the interval that has ended. Before the first round there is none."""
-        if self.newest:
-            self.losses.append(fmean(map(float, self.newest)))
-            self.newest.clear()
 
     def _without_factor(self, plan: Plan) -> Plan:
         """The decider's plan behind an enlarged plan; the given plan itself if devices have left since."""
