@@ -133,7 +133,7 @@ def edge(
         listen=listens,
         announce=options.text("announce"),
         test=options.file("test"),
-        threads=options.count("threads"),
+        threads=options.threads(),
         trust=options.names("trust"),
     )
     _serve_node(settings, options.text("superlink", SUPERLINK_ADDRESS), f"the edge server waits at {listens}")
@@ -177,7 +177,7 @@ def device(
         memory=options.quantity("memory", Dimension.SIZE),
         slow_to=options.quantity("slow_to", Dimension.COMPUTE),
         link=options.quantity("link", Dimension.RATE),
-        threads=options.count("threads"),
+        threads=options.threads(),
         trust=options.names("trust"),
     )
     _serve_node(settings, options.text("superlink", SUPERLINK_ADDRESS), f"the device serves {samples}")
@@ -310,11 +310,11 @@ class Options:
                 raise InputError(f"it must be more than 0, got {written}")
         return written
 
-    def count(self, name: str) -> int:
-        """The value of an option that must be a whole number of at least 1; 1 if it is not given."""
-        written = self.text(name, "1")
+    def threads(self) -> int:
+        """The value of --threads, a whole number from 1 to `MOST_THREADS`; 1 if it is not given."""
+        written = self.text("threads", "1")
         if not (written.isascii() and written.isdecimal() and 0 < int(written) <= MOST_THREADS):
-            raise InputError(f"--{name} must be a whole number from 1 to {MOST_THREADS}, got {written!r}")
+            raise InputError(f"--threads must be a whole number from 1 to {MOST_THREADS}, got {written!r}")
         return int(written)
 
     def names(self, name: str) -> tuple[str, ...]:
