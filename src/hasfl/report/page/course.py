@@ -101,7 +101,7 @@ def _is_number(value: object) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    if value is None or not _is_number(value):
+    if not _is_number(value):
         return None
     number = float(sum(value)) if isinstance(value, list | tuple) else float(value)
     return rounded(number) if np.isfinite(number) else None
