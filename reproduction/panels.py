@@ -12,6 +12,7 @@ from hasfl.report.canvas import (
     GREY,
     GRID_WIDTH,
     LINE_HEIGHT,
+    LOGARITHMIC_FROM,
     NORMAL,
     PALE,
     ROUND_STEPS,
@@ -39,7 +40,6 @@ NOTE_COLOUR = "#777777"
 LEGEND_WIDTH, PART_LEGEND_WIDTH = 105, 66  # characters in a row of a legend: below all panels, below a part
 LEGEND_GAP = 8  # characters that have room in an entry's mark and its distance to the next entry
 BELOW_AXIS = 27  # points from an axis to the legend below the axis's label
-LOGARITHMIC_FROM = 10  # an axis is logarithmic if the largest time is this many times the smallest
 TIME_TICKS = 5  # most ticks of a time axis
 # Round numbers of each unit of time, for the ticks of logarithmic axes.
 ROUND_NUMBERS = {

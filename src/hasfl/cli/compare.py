@@ -334,7 +334,7 @@ def _why(plan: "ChosenPlan") -> str:
     )
 
 
-def _show_picture(console: Console, picture: Path, which: str = "") -> None:
+def _show_picture(console: Console, picture: Path, which: str) -> None:
     say(console, f"accuracy against time{which}: {picture}")
 
 

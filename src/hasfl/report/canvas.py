@@ -41,6 +41,7 @@ ABOVE_LINES = 3  # the drawing order of marks; matplotlib draws lines at 2
 GRID_WIDTH = 0.5  # width of grid lines in points
 ALL_SIDES = ("left", "bottom", "right", "top")
 TIME_UNITS = {"days": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}  # units, with their seconds
+LOGARITHMIC_FROM = 10  # a time axis is logarithmic if its largest time is this many times the smallest
 UNITS_SHOWN = 2  # the unit of a time axis is the largest of which the axis shows this many
 
 

@@ -22,6 +22,7 @@ from hasfl.report.canvas import (
     GRID_WIDTH,
     HALF_CELL,
     LINE_WIDTH,
+    LOGARITHMIC_FROM,
     MARK_SIZE,
     NORMAL,
     PALE,
@@ -60,7 +61,6 @@ FORMATS = (".png", ".svg")
 LEAST_HEIGHT = 3.2
 HEIGHT_PER_CURVE, HEIGHT_OF_MARKS = 0.45, 0.5  # the legend has one entry per curve, and explains the marks
 LEGEND_SPACING = 0.9  # distance of entries, as a multiple of the font size
-LOGARITHMIC_FROM = 10  # the time axis is logarithmic if the longest run lasts this many times the shortest
 TICK_REACH = 2  # factor by which a tick may lie outside the data
 
 # Times to the goal, above the accuracies.

@@ -1,15 +1,15 @@
 """The course of a run, from its records: accuracies, seconds, bits, plans, estimates and notes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.record import RoundRecord
+from hasfl.report.analysis import Records
 from hasfl.report.page.columns import MOST_LINES, MOST_PLANS, MOST_POINTS, column, evenly, rounded
 
-Records = Sequence[RoundRecord]
 MEASURES: Mapping[str, Callable[[RoundRecord], float | None]] = {
     "test": lambda record: record.accuracy,
     "held_out": lambda record: record.held_out_accuracy,
