@@ -240,7 +240,8 @@ def claims_page(
 
     by_column = {PAPER: found(texts.claim, OF_THE_PAPER), ASKED: found(texts.beyond, BEYOND)}
     asked = (claim.figure for each in by_column.values() for claim, _ in each)
-    parts = [_introduction(by_column[PAPER], quick=quick)]
+    parts = ["# Claims of the paper, measured", AGAIN.format(" --quick" if quick else "")]
+    parts += [*([SMALL] if quick else []), COUNTED, verdict_counts([each for _, each in by_column[PAPER]])]
     for name in dict.fromkeys([*experiments, *asked]):
         parts.append(_heading(name, experiments, picture=name in pictures))
         for column, each in by_column.items():
@@ -255,12 +256,6 @@ def claims_page(
         *([recipe.strip()] if recipe.strip() else []),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _introduction(of_the_paper: Found, *, quick: bool) -> str:
-    again = AGAIN.format(" --quick" if quick else "")
-    parts = ["# Claims of the paper, measured", again, *([SMALL] if quick else []), COUNTED]
-    return "\n\n".join([*parts, verdict_counts([each for _, each in of_the_paper])])
 
 
 def verdict_counts(found: Sequence[Finding]) -> str:

@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hasfl.report.canvas import DARK, GREY, LINE_HEIGHT, NORMAL, PALE, SMALL, new_figure
+from hasfl.report.canvas import (
+    DARK,
+    GREY,
+    GRID_WIDTH,
+    LINE_HEIGHT,
+    LOGARITHMIC_FROM,
+    NORMAL,
+    PALE,
+    ROUND_STEPS,
+    SMALL,
+    TIME_UNITS,
+    new_figure,
+    time_unit,
+)
 from reproduction.experiment import Experiment
 from reproduction.look import THIN, Look, look
 from reproduction.results import Results, percent
@@ -27,17 +40,15 @@ NOTE_COLOUR = "#777777"
 LEGEND_WIDTH, PART_LEGEND_WIDTH = 105, 66  # characters in a row of a legend: below all panels, below a part
 LEGEND_GAP = 8  # characters that have room in an entry's mark and its distance to the next entry
 BELOW_AXIS = 27  # points from an axis to the legend below the axis's label
-LOGARITHMIC_FROM = 10  # an axis is logarithmic if the largest time is this many times the smallest
 TIME_TICKS = 5  # most ticks of a time axis
-# Units of time, each with its seconds and its round numbers.
-UNITS = {
-    "ms": (1e-3, (1, 10, 100)),
-    "s": (1.0, (1, 2, 5, 10, 20)),
-    "min": (60.0, (1, 2, 5, 10, 20)),
-    "h": (3600.0, (1, 2, 5, 10)),
-    "days": (86400.0, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+# Round numbers of each unit of time, for the ticks of logarithmic axes.
+ROUND_NUMBERS = {
+    "ms": (1, 10, 100),
+    "s": (1, 2, 5, 10, 20),
+    "min": (1, 2, 5, 10, 20),
+    "h": (1, 2, 5, 10),
+    "days": (1, 2, 5, 10, 20, 50, 100, 200, 500),
 }
-UNITS_SHOWN = 2  # the unit of a linear time axis is the largest of which the axis shows this many
 
 
 def trained_panels(experiment: Experiment, results: Results) -> list[Trained]:
@@ -161,11 +172,10 @@ def legend(figure: "Figure", handles: Sequence["Artist"]) -> None:
     """Draw one legend below all panels, with as many columns as fit."""
     if not handles:
         return
-    sizes = [len(str(handle.get_label())) + LEGEND_GAP for handle in handles]
     figure.legend(
         handles=handles,
         loc="outside lower center",
-        ncols=_legend_columns(sizes),
+        ncols=_legend_columns(handles),
         fontsize=SMALL,
         frameon=False,
         handlelength=2.8,
@@ -180,13 +190,12 @@ def legend_below(axes: "Axes", handles: Sequence[Any]) -> None:
     if not handles:
         return
     figure: Any = axes.figure
-    sizes = [len(str(handle.get_label())) + LEGEND_GAP for handle in handles]
     axes.legend(
         handles=list(handles),
         loc="upper center",
         bbox_to_anchor=(0.5, 0),
         bbox_transform=offset_copy(axes.transAxes, figure, y=-BELOW_AXIS, units="points"),
-        ncols=_legend_columns(sizes, PART_LEGEND_WIDTH),
+        ncols=_legend_columns(handles, PART_LEGEND_WIDTH),
         fontsize=SMALL,
         frameon=False,
         handlelength=1.6,
@@ -194,8 +203,9 @@ def legend_below(axes: "Axes", handles: Sequence[Any]) -> None:
     )
 
 
-def _legend_columns(sizes: Sequence[int], width: int = LEGEND_WIDTH) -> int:
-    """The most columns of entries with these sizes that fit into a row; matplotlib fills column by column."""
+def _legend_columns(handles: Sequence["Artist"], width: int = LEGEND_WIDTH) -> int:
+    """The most columns of a legend that fit into a row; matplotlib fills column by column."""
+    sizes = [len(str(handle.get_label())) + LEGEND_GAP for handle in handles]
     for columns in range(len(sizes), 1, -1):
         if sum(int(column.max()) for column in np.array_split(sizes, columns)) <= width:
             return columns
@@ -224,7 +234,7 @@ def thinned(each: Look, strategy: str, experiment: Experiment) -> dict[str, Any]
 
 def grid_lines(axes: "Axes", axis: str = "both") -> None:
     """Draw pale lines behind the data."""
-    axes.grid(axis=axis, color=PALE, linewidth=0.5)  # type: ignore[arg-type]
+    axes.grid(axis=axis, color=PALE, linewidth=GRID_WIDTH)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
 
 
@@ -256,7 +266,7 @@ def time_axis(
 
 def _log_ticks(low: float, high: float, most: int) -> dict[str, float]:
     """Round times between two limits, about `most` of them or fewer."""
-    known = {f"{n} {unit}": n * size for unit, (size, numbers) in UNITS.items() for n in numbers}
+    known = {f"{n} {unit}": n * TIME_UNITS[unit] for unit, each in ROUND_NUMBERS.items() for n in each}
     known["1 day"] = known.pop("1 days")
     inside = {name: seconds for name, seconds in known.items() if low <= seconds <= high}
     roundest_first = sorted(inside, key=lambda name: (name.split()[0].strip("0") != "1", inside[name]))
@@ -271,9 +281,8 @@ def _log_ticks(low: float, high: float, most: int) -> dict[str, float]:
 def _linear_ticks(low: float, high: float, most: int) -> tuple[dict[str, float], str]:
     from matplotlib.ticker import MaxNLocator
 
-    fitting = [(unit, size) for unit, (size, _) in UNITS.items() if high >= UNITS_SHOWN * size]
-    unit, size = fitting[-1] if fitting else ("ms", UNITS["ms"][0])
-    values = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low / size, high / size)
+    unit, size = time_unit(high, smallest="ms")
+    values = MaxNLocator(most, steps=ROUND_STEPS).tick_values(low / size, high / size)
     return {f"{value:g}": value * size for value in values if low <= value * size <= high}, unit
 
 

@@ -210,10 +210,11 @@ def percent(share: float) -> str:
 
 def pooled(runs: Mapping[Label, RunResult]) -> dict[Label, RunResult]:
     """Give trainings with the same plans the mean of their accuracies, and leave all others as they are."""
+    learnt = {label: _what_is_learnt(run) for label, run in runs.items()}
     alike = defaultdict[Hashable, list[RunResult]](list)
-    for run in runs.values():
-        alike[_what_is_learnt(run)].append(run)
-    return {label: _with_mean(run, alike[_what_is_learnt(run)]) for label, run in runs.items()}
+    for label, run in runs.items():
+        alike[learnt[label]].append(run)
+    return {label: _with_mean(run, alike[learnt[label]]) for label, run in runs.items()}
 
 
 def _what_is_learnt(run: RunResult) -> Hashable:

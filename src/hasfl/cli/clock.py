@@ -104,11 +104,12 @@ class ClockReport:
     def of(cls, records: Sequence[RoundRecord], names: Sequence[str]) -> Self:
         """Compare the predicted and the measured seconds of records."""
         rounds = [record.measured for record in records if record.measured is not None]
+        spans = [*dict.fromkeys(name for each in rounds for name in each.spans), WHOLE]
         parties = sorted({party for each in rounds for of in each.measured.values() for party in of})
         steps = (*SPLIT_STEPS, *EXCHANGE_STEPS)
         return cls(
             len(rounds),
-            _compared({name: _span_pairs(records, name) for name in _span_names(records)}),
+            _compared({name: _span_pairs(records, name) for name in spans}),
             _compared({step: [_slowest(each, step) for each in rounds] for step in steps}),
             {
                 _name(party, names): _compared(
@@ -146,10 +147,6 @@ def _slowest(round: MeasuredRound, step: str) -> Pair:
     """The longest predicted and the longest measured time of a step, among parties that have both."""
     both = [_of_party(round, step, party) for party in round.measured.get(step, {})]
     return max((pair[0] for pair in both), default=0.0), max((pair[1] for pair in both), default=0.0)
-
-
-def _span_names(records: Sequence[RoundRecord]) -> list[str]:
-    return [*dict.fromkeys(name for each in records if each.measured for name in each.measured.spans), WHOLE]
 
 
 def _span_pairs(records: Sequence[RoundRecord], name: str) -> list[Pair]:
@@ -235,17 +232,14 @@ def _table(title: str, rows: Mapping[str, PredictionError]) -> "Table":
     for column in NUMBERS:
         table.add_column(column, justify="right")
     for name, compared in rows.items():
-        table.add_row(IN_WORDS.get(name, name.replace("_", " ")), *_cells(compared))
+        table.add_row(
+            IN_WORDS.get(name, name.replace("_", " ")),
+            format_seconds(compared.predicted),
+            format_seconds(compared.measured),
+            format_share(compared.error),
+            format_share(compared.error_90),
+        )
     return table
-
-
-def _cells(compared: PredictionError) -> Iterable[str]:
-    return (
-        format_seconds(compared.predicted),
-        format_seconds(compared.measured),
-        format_share(compared.error),
-        format_share(compared.error_90),
-    )
 
 
 def _devices(devices: Mapping[str, Mapping[str, PredictionError]]) -> "Table":

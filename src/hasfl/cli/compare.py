@@ -26,8 +26,7 @@ from hasfl.cli.options import (
 from hasfl.cli.tables import say, titled
 from hasfl.errors import InputError
 from hasfl.plan import Plan
-from hasfl.report.analysis import Finish, Spread, finish, outcome, speed_ups
-from hasfl.theory.latency import SplitTrainingLatency
+from hasfl.report.analysis import Spread, finish, format_factor, outcome, speed_ups
 from hasfl.theory.paradigms import SPLIT
 from hasfl.units import format_quantity, format_seconds
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 BETWEEN_NAMES = r";|,(?!\s*(?:b|cut)=[^+,;]*(?:[,;]|$))"
 PAPER = "hasfl,rbs+hams,habs+rms,rbs+rms,rbs+rhams"
 MOST_GROUPS = 12  # most groups of devices in the table; of more, the slowest. Chosen by hand
-WHOLE_FROM = 100  # factors of at least this size are written without decimals
 WORTH_SAYING = 1.05  # least factor that gets a sentence; chosen by hand
 
 
@@ -148,23 +146,23 @@ def race_rows(contests: Sequence["Contest"], goal: float) -> list[RaceRow]:
         name: [finish(name, contest.runs[name], goal) for contest in contests] for name in contests[0].runs
     }
     first = next(iter(finishes.values()))
-    return [_race_row(name, own, first) for name, own in finishes.items()]
-
-
-def _race_row(name: str, own: Sequence[Finish], first: Sequence[Finish]) -> RaceRow:
-    """The row of one strategy, compared with the first strategy seed by seed."""
-    both = all(run.reached for run in (*own, *first))
-    ratios = [run.seconds / base.seconds for run, base in zip(own, first, strict=True)] if both else []
-    return RaceRow(
-        strategy=name,
-        reached=sum(run.reached for run in own),
-        seeds=len(own),
-        seconds=Spread.of([run.seconds for run in own]),
-        slower=Spread.of(ratios) if ratios else None,
-        rounds=Spread.of([float(run.rounds) for run in own]),
-        held_out_accuracy=Spread.of([run.held_out_accuracy for run in own]),
-        accuracy=Spread.of([run.accuracy for run in own]),
-    )
+    rows = []
+    for name, own in finishes.items():
+        both = all(run.reached for run in (*own, *first))
+        ratios = [run.seconds / base.seconds for run, base in zip(own, first, strict=True)] if both else []
+        rows.append(
+            RaceRow(
+                strategy=name,
+                reached=sum(run.reached for run in own),
+                seeds=len(own),
+                seconds=Spread.of([run.seconds for run in own]),
+                slower=Spread.of(ratios) if ratios else None,
+                rounds=Spread.of([float(run.rounds) for run in own]),
+                held_out_accuracy=Spread.of([run.held_out_accuracy for run in own]),
+                accuracy=Spread.of([run.accuracy for run in own]),
+            )
+        )
+    return rows
 
 
 def convergence_rows(contests: Sequence["Contest"]) -> list[ConvergenceRow]:
@@ -245,7 +243,6 @@ def show_convergence(rows: Sequence[ConvergenceRow], seeds: Sequence[int], pictu
         table.caption = (
             "* was still learning when it ended: its best accuracy, and the time of its last evaluation"
         )
-        table.caption_justify = "left"
     console = Console()
     console.print(table)
     _show_picture(console, picture, f" with seed {seeds[0]}" if len(seeds) > 1 else "")
@@ -261,7 +258,7 @@ def _winner(rows: Sequence[RaceRow], goal: float) -> str:
     others = arrived[len(first) :]
     who = f"{first[0]} is" if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]} are"
     sentence = f"{who} first, after {format_seconds(best.seconds.mean)} of virtual time"
-    factors = [_few_digits(row.seconds.mean / best.seconds.mean) for row in others]
+    factors = [format_factor(row.seconds.mean / best.seconds.mean) for row in others]
     if len(others) == 1:
         sentence += f"; {others[0].strategy} takes {factors[0]} times as long"
     elif others:
@@ -270,10 +267,6 @@ def _winner(rows: Sequence[RaceRow], goal: float) -> str:
     late = [row.strategy for row in rows if row.reached < row.seeds]
     which = "with every seed " if best.seeds > 1 else ""
     return f"{sentence}." + (f" Not reached {which}by {', '.join(late)}." if late else "")
-
-
-def _few_digits(factor: float) -> str:
-    return f"{factor:,.0f}" if factor >= WHOLE_FROM else f"{factor:.2g}"
 
 
 def _plan_table(plan: "ChosenPlan") -> Table:
@@ -288,7 +281,10 @@ def _plan_table(plan: "ChosenPlan") -> Table:
     for column in ("compute", "uplink", "batch", "cut", "before the\nserver", "after the\nserver"):
         table.add_column(column, justify="right")
     groups = _groups(plan)
-    for name, i in _shown_groups(groups, latency):
+    if len(groups) > MOST_GROUPS:
+        table.caption = f"the {MOST_GROUPS} slowest of {len(groups)} groups of devices, slowest first"
+        groups.sort(key=lambda group: -(latency.up[group[1]] + latency.down[group[1]]))
+    for name, i in groups[:MOST_GROUPS]:
         device = plan.fleet[i]
         table.add_row(
             escape(name),
@@ -299,9 +295,6 @@ def _plan_table(plan: "ChosenPlan") -> Table:
             format_seconds(latency.up[i]),
             format_seconds(latency.down[i]),
         )
-    if len(groups) > MOST_GROUPS:
-        table.caption = f"the {MOST_GROUPS} slowest of {len(groups)} groups of devices, slowest first"
-        table.caption_justify = "left"
     return table
 
 
@@ -315,13 +308,6 @@ def _groups(plan: "ChosenPlan") -> list[tuple[str, int]]:
     starts = [i for i in range(len(keys)) if i == 0 or keys[i] != keys[i - 1]]
     ends = [*starts[1:], len(keys)]
     return [(_name_of(fleet.names[i:j]), i) for i, j in zip(starts, ends, strict=True)]
-
-
-def _shown_groups(groups: list[tuple[str, int]], latency: SplitTrainingLatency) -> list[tuple[str, int]]:
-    """The groups for the table: all groups if they are few, else the slowest ones, slowest first."""
-    if len(groups) <= MOST_GROUPS:
-        return groups
-    return sorted(groups, key=lambda group: -(latency.up[group[1]] + latency.down[group[1]]))[:MOST_GROUPS]
 
 
 def _name_of(names: Sequence[str]) -> str:
@@ -344,11 +330,11 @@ def _why(plan: "ChosenPlan") -> str:
         "  A round waits for the slowest device, so slow devices get fewer samples or another cut.\n"
         f"  This round uses {samples} samples and takes {format_seconds(own)}.\n"
         f"  With an equal share of these samples and cut {cut} for every device it would take "
-        f"{format_seconds(equal)}, {_few_digits(equal / own)} times as long."
+        f"{format_seconds(equal)}, {format_factor(equal / own)} times as long."
     )
 
 
-def _show_picture(console: Console, picture: Path, which: str = "") -> None:
+def _show_picture(console: Console, picture: Path, which: str) -> None:
     say(console, f"accuracy against time{which}: {picture}")
 
 

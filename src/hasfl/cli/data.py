@@ -131,7 +131,6 @@ def _table(
         table.add_row(escape(device), f"{total:,}", *numbers)
     if len(devices) > DEVICES_SHOWN:
         table.caption = f"the first {DEVICES_SHOWN} of {len(devices):,} devices"
-        table.caption_justify = "left"
     return table
 
 

@@ -63,7 +63,9 @@ def export(
     """
     from hasfl.runs.overview import find_run
 
-    _require_its_format(to, **{"--follow": follow, "--rounds": rounds, "--server": server})
+    for option, value in {"--follow": follow, "--rounds": rounds, "--server": server}.items():
+        if value and to not in OPTIONS_OF[option]:
+            raise InputError(f"{option} goes with --to {' or '.join(OPTIONS_OF[option])}, got {to!r}")
     path = find_run(run)
     match to:
         case "tensorboard":
@@ -81,12 +83,6 @@ def export(
 
             told = {"wrote": str(export_model(path, to, out))}
     typer.echo(json.dumps({"format": to, **told}) if as_json else _sentence(told))
-
-
-def _require_its_format(to: str, **given: Any) -> None:
-    for option, value in given.items():
-        if value and to not in OPTIONS_OF[option]:
-            raise InputError(f"{option} goes with --to {' or '.join(OPTIONS_OF[option])}, got {to!r}")
 
 
 def _to_tensorboard(path: Path, out: Path | None, *, follow: bool) -> dict[str, Any]:

@@ -60,8 +60,14 @@ def keys(
     if as_json:
         folders = [{"folder": str(path), "owner": owner} for path, owner in owners]
         typer.echo(json.dumps({"folders": folders}))
-    else:
-        _tell(owners, added=add)
+        return
+    width = max(len(str(path)) for path, _ in owners)
+    for path, owner in owners:
+        typer.echo(f"{path!s:{width}}  {owner}")
+    if add:
+        typer.echo(
+            "Give the new files of fed/nodes to the fed server too; they are the devices' public keys."
+        )
 
 
 def _owners(folder: Path, names: list[str], *, first: int) -> list[tuple[Path, str]]:
@@ -71,14 +77,3 @@ def _owners(folder: Path, names: list[str], *, first: int) -> list[tuple[Path, s
         servers = [(folder / "fed", "to the fed server"), (folder / "edge", "to the edge server")]
         rows = [(folder / "ca", "stays with you: its key admits devices"), *servers, *rows]
     return rows
-
-
-def _tell(rows: list[tuple[Path, str]], *, added: bool) -> None:
-    """Print the owner of each folder."""
-    width = max(len(str(path)) for path, _ in rows)
-    for path, owner in rows:
-        typer.echo(f"{path!s:{width}}  {owner}")
-    if added:
-        typer.echo(
-            "Give the new files of fed/nodes to the fed server too; they are the devices' public keys."
-        )

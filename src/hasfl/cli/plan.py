@@ -1,8 +1,7 @@
 """The command `plan`."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
@@ -111,6 +110,8 @@ def plan(
 
     Example: hasfl plan scenario.toml --why
     """
+    from rich.console import Console
+
     from hasfl.runs.questions import read_question
 
     _require_page_options(html, port, serve=serve, as_json=as_json)
@@ -119,7 +120,8 @@ def plan(
     asked = read_question(question, run=run)
     ask = partial(_solve, batch=batch, cut=cut)
     search = partial(ask, solver=solver, gap=gap)
-    with _live_line() as tell:
+    with Console(stderr=True).status("planning") as status:
+        tell = status.update
         begun = monotonic()
         asked = asked.weighed()
         weighing = monotonic() - begun
@@ -227,15 +229,6 @@ def _guesses(report: "PlanReport", asked: "Question") -> dict[str, object]:
         "worst_ratio": max(each.ratio for each in found),
         "unlikeness": asked.unlikeness,
     }
-
-
-@contextmanager
-def _live_line() -> Iterator[Callable[[str], None]]:
-    """Show a line on the terminal about the current computation, and remove it at the end."""
-    from rich.console import Console
-
-    with Console(stderr=True).status("planning") as status:
-        yield status.update
 
 
 def _tried(

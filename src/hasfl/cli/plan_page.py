@@ -117,7 +117,9 @@ class WhatIf:
         if setting.devices > self.most_devices:
             return f"A fleet of {setting.devices:,} devices is too large for this page."
         try:
-            question = self._of_size(setting.devices)
+            if setting.devices not in self._resized:
+                self._resized[setting.devices] = self.question.resized(setting.devices)
+            question = self._resized[setting.devices]
 
             def at(interval: int) -> Problem:
                 problem = question.at(interval)
@@ -134,11 +136,6 @@ class WhatIf:
         """Make a plan, starting from the question's own plan if it has as many devices."""
         own = self.report.plan
         return self.ask(problem, own if len(own) == len(problem.fleet) else None, seconds)
-
-    def _of_size(self, devices: int) -> Question:
-        if devices not in self._resized:
-            self._resized[devices] = self.question.resized(devices)
-        return self._resized[devices]
 
     def _shown(self, report: PlanReport, problem: Problem, doubt: str = "") -> ShownPlan:
         known = self.question.rounds_known

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hasfl.arrays import FloatN, IntN
+from hasfl.arrays import FloatN
 from hasfl.cli.tables import every, say, titled
 from hasfl.constants import Guesses
 from hasfl.plan import PlanReport
@@ -73,13 +73,13 @@ def _devices(report: PlanReport, problem: Problem, split: SplitTrainingLatency, 
     columns = [name for name in COLUMNS if width >= WIDE or name not in ("compute", "uplink")]
     for name in columns:
         table.add_column(name, justify="left" if name in ("device", "cut") else "right", no_wrap=True)
-    shown = _shown(split)
+    taken = split.up + split.down
+    shown = np.arange(len(taken)) if len(taken) <= ROWS else np.argsort(-taken, kind="stable")[:ROWS]
     for i in shown.tolist():
         row = _row(report, problem, split, i)
         table.add_row(*(row[name] for name in columns))
     number = f"the {len(shown)} of {len(problem.fleet)} devices that take longest; "
     table.caption = f"{number if len(shown) < len(problem.fleet) else ''}◀ slowest: everybody waits for it"
-    table.caption_justify = "left"
     return table
 
 
@@ -105,14 +105,6 @@ def _marked(seconds: FloatN, i: int) -> Text:
     return Text(
         f"{format_seconds(seconds[i])} {'◀' if slowest else ' '}", style="bold yellow" if slowest else ""
     )
-
-
-def _shown(split: SplitTrainingLatency) -> IntN:
-    """The indices of the devices to show: all of a small fleet, else the slowest, slowest first."""
-    taken = split.up + split.down
-    if len(taken) <= ROWS:
-        return np.arange(len(taken))
-    return np.argsort(-taken, kind="stable")[:ROWS]
 
 
 def _phases(split: SplitTrainingLatency, aggregation: AggregationLatency, interval: int) -> Table:

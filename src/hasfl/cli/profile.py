@@ -108,15 +108,11 @@ def _row(j: int, layer: "LayerRow", table: "ProfileFile") -> dict[str, str]:
 
 def _sums(table: "ProfileFile") -> str:
     parameters = sum(layer.parameters for layer in table.layers)
+    bits = table.profile.optimizer_bits_upto[-1]
+    slots = format_quantity(bits, "bit") if bits else "nothing"
     return (
         f"  {format_quantity(table.profile.forward_flops_upto[-1], 'FLOP')} forward, "
         f"{format_quantity(table.profile.backward_flops_upto[-1], 'FLOP')} backward, "
-        f"{parameters:,} parameters; {_slots(table)}. A multiply-add counts two FLOP.\n"
+        f"{parameters:,} parameters; {table.optimizer} keeps {slots} beside the parameters. A multiply-add "
+        "counts two FLOP.\n"
     )
-
-
-def _slots(table: "ProfileFile") -> str:
-    """The bits that the optimiser keeps beside the parameters, in words."""
-    bits = table.profile.optimizer_bits_upto[-1]
-    kept = format_quantity(bits, "bit") if bits else "nothing"
-    return f"{table.optimizer} keeps {kept} beside the parameters"

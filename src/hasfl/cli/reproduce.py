@@ -110,14 +110,10 @@ def _train(experiments: "Sequence[Experiment]", out: Path, device: str | None, o
     cases = cases_of(experiments)
     left = untrained(cases, out)
     typer.echo(f"{len(cases)} trainings, {len(cases) - len(left)} of them are done", err=True)
-    with TrainingView(runs=len(left)) as view:
-        train_all(left, out, view, device=device, on=on or _all_cores(device))
-
-
-def _all_cores(device: str | None) -> str | None:
-    """The default place of trainings: a process for each core on a CPU; None, one by one, on a GPU."""
     cores = len(os.sched_getaffinity(0))
-    return f"local:{cores}" if device in (None, "cpu") and cores > 1 else None
+    all_cores = f"local:{cores}" if device in (None, "cpu") and cores > 1 else None  # one by one on a GPU
+    with TrainingView(runs=len(left)) as view:
+        train_all(left, out, view, device=device, on=on or all_cores)
 
 
 def _draw(

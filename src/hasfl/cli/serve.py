@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from hasfl.cli.options import AsJson, RunName, RunsFolder, ScenarioFile, Seed, StrategyName, wait_politely
-from hasfl.cli.submit import Resume, requested, train_and_show
+from hasfl.cli.submit import FED_STATE, Resume, requested, train_and_show
 from hasfl.deployment.addresses import EDGE_ADDRESS, FED_ADDRESS, SUPERLINK_ADDRESS
 from hasfl.errors import InputError, Interrupted, naming
 from hasfl.units import Dimension, parse_quantity
@@ -78,7 +78,7 @@ def fed(
         listen=options.text("listen", FED_ADDRESS),
         announce=options.text("announce"),
     )
-    folder = options.folder("state", ".hasfl/fed")
+    folder = options.folder("state", FED_STATE)
     with until_told_to_end(), fed_host(host, folder, typer.echo) as (control, _):
         admitted = node_keys(host.keys)
         typer.echo(
@@ -129,11 +129,11 @@ def edge(
     listens = options.text("listen", EDGE_ADDRESS)
     settings = WorkerSettings(
         keys=str(options.folder("keys")),
-        state=str(options.folder("state", ".hasfl/edge")),
+        state=str(options.folder("state", Path(".hasfl/edge"))),
         listen=listens,
         announce=options.text("announce"),
         test=options.file("test"),
-        threads=options.count("threads"),
+        threads=options.threads(),
         trust=options.names("trust"),
     )
     _serve_node(settings, options.text("superlink", SUPERLINK_ADDRESS), f"the edge server waits at {listens}")
@@ -172,12 +172,12 @@ def device(
         raise InputError("hasfl serve device needs --data FILE, the samples of this device")
     settings = WorkerSettings(
         keys=str(options.folder("keys")),
-        state=str(options.folder("state", ".hasfl/device")),
+        state=str(options.folder("state", Path(".hasfl/device"))),
         data=samples,
         memory=options.quantity("memory", Dimension.SIZE),
         slow_to=options.quantity("slow_to", Dimension.COMPUTE),
         link=options.quantity("link", Dimension.RATE),
-        threads=options.count("threads"),
+        threads=options.threads(),
         trust=options.names("trust"),
     )
     _serve_node(settings, options.text("superlink", SUPERLINK_ADDRESS), f"the device serves {samples}")
@@ -310,23 +310,23 @@ class Options:
                 raise InputError(f"it must be more than 0, got {written}")
         return written
 
-    def count(self, name: str) -> int:
-        """The value of an option that must be a whole number of at least 1; 1 if it is not given."""
-        written = self.text(name, "1")
+    def threads(self) -> int:
+        """The value of --threads, a whole number from 1 to `MOST_THREADS`; 1 if it is not given."""
+        written = self.text("threads", "1")
         if not (written.isascii() and written.isdecimal() and 0 < int(written) <= MOST_THREADS):
-            raise InputError(f"--{name} must be a whole number from 1 to {MOST_THREADS}, got {written!r}")
+            raise InputError(f"--threads must be a whole number from 1 to {MOST_THREADS}, got {written!r}")
         return int(written)
 
     def names(self, name: str) -> tuple[str, ...]:
         """The names in an option, which are separated by commas."""
         return tuple(part.strip() for part in self.text(name).split(",") if part.strip())
 
-    def folder(self, name: str, otherwise: str | None = None) -> Path:
+    def folder(self, name: str, otherwise: Path | None = None) -> Path:
         """The folder that an option names; raises InputError if there is neither an option nor a default."""
-        found = self._path(name)
-        if found is None and otherwise is None:
+        found = self._path(name) or otherwise
+        if found is None:
             raise InputError(f"{self._command} needs --{name} DIR")
-        return Path(otherwise or "") if found is None else found
+        return found
 
     def file(self, name: str) -> str:
         """The absolute path of the file that an option names, which must exist; "" if it is not given."""

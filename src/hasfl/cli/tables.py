@@ -9,8 +9,15 @@ from rich.text import Text
 
 
 def titled(title: str, **layout: Any) -> Table:
-    """An empty table with a bold title at the left; `layout` goes to rich's `Table`."""
-    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", **layout)
+    """An empty table with a bold title, title and caption at the left; `layout` goes to rich's `Table`."""
+    return Table(
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        **layout,
+    )
 
 
 def say(console: Console, sentence: str, style: str = "") -> None:

@@ -144,9 +144,10 @@ class TrainingView:
             self._say(f"{self.label}{line}")
         of = f"/{self.goal.rounds}" if self.goal.rounds else ""
         width = self.console.width if self.console.is_terminal else VERY_ROOMY
+        wall = "" if record.measured is None else f" · measured {format_seconds(record.measured.clock)}"
         state = (
             f"round {record.round}{of} · loss {record.loss:.3f}{self.accuracy} · "
-            f"virtual {format_seconds(record.clock)}{self.outlook.to_go(width)}{_measured(record)}"
+            f"virtual {format_seconds(record.clock)}{self.outlook.to_go(width)}{wall}"
         )
         if self.progress.disable and time.monotonic() - self.told >= PLAIN_SECONDS:
             self._say(f"{self.label}{state}")
@@ -191,11 +192,6 @@ class TrainingView:
     def _say(self, sentence: str) -> None:
         self.told = time.monotonic()
         say(self.console, sentence)
-
-
-def _measured(record: RoundRecord) -> str:
-    """Words on the wall time of machines so far; empty in a simulation."""
-    return "" if record.measured is None else f" · measured {format_seconds(record.measured.clock)}"
 
 
 def _progress(goal: Goal, record: RoundRecord) -> str:

@@ -19,6 +19,7 @@ Records = Sequence[RoundRecord]
 # The accuracies of a record. `shown_accuracy` is on the test set, or on held-out samples without a test set.
 Measure = Literal["shown_accuracy", "accuracy", "held_out_accuracy"]
 TEST_SET, HELD_OUT = "the test set", "held-out samples"  # the samples of an accuracy
+WHOLE_FROM = 100  # factors of at least this size are written without decimals
 
 # ── accuracies over time, and the time to an accuracy ────────────────────────────────────────────────────
 
@@ -244,6 +245,11 @@ def _ratio(seconds: float, reference: float) -> float:
     if seconds == reference:
         return 1.0
     return seconds / reference if reference > 0 else math.inf
+
+
+def format_factor(factor: float) -> str:
+    """A factor between two times in words, with two digits or more."""
+    return f"{factor:,.0f}" if factor >= WHOLE_FROM else f"{factor:.2g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,9 @@ MARK_SIZE = 6.5  # diameter of a mark in points
 ABOVE_LINES = 3  # the drawing order of marks; matplotlib draws lines at 2
 GRID_WIDTH = 0.5  # width of grid lines in points
 ALL_SIDES = ("left", "bottom", "right", "top")
+TIME_UNITS = {"days": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}  # units, with their seconds
+LOGARITHMIC_FROM = 10  # a time axis is logarithmic if its largest time is this many times the smallest
+UNITS_SHOWN = 2  # the unit of a time axis is the largest of which the axis shows this many
 
 
 def require_matplotlib() -> None:
@@ -69,6 +72,12 @@ def label(axes: "Axes", *, x: str = "", y: str = "", frame: tuple[str, ...] = ("
     for side, spine in axes.spines.items():
         spine.set_visible(side in frame)
         spine.set_color(DARK)
+
+
+def time_unit(longest: float, *, smallest: str) -> tuple[str, float]:
+    """The unit of a time axis that ends at `longest` seconds, and the length of the unit in seconds."""
+    sizes = TIME_UNITS.items()
+    return next((unit, size) for unit, size in sizes if longest >= UNITS_SHOWN * size or unit == smallest)
 
 
 def whole_ticks(axes: "Axes", *, x: int = 0, y: int = 0) -> None:

@@ -22,6 +22,7 @@ from hasfl.report.canvas import (
     GRID_WIDTH,
     HALF_CELL,
     LINE_WIDTH,
+    LOGARITHMIC_FROM,
     MARK_SIZE,
     NORMAL,
     PALE,
@@ -37,6 +38,7 @@ from hasfl.report.canvas import (
     line_style,
     new_figure,
     require_matplotlib,
+    time_unit,
     whole_ticks,
 )
 from hasfl.units import format_seconds
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TIME_UNITS = {"days": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
 # Ticks of a logarithmic time axis, in seconds: about one for each factor of ten, with a round name.
 LOG_TICKS = {
     "1 ms": 1e-3, "10 ms": 1e-2, "100 ms": 0.1, "1 s": 1.0, "10 s": 10.0, "1 min": 60.0, "10 min": 600.0,
@@ -59,9 +60,7 @@ FORMATS = (".png", ".svg")
 # Accuracies over time.
 LEAST_HEIGHT = 3.2
 HEIGHT_PER_CURVE, HEIGHT_OF_MARKS = 0.45, 0.5  # the legend has one entry per curve, and explains the marks
-UNITS_SHOWN = 2  # the unit of time is the largest of which the longest run lasts this many
 LEGEND_SPACING = 0.9  # distance of entries, as a multiple of the font size
-LOGARITHMIC_FROM = 10  # the time axis is logarithmic if the longest run lasts this many times the shortest
 TICK_REACH = 2  # factor by which a tick may lie outside the data
 
 # Times to the goal, above the accuracies.
@@ -104,18 +103,20 @@ def accuracy_against_time(curves: Mapping[str, Records], seed: int) -> "Figure":
         raise InputError("a picture of accuracies needs at least one run, got none: train first")
     outcomes = [outcome(strategy, records) for strategy, records in curves.items()]
     ends = [result.seconds for result in outcomes]
-    unit = next((unit for unit, size in TIME_UNITS.items() if max(ends) >= UNITS_SHOWN * size), "s")
+    unit, size = time_unit(max(ends), smallest="s")
     figure = new_figure(max(LEAST_HEIGHT, HEIGHT_PER_CURVE * len(curves) + HEIGHT_OF_MARKS))
     axes = figure.add_subplot()
     for k, result in enumerate(outcomes):
-        _draw_curve(axes, k, result, curves[result.strategy], TIME_UNITS[unit])
+        _draw_curve(axes, k, result, curves[result.strategy], size)
     axes.set_title(f"Accuracy against time (seed {seed})", loc="left", fontsize=NORMAL)
     tested = all(result.measured_on == TEST_SET for result in outcomes)
     label(axes, x=f"virtual time ({unit})", y="test accuracy (%)" if tested else "accuracy (%)")
     if max(ends) > LOGARITHMIC_FROM * min(ends) > 0:
-        _make_time_logarithmic(axes, TIME_UNITS[unit])
+        _make_time_logarithmic(axes, size)
     axes.grid(color=PALE, linewidth=GRID_WIDTH)
-    _explain_marks(axes, outcomes)
+    for converged, meaning in ((True, "converged"), (False, "ended before it converged")):
+        if any(result.converged == converged for result in outcomes):  # an entry of the legend for the mark
+            axes.plot([], [], label=meaning, **_mark(DARK, filled=converged))
     figure.legend(loc="outside right upper", fontsize=SMALL, frameon=False, labelspacing=LEGEND_SPACING)
     return figure
 
@@ -124,15 +125,12 @@ def _draw_curve(axes: "Axes", k: int, result: Outcome, records: Records, unit_se
     """Draw the accuracies of one run as line k, with a mark where the run converged or ended."""
     curve = Curve.of(records)
     times, percent = curve.seconds / unit_seconds, TO_PERCENT * curve.accuracies
+    name = f"{result.strategy}\n{result.reached_accuracy:.1%} in {format_seconds(result.converged_seconds)}"
     width = LINE_WIDTH if k else FIRST_LINE_WIDTH
-    axes.plot(times, percent, lw=width, label=_in_words(result), **line_style(k))
+    axes.plot(times, percent, lw=width, label=name, **line_style(k))
     end = int(np.searchsorted(curve.seconds, result.converged_seconds))
     mark = _mark(line_style(k)["color"], filled=result.converged)
     axes.plot(times[end], percent[end], zorder=ABOVE_LINES, **mark)
-
-
-def _in_words(result: Outcome) -> str:
-    return f"{result.strategy}\n{result.reached_accuracy:.1%} in {format_seconds(result.converged_seconds)}"
 
 
 def _mark(colour: str, *, filled: bool) -> dict[str, Any]:
@@ -144,13 +142,6 @@ def _mark(colour: str, *, filled: bool) -> dict[str, Any]:
         "markerfacecolor": face,
         "markeredgecolor": edge,
     }
-
-
-def _explain_marks(axes: "Axes", outcomes: Sequence[Outcome]) -> None:
-    """Add an entry to the legend for each kind of mark that the figure has."""
-    for converged, meaning in ((True, "converged"), (False, "ended before it converged")):
-        if any(result.converged == converged for result in outcomes):
-            axes.plot([], [], label=meaning, **_mark(DARK, filled=converged))
 
 
 def _make_time_logarithmic(axes: "Axes", unit_seconds: float) -> None:
@@ -253,7 +244,11 @@ def _draw_race_curves(
 
 def who_holds_what(counts: NDArray[np.int64], class_names: Sequence[str]) -> "Figure":
     """Draw the number of samples that each device holds of each class; many devices are shown as groups."""
-    _require_one_column_per_class(counts, class_names)
+    if counts.ndim != 2 or not counts.size or counts.shape[1] != len(class_names):
+        raise InputError(
+            f"counts must have a row per device and a column for each of {len(class_names)} classes, "
+            f"got an array of shape {counts.shape}: give one number per device and class"
+        )
     columns, meaning = _columns(counts)
     height = min(max(CLASS_HEIGHT * len(class_names), LEAST_MATRIX), MOST_MATRIX)
     figure = new_figure(height + OTHER_HEIGHT)
@@ -270,14 +265,6 @@ def who_holds_what(counts: NDArray[np.int64], class_names: Sequence[str]) -> "Fi
     if max(columns.shape) <= MOST_NUMBERS:
         _write_numbers(cells, columns.astype(np.int64))
     return figure
-
-
-def _require_one_column_per_class(counts: NDArray[np.int64], class_names: Sequence[str]) -> None:
-    if counts.ndim != 2 or not counts.size or counts.shape[1] != len(class_names):
-        raise InputError(
-            f"counts must have a row per device and a column for each of {len(class_names)} classes, "
-            f"got an array of shape {counts.shape}: give one number per device and class"
-        )
 
 
 def _columns(counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], str]:

@@ -1,15 +1,15 @@
 """The course of a run, from its records: accuracies, seconds, bits, plans, estimates and notes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.record import RoundRecord
+from hasfl.report.analysis import Records
 from hasfl.report.page.columns import MOST_LINES, MOST_PLANS, MOST_POINTS, column, evenly, rounded
 
-Records = Sequence[RoundRecord]
 MEASURES: Mapping[str, Callable[[RoundRecord], float | None]] = {
     "test": lambda record: record.accuracy,
     "held_out": lambda record: record.held_out_accuracy,
@@ -101,7 +101,7 @@ def _is_number(value: object) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    if value is None or not _is_number(value):
+    if not _is_number(value):
         return None
     number = float(sum(value)) if isinstance(value, list | tuple) else float(value)
     return rounded(number) if np.isfinite(number) else None

@@ -52,6 +52,7 @@ def page(
     style = asset("page.css")
     styles = [style, EMPTY] if PLOTLY in scripts else [style]
     codes = [asset(name) for name in (*SHARED, *scripts)]
+    links = [f'<li><a href="#{escape(each.id)}">{escape(each.title)}</a></li>' for each in sections]
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -68,7 +69,7 @@ def page(
             '<a class="skip" href="#content">Skip to the content</a>',
             f'<header><div><h1>{escape(title)}</h1><p class="note">{escape(subtitle)}</p></div>',
             '<div id="tools"></div></header>',
-            f'<nav aria-label="Questions"><ol>{"".join(map(_link, sections))}</ol></nav>',
+            f'<nav aria-label="Questions"><ol>{"".join(links)}</ol></nav>',
             "<noscript><p>The charts need JavaScript. The answers in words do not.</p></noscript>",
             f'<main id="content">{"".join(map(_section, sections))}</main>',
             f'<script id="data" type="application/json">{as_script_data(data)}</script>',
@@ -104,18 +105,10 @@ def _hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def _link(section: Section) -> str:
-    return f'<li><a href="#{escape(section.id)}">{escape(section.title)}</a></li>'
-
-
 def _section(section: Section) -> str:
+    answer = section.answer.replace(" %", "\N{NO-BREAK SPACE}%")  # "97 %" stays on one line
     return (
         f'<section id="{escape(section.id)}" aria-labelledby="{escape(section.id)}-title">'
         f'<h2 id="{escape(section.id)}-title">{escape(section.title)}</h2>'
-        f'<p class="answer">{escape(_unbroken(section.answer))}</p><div class="body"></div></section>'
+        f'<p class="answer">{escape(answer)}</p><div class="body"></div></section>'
     )
-
-
-def _unbroken(text: str) -> str:
-    """The text with "97 %" kept on one line."""
-    return text.replace(" %", "\N{NO-BREAK SPACE}%")

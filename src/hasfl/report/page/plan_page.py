@@ -187,19 +187,18 @@ class PlanPage:
 
     def sections(self) -> list[Section]:
         """The sections of the page: questions with their answers in words."""
+        planned = "Every dot is a plan of its own, with every other slider at the scenario's own value."
+        if self.served:
+            planned += " The path that you drag is drawn beside them."
         found = [
             Section("forecast", "How long will training take?", self.answer(self.base)),
             Section("round", "What happens in a round?"),
             Section("plan", "What does each device do?", self.base.sentence),
-            Section("reaction", "How does the training time react?", self._how_planned()),
+            Section("reaction", "How does the training time react?", planned),
         ]
         if self.guesses is not None:
             found.append(Section("guesses", "What if a guess is right?", "\n".join(self.guesses.sentences)))
         return found if self.advice is None else [*found, Section("advice", "Why not faster?")]
-
-    def _how_planned(self) -> str:
-        dots = "Every dot is a plan of its own, with every other slider at the scenario's own value."
-        return f"{dots} The path that you drag is drawn beside them." if self.served else dots
 
     def html(self) -> str:
         """The page as HTML text."""

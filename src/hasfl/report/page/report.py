@@ -8,7 +8,7 @@ import numpy as np
 
 from hasfl.arrays import IntN
 from hasfl.fleet import Fleet
-from hasfl.report.analysis import HELD_OUT, Arrival, ComparedRun, Comparison, Level
+from hasfl.report.analysis import HELD_OUT, Arrival, ComparedRun, Comparison, Level, format_factor
 from hasfl.report.page import course
 from hasfl.report.page.columns import column, evenly, round_columns
 from hasfl.report.page.page import PLOTLY, Section, page
@@ -18,7 +18,6 @@ from hasfl.units import format_seconds, format_share, format_size
 MOST_DEVICES = 60  # most devices in the charts; of more, evenly spaced ones. Chosen by hand
 MOST_NAMES = 4  # most names of strategies in a title; chosen by hand
 NAMED = 2  # number of steps that the sentence on time names; chosen by hand
-WHOLE_FROM = 100  # factors of at least this size are written without decimals
 WORTH_SAYING = 5e-4  # least share of the training time that is mentioned: smaller ones would read 0.0 %
 SCRIPTS = (PLOTLY, "plots.js", "curves.js", "strips.js", "report_time.js", "report_plans.js", "report.js")
 
@@ -135,7 +134,7 @@ class RunReport(ComparedRun):
         }
 
     def _plans(self) -> dict[str, Any]:
-        shown = _spread(self.devices)
+        shown = evenly(self.devices, MOST_DEVICES)
         fleet = self.fleet
         resources = (
             {}
@@ -155,10 +154,6 @@ def device_names(devices: int) -> tuple[str, ...]:
     return tuple(f"device {i}" for i in range(devices))
 
 
-def _spread(devices: int) -> IntN:
-    return evenly(devices, MOST_DEVICES)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Labels:
     """How many samples of each class every device holds."""
@@ -171,7 +166,7 @@ class Labels:
 
     def as_json(self) -> dict[str, Any]:
         """The counts for the page, of at most `MOST_DEVICES` devices."""
-        shown = _spread(len(self.devices))
+        shown = evenly(len(self.devices), MOST_DEVICES)
         return {
             "data": self.data,
             "seed": self.seed,
@@ -247,8 +242,7 @@ def _converged(rows: Sequence[Arrival]) -> str:
 
 
 def _sooner(row: Arrival) -> str:
-    factor = row.times_as_long or 1.0
-    written = f"{factor:,.0f}" if factor >= WHOLE_FROM else f"{factor:.2g}"
+    written = format_factor(row.times_as_long or 1.0)
     how = "about as soon as" if written == "1" else f"{written} times sooner than"
     return f"{how} {row.strategy}"
 
