@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.data.partition import label_counts, partition, unlikeness
+from hasfl.data.partition import label_counts, unlikeness
 from hasfl.errors import InputError, MissingExtra
 from hasfl.fleet import Fleet
 from hasfl.paths import expanded
@@ -94,20 +94,12 @@ def _unlikeness_of_known(scenario: Scenario, devices: int) -> float | None:
     The data are not read. The computation assumes that all classes have equally many samples, in turn, and
     includes held-out samples. So the value that training computes differs a little.
     """
-    known, section = KNOWN_DATA.get(scenario.data_name), scenario.data
+    known = KNOWN_DATA.get(scenario.data_name)
     if known is None:
         return None
     labels = np.arange(known.samples) % known.classes
     try:
-        parts = partition(
-            labels,
-            devices,
-            Seeds(scenario.seed),
-            kind=section.partition,
-            shards_per_device=section.shards_per_device,
-            alpha=section.alpha,
-            samples=section.samples,
-        )
+        parts = scenario.deal_out(labels, devices)
     except InputError:  # too few samples for these devices: training refuses this, but a plan works without
         return None
     return unlikeness(label_counts(parts, labels, known.classes))

@@ -246,15 +246,11 @@ def solve(
     if solver == "bcd":
         if batch_sizes is not None or cuts is not None:
             raise InputError("solver bcd finds batch sizes and cuts together: give both or neither of them")
-        return _algorithm_2(problem, time_limit)
+        from hasfl.planning.paper.algorithm_2 import algorithm_2  # needs SciPy, which takes half a second
+
+        return algorithm_2(problem, time_limit=time_limit)
     if batch_sizes is not None:
         return best_cuts(problem, batch_sizes, gap=gap, time_limit=time_limit, start=start)
     if cuts is not None:
         return best_batches(problem, cuts, gap=gap, time_limit=time_limit, start=start)
     return best_plan(problem, gap=gap, time_limit=time_limit, start=start)
-
-
-def _algorithm_2(problem: Problem, time_limit: float) -> PlanReport:
-    from hasfl.planning.paper.algorithm_2 import algorithm_2  # needs SciPy, which takes half a second
-
-    return algorithm_2(problem, time_limit=time_limit)
