@@ -168,7 +168,7 @@ def _question_of(scenario: Scenario, folder: Path, run: MeasuredRun | None, *, n
         constants=constants,
         learning_rate=scenario.training.learning_rate,
         interval=scenario.training.interval,
-        target=_target(scenario, run, constants, costs.profile),
+        target=_target(scenario, run, constants, costs.profile, conditions),
         max_batch=scenario.training.max_batch,
         samples=costs.samples,
     )
@@ -198,7 +198,7 @@ def _require_what_is_needed(scenario: Scenario, run: MeasuredRun | None) -> None
 
 
 def _target(
-    scenario: Scenario, run: MeasuredRun | None, constants: Constants, profile: Profile
+    scenario: Scenario, run: MeasuredRun | None, constants: Constants, profile: Profile, now: Conditions
 ) -> float | None:
     """The target ε of the scenario; if it has none, the target of the run that the constants come from."""
     asked = scenario.training.target
@@ -207,9 +207,9 @@ def _target(
     return run.scenario.training.target or target_for_all(
         constants,
         profile,
-        devices=conditions_of(scenario).devices,
-        learning_rate=scenario.training.learning_rate,
-        interval=scenario.training.interval,
+        devices=now.devices,
+        learning_rate=now.learning_rate,
+        interval=now.interval,
     )
 
 
