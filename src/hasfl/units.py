@@ -96,17 +96,12 @@ def _unit_size(unit: str, dimension: Dimension) -> float:
         prefix = unit.removesuffix(spelling)
         if prefix != unit and prefix in PREFIXES:
             return PREFIXES[prefix] * size
-    raise UnitError(
-        f"{unit!r} is not a unit of {dimension.base}{_did_you_mean(unit, dimension)}: "
-        f"write it like {EXAMPLES[dimension]!r}"
-    )
-
-
-def _did_you_mean(unit: str, dimension: Dimension) -> str:
-    """A hint where `unit` is an accepted unit in the wrong letter case, else nothing."""
     accepted = [prefix + spelling for spelling in dimension.spellings for prefix in PREFIXES]
     similar = " or ".join(repr(name) for name in accepted if name.lower() == unit.lower())
-    return f" (did you mean {similar}?)" if similar else ""
+    hint = f" (did you mean {similar}?)" if similar else ""
+    raise UnitError(
+        f"{unit!r} is not a unit of {dimension.base}{hint}: write it like {EXAMPLES[dimension]!r}"
+    )
 
 
 def format_quantity(

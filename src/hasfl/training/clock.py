@@ -290,14 +290,9 @@ class Judging:
             Pass(samples[self.devices], backward=False) for samples in (self.calibrating, self.held_out)
         )
         effort = Effort(passes=passes, downloads=int(averaged or not aggregated))
-        return gathered + clock.evaluation(self._arrangement(now, present, fleet), effort)
-
-    def _arrangement(self, now: Arrangement, present: IntN, fleet: Fleet) -> Arrangement:
-        """The arrangement of an evaluation: batches of one sample, and the cuts of the round.
-
-        A device that takes no part in the round has no cut. It counts with the smallest cut of the round.
-        """
+        # A device that takes no part in the round has no cut. It counts with the smallest cut of the round.
         cuts = np.full(len(self.held_out), now.plan.cuts.min())
         cuts[present] = now.plan.cuts
         own = cuts[self.devices]
-        return Arrangement(Plan(np.ones_like(own), own), fleet, now.depth)
+        judging = Arrangement(Plan(np.ones_like(own), own), fleet, now.depth)  # batches of one sample
+        return gathered + clock.evaluation(judging, effort)
