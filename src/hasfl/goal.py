@@ -50,12 +50,12 @@ class Goal:
         rounds, used, clock = (last.round, last.samples, last.clock) if last else (0, 0, 0.0)
         return (
             (self.rounds is None or rounds < self.rounds)
-            and (self.samples is None or used + samples <= self.samples)
+            and self.allows_estimate(samples, used)
             and (self.seconds is None or clock < self.seconds)
         )
 
     def allows_estimate(self, samples: int, used: int) -> bool:
-        """Whether the budget E allows an estimate with `samples` samples after `used` samples."""
+        """Whether the budget E allows `samples` samples, as of an estimate, after `used` samples."""
         return self.samples is None or used + samples <= self.samples
 
     def reached(self, accuracies: Sequence[float], losses: Sequence[float]) -> bool:

@@ -6,7 +6,6 @@ compares the guesses with trainings of many fixed plans, which are called "the g
 
 import numpy as np
 
-from hasfl.arrays import FloatL
 from hasfl.constants import DRIFT_OVER_INTERVALS, Guess, Guesses, MeasuredConstants
 from hasfl.profile import Profile
 
@@ -49,7 +48,9 @@ def guesses(
     noise = NOISE * max(float(bits[-1]) / BITS_OF_A_WEIGHT, 1.0) ** NOISE_POWER * DEVICES_OF_GRIDS / devices
     if learning_rate is not None:
         noise *= float(np.clip(learning_rate, *RATES)) / RATE_OF_GRIDS
-    share_of = _shares(np.diff(bits, prepend=0.0) ** SHARE_POWER)
+    sizes = np.diff(bits, prepend=0.0) ** SHARE_POWER
+    total = float(sizes.sum())
+    share_of = sizes / total if total > 0 else np.full(len(sizes), 1 / len(sizes))
     walks = (devices - 1) * interval**DRIFT_OVER_INTERVALS
     own = MOST_OF_OWN * (1.0 if unlikeness is None else unlikeness)
     ways = (
@@ -74,8 +75,3 @@ def guesses(
             if weight > 0
         )
     )
-
-
-def _shares(sizes: FloatL) -> FloatL:
-    total = float(sizes.sum())
-    return sizes / total if total > 0 else np.full(len(sizes), 1 / len(sizes))

@@ -99,6 +99,8 @@ class Margins:
         return {**c1, "C4": self.memory.tolist(), **batches}
 
 
+# Fields of a report on the search for its plan.
+OF_THE_SEARCH = ("lower_bound", "gap", "status", "seconds", "iterations", "residual", "path")
 OF_ALL_ROUNDS = ("objective", "rounds", "lower_bound", "path")  # fields of a report proportional to R
 
 
@@ -137,15 +139,7 @@ class PlanReport:
 
         If the number of rounds R is unknown, everything proportional to R is left out.
         """
-        whole = self._costs_as_json() | (self._search_as_json() if self.status != "evaluated" else {})
-        return {name: value for name, value in whole.items() if rounds_known or name not in OF_ALL_ROUNDS}
-
-    def _search_as_json(self) -> dict[str, object]:
-        fields = ("lower_bound", "gap", "status", "seconds", "iterations", "residual", "path")
-        return {field: getattr(self, field) for field in fields}
-
-    def _costs_as_json(self) -> dict[str, object]:
-        return {
+        whole: dict[str, object] = {
             "batch_sizes": self.plan.batch_sizes.tolist(),
             "cuts": self.plan.cuts.tolist(),
             "objective": self.objective,
@@ -156,3 +150,6 @@ class PlanReport:
             "feasible": self.feasible,
             "margins": self.margins.by_constraint(),
         }
+        if self.status != "evaluated":
+            whole |= {name: getattr(self, name) for name in OF_THE_SEARCH}
+        return {name: value for name, value in whole.items() if rounds_known or name not in OF_ALL_ROUNDS}

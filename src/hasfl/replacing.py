@@ -33,18 +33,14 @@ def replace_file(path: Path, write: Callable[[Path], None], *, advice: str = REC
     with writing(path, advice):
         temporary.mkdir(exist_ok=True)
         try:
-            write(temporary / path.name)
-            _publish(temporary / path.name, path)
+            new_file = temporary / path.name
+            write(new_file)
+            new_file.chmod(temporary.stat().st_mode & READ_WRITE)  # the folder's permissions follow the umask
+            sync(new_file)
+            new_file.replace(path)
+            sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _publish(new_file: Path, path: Path) -> None:
-    """Move a new file to `path`, with the permissions of its folder, which follow the umask."""
-    new_file.chmod(new_file.parent.stat().st_mode & READ_WRITE)
-    sync(new_file)
-    new_file.replace(path)
-    sync(path.parent)
 
 
 def sync(path: Path) -> None:

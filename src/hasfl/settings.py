@@ -66,11 +66,6 @@ class Recipe:
         if self.evaluate_every is not None:
             count("evaluate_every", self.evaluate_every)
         share("participation", self.participation)
-        self._check_optimizer()
-        _require_choices(self, Recipe)
-
-    def _check_optimizer(self) -> None:
-        """Raise InputError for a name that is neither an optimizer of hasfl nor a user's callable."""
         name = self.optimizer
         if isinstance(name, str) and ":" not in name and name not in SLOTS_PER_WEIGHT:
             known = ", ".join(SLOTS_PER_WEIGHT)
@@ -78,6 +73,7 @@ class Recipe:
                 f"optimizer must be one of {known}, or one of your own as package.module:callable, got "
                 f"{name!r}"
             )
+        _require_choices(self, Recipe)
 
 
 @dataclass(frozen=True, kw_only=True)

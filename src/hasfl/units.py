@@ -6,6 +6,7 @@ A number without a unit is already in the base unit.
 
 import math
 import re
+from collections.abc import Mapping
 from enum import Enum
 
 from hasfl.errors import UnitError
@@ -95,22 +96,19 @@ def _unit_size(unit: str, dimension: Dimension) -> float:
         prefix = unit.removesuffix(spelling)
         if prefix != unit and prefix in PREFIXES:
             return PREFIXES[prefix] * size
+    accepted = [prefix + spelling for spelling in dimension.spellings for prefix in PREFIXES]
+    similar = " or ".join(repr(name) for name in accepted if name.lower() == unit.lower())
+    hint = f" (did you mean {similar}?)" if similar else ""
     raise UnitError(
-        f"{unit!r} is not a unit of {dimension.base}{_did_you_mean(unit, dimension)}: "
-        f"write it like {EXAMPLES[dimension]!r}"
+        f"{unit!r} is not a unit of {dimension.base}{hint}: write it like {EXAMPLES[dimension]!r}"
     )
 
 
-def _did_you_mean(unit: str, dimension: Dimension) -> str:
-    """A hint where `unit` is an accepted unit in the wrong letter case, else nothing."""
-    accepted = [prefix + spelling for spelling in dimension.spellings for prefix in PREFIXES]
-    similar = " or ".join(repr(name) for name in accepted if name.lower() == unit.lower())
-    return f" (did you mean {similar}?)" if similar else ""
-
-
-def format_quantity(value: float, unit: str, *, digits: int = DIGITS) -> str:
-    """Write a number in base units with a decimal prefix: 7.8e7, "bps" gives "78 Mbps"."""
-    fitting = [(prefix, size) for prefix, size in DECIMAL.items() if abs(value) >= size]
+def format_quantity(
+    value: float, unit: str, *, digits: int = DIGITS, prefixes: Mapping[str, float] = DECIMAL
+) -> str:
+    """Write a number in base units with a prefix, decimal by default: 7.8e7, "bps" gives "78 Mbps"."""
+    fitting = [(prefix, size) for prefix, size in prefixes.items() if abs(value) >= size]
     prefix, size = fitting[-1] if fitting else ("", 1.0)
     rounded = float(f"{value / size:.{digits}g}")
     return f"{rounded:.{max(digits, LEAST_DIGITS)}g} {prefix}{unit}"
@@ -118,10 +116,7 @@ def format_quantity(value: float, unit: str, *, digits: int = DIGITS) -> str:
 
 def format_size(bits: float) -> str:
     """Write a size for people, in bytes with a binary prefix: 8192 bits give "1 KiB"."""
-    value = bits / BITS_PER_BYTE
-    fitting = [(prefix, size) for prefix, size in BINARY.items() if abs(value) >= size]
-    prefix, size = fitting[-1] if fitting else ("", 1.0)
-    return f"{float(f'{value / size:.{DIGITS}g}'):.{LEAST_DIGITS}g} {prefix}B"
+    return format_quantity(bits / BITS_PER_BYTE, "B", prefixes=BINARY)
 
 
 def format_seconds(seconds: float) -> str:

@@ -389,11 +389,7 @@ class LiveWorld:
         self.participation = share("participation", participation)
         self._connected = connected
         self._devices: list[Device] = list(fleet)
-        self._server = {
-            "server_flops": fleet.server_flops,
-            "server_fed_up_rate": fleet.server_fed_up_rate,
-            "server_fed_down_rate": fleet.server_fed_down_rate,
-        }
+        self._server = {field: getattr(fleet, field) for field in PER_SERVER}
         self._fleets: dict[int, Fleet] = {}  # the fleet in each interval
         self._members: dict[int, IntN] = {}  # for each interval, the devices that still take part in it
         self._so_far = np.zeros(len(fleet), dtype=bool)

@@ -229,7 +229,11 @@ class Simulation:
         """
         settings = task.settings
         _require_gpu(settings)
-        _require_full_wire(settings)
+        if settings.machine.wire != "float32":
+            raise InputError(
+                f'wire (training.wire in a scenario) is "{settings.machine.wire}", but a simulation sends '
+                "nothing: leave it out, or train on real machines"
+            )
         engine = ENGINES[settings.machine.engine](_job(task))
         job = engine.job
         profile = Profile.of(count_layers(task.model), optimizer=slots_per_weight(job.updates.optimizer))
@@ -309,14 +313,11 @@ def simulate(
     `metric`, `aggregation`, `local_term`, and the groups `descent`, `planning`, `serving` and `machine`.
     """
     if rounds is not None:
-        settings["goal"] = _with_rounds(settings.get("goal"), rounds)
+        goal = settings.get("goal")
+        if goal is not None and not isinstance(goal, Goal):
+            raise InputError(f"goal must be a Goal, got {goal!r}")
+        settings["goal"] = Goal(rounds=rounds) if goal is None else replace(goal, rounds=rounds)
     return Simulation.of(Task.of(model, data, fleet, settings_from(settings), shares))
-
-
-def _with_rounds(goal: object, rounds: int) -> Goal:
-    if goal is not None and not isinstance(goal, Goal):
-        raise InputError(f"goal must be a Goal, got {goal!r}")
-    return Goal(rounds=rounds) if goal is None else replace(goal, rounds=rounds)
 
 
 def _require_gpu(settings: Settings) -> None:
@@ -333,14 +334,6 @@ def _require_gpu(settings: Settings) -> None:
         raise InputError(
             f"device (training.device in a scenario) is {device}, but torch finds GPUs 0 to {there - 1} here"
             ": use one of them"
-        )
-
-
-def _require_full_wire(settings: Settings) -> None:
-    if (wire := settings.machine.wire) != "float32":
-        raise InputError(
-            f'wire (training.wire in a scenario) is "{wire}", but a simulation sends nothing: leave it out, '
-            "or train on real machines"
         )
 
 

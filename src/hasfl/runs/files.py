@@ -93,7 +93,10 @@ def refuse_without_effect(section: Document, fields: Iterable[str], needed: str)
 
 
 def _sentence(fault: ErrorDetails, kind: type[Document]) -> str:
-    field, value = _field_name(fault["loc"]), _short(fault["input"])
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault["loc"])
+    field = path.removeprefix(".") or "the document"  # such as fleet.flops[2]
+    value = repr(fault["input"])
+    value = value if len(value) <= 60 else f"{value[:57]}..."
     match fault["type"]:
         case "missing":
             return f"{field} is missing"
@@ -121,17 +124,6 @@ def _with_field(sentence: str, field: str, location: tuple[int | str, ...], kind
         return f"{field}.{sentence}" if about_a_field else f"{field}: {sentence}"
     sections = [name for name in _field_types(kind) if word in _field_types(_section((name,), kind))]
     return f"{sections[0]}.{sentence}" if sections else sentence
-
-
-def _field_name(location: tuple[int | str, ...]) -> str:
-    """The path of a field as text, such as fleet.flops[2]."""
-    name = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
-    return name.removeprefix(".") or "the document"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _did_you_mean(location: tuple[int | str, ...], kind: type[Document]) -> str:
@@ -251,7 +243,7 @@ class ConstantsOfScenario(ConstantsSection):
             )
 
 
-OF_THE_BOUND = ("smoothness", "initial_gap", "variance_of", "moment_of")
+OF_THE_BOUND = tuple(BoundConstants.symbols)
 MEASURED = ("rounds", "noise", "drift_of")
 
 

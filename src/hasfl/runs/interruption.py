@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -29,10 +30,8 @@ class Interruption:
         return self.heard is not None or self._asked()
 
     def __enter__(self) -> "Interruption":
-        try:
+        with suppress(ValueError):  # outside the main thread, Python allows no signal handlers
             self._before = {number: signal.signal(number, self._hear) for number in KINDS}
-        except ValueError:  # outside the main thread, Python allows no signal handlers
-            self._before = {}
         return self
 
     def __exit__(

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from hasfl.arrays import IntN
-from hasfl.data.partition import label_counts, partition, unlikeness
+from hasfl.data.partition import label_counts, unlikeness
 from hasfl.errors import InputError, MissingExtra
 from hasfl.fleet import Fleet
 from hasfl.paths import expanded
@@ -41,8 +41,7 @@ def costs_of(scenario: Scenario, fleet: Fleet, *, folder: Path) -> ModelCosts:
     """
     slots = _slots_per_weight(scenario, folder)
     if _must_read_data(scenario):
-        layers, held, unlike = _count_for_data(scenario, fleet, folder)
-        return ModelCosts(Profile.of(layers, optimizer=slots), held, unlike)
+        return _costs_for_data(scenario, fleet, folder, slots)
     known = KNOWN_DATA.get(scenario.data_name)
     layers = layers_of(
         _for_known_data(scenario),
@@ -94,32 +93,19 @@ def _unlikeness_of_known(scenario: Scenario, devices: int) -> float | None:
     The data are not read. The computation assumes that all classes have equally many samples, in turn, and
     includes held-out samples. So the value that training computes differs a little.
     """
-    known, section = KNOWN_DATA.get(scenario.data_name), scenario.data
+    known = KNOWN_DATA.get(scenario.data_name)
     if known is None:
         return None
     labels = np.arange(known.samples) % known.classes
     try:
-        parts = partition(
-            labels,
-            devices,
-            Seeds(scenario.seed),
-            kind=section.partition,
-            shards_per_device=section.shards_per_device,
-            alpha=section.alpha,
-            samples=section.samples,
-        )
+        parts = scenario.deal_out(labels, devices)
     except InputError:  # too few samples for these devices: training refuses this, but a plan works without
         return None
     return unlikeness(label_counts(parts, labels, known.classes))
 
 
-def _count_for_data(
-    scenario: Scenario, fleet: Fleet, folder: Path
-) -> tuple[tuple[Layer, ...], IntN, float | None]:
-    """Read the data, and count the layers of the model as training does.
-
-    Also returns the number of samples that each device trains on, and the unlikeness of labels.
-    """
+def _costs_for_data(scenario: Scenario, fleet: Fleet, folder: Path, slots: str | float) -> ModelCosts:
+    """Read the data, and count the layers of the model and the samples of every device as training does."""
     _require_torch(scenario.model_name)
     from hasfl.learning.training_data import TrainingData
     from hasfl.models.costs import count_layers
@@ -130,7 +116,8 @@ def _count_for_data(
     held = TrainingData.of(data.x_train, data.y_train, shares, Seeds(scenario.seed), held_out=held_out)
     counts = held.label_counts()
     unlike = None if counts is None else unlikeness(counts)
-    return count_layers(model_of(scenario, data, folder=folder)), held.sizes, unlike
+    layers = count_layers(model_of(scenario, data, folder=folder))
+    return ModelCosts(Profile.of(layers, optimizer=slots), held.sizes, unlike)
 
 
 def _count(

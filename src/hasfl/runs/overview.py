@@ -134,7 +134,7 @@ def summary(path: Path) -> RunSummary:
 def details(path: Path) -> RunDetails:
     """Everything that the folder of a run tells. Raise InputError if the run is broken."""
     with RunFolder.open(path) as folder:
-        settings, evaluated = stored_settings(folder), _last_evaluated(folder)
+        settings, evaluated = stored_settings(folder), last_evaluated(folder)
         return RunDetails(
             path=path,
             summary=_summary(folder),
@@ -147,14 +147,14 @@ def details(path: Path) -> RunDetails:
         )
 
 
-def _last_evaluated(folder: RunFolder) -> RoundRecord | None:
+def last_evaluated(folder: RunFolder) -> RoundRecord | None:
     """The record of the last round whose model was evaluated; None if there is none."""
     return next((record for record in folder.newest_records() if record.shown_accuracy is not None), None)
 
 
 def _summary(folder: RunFolder) -> RunSummary:
     settings, last = stored_settings(folder), next(folder.newest_records(), None)
-    shown, state = _last_evaluated(folder), folder.state
+    shown, state = last_evaluated(folder), folder.state
     accuracy = shown.shown_accuracy if shown else None
     return RunSummary(
         run=folder.path.name,

@@ -168,7 +168,7 @@ def _question_of(scenario: Scenario, folder: Path, run: MeasuredRun | None, *, n
         constants=constants,
         learning_rate=scenario.training.learning_rate,
         interval=scenario.training.interval,
-        target=_target(scenario, run, constants, costs.profile),
+        target=_target(scenario, run, constants, costs.profile, conditions),
         max_batch=scenario.training.max_batch,
         samples=costs.samples,
     )
@@ -198,7 +198,7 @@ def _require_what_is_needed(scenario: Scenario, run: MeasuredRun | None) -> None
 
 
 def _target(
-    scenario: Scenario, run: MeasuredRun | None, constants: Constants, profile: Profile
+    scenario: Scenario, run: MeasuredRun | None, constants: Constants, profile: Profile, now: Conditions
 ) -> float | None:
     """The target ε of the scenario; if it has none, the target of the run that the constants come from."""
     asked = scenario.training.target
@@ -207,9 +207,9 @@ def _target(
     return run.scenario.training.target or target_for_all(
         constants,
         profile,
-        devices=conditions_of(scenario).devices,
-        learning_rate=scenario.training.learning_rate,
-        interval=scenario.training.interval,
+        devices=now.devices,
+        learning_rate=now.learning_rate,
+        interval=now.interval,
     )
 
 
@@ -246,15 +246,11 @@ def solve(
     if solver == "bcd":
         if batch_sizes is not None or cuts is not None:
             raise InputError("solver bcd finds batch sizes and cuts together: give both or neither of them")
-        return _algorithm_2(problem, time_limit)
+        from hasfl.planning.paper.algorithm_2 import algorithm_2  # needs SciPy, which takes half a second
+
+        return algorithm_2(problem, time_limit=time_limit)
     if batch_sizes is not None:
         return best_cuts(problem, batch_sizes, gap=gap, time_limit=time_limit, start=start)
     if cuts is not None:
         return best_batches(problem, cuts, gap=gap, time_limit=time_limit, start=start)
     return best_plan(problem, gap=gap, time_limit=time_limit, start=start)
-
-
-def _algorithm_2(problem: Problem, time_limit: float) -> PlanReport:
-    from hasfl.planning.paper.algorithm_2 import algorithm_2  # needs SciPy, which takes half a second
-
-    return algorithm_2(problem, time_limit=time_limit)

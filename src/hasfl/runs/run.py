@@ -184,26 +184,18 @@ def _train(
         watcher.started(request, prepared, last)
         for record in training.rounds():
             folder.append(record)
-            folder.append_timing(_timing(record, began))
+            elapsed, memory = round(time.monotonic() - began, 6), held_memory(torch.device("cpu"))
+            folder.append_timing(
+                {"round": record.round, "elapsed_seconds": elapsed, "peak_memory_bytes": memory}
+            )
             watcher.recorded(record)
             if training.save_if_due(save, record, stopping=interruption.wanted):
                 interruption.act(STOPPED)
-        reached = _finish(folder, request, prepared)
+        reached = outcome(request.strategy, folder.records())
+        folder.save_model({name: tensor.cpu().numpy() for name, tensor in prepared.model().items()})
+        folder.save_result(as_result(reached, training.goal) | {MODEL_INPUT: prepared.model_input()})
         watcher.finished(reached)
         interruption.act(STOPPED_AT_THE_END)
-    return reached
-
-
-def _timing(record: RoundRecord, began: float) -> Mapping[str, Any]:
-    elapsed, memory = round(time.monotonic() - began, 6), held_memory(torch.device("cpu"))
-    return {"round": record.round, "elapsed_seconds": elapsed, "peak_memory_bytes": memory}
-
-
-def _finish(folder: RunFolder, request: RunRequest, prepared: Prepared) -> Outcome:
-    reached = outcome(request.strategy, folder.records())
-    folder.save_model({name: tensor.cpu().numpy() for name, tensor in prepared.model().items()})
-    result = as_result(reached, prepared.training.goal)
-    folder.save_result(result | {MODEL_INPUT: prepared.model_input()})
     return reached
 
 

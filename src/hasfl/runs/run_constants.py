@@ -131,9 +131,15 @@ def measured_run(written: Path) -> MeasuredRun:
 
 
 def named_run(scenario: Scenario, *, folder: Path) -> MeasuredRun | None:
-    """The run that [constants] of a scenario names; None if it names no run."""
+    """The run that [constants] of a scenario names; None if it names no run.
+
+    The folder of the run is beside the scenario, or else relative to the working folder.
+    """
     section = scenario.constants
-    return None if section is None or section.run is None else measured_run(_run_beside(section.run, folder))
+    if section is None or section.run is None:
+        return None
+    path = expanded(section.run)
+    return measured_run(folder / path if is_there(folder / path) else path)
 
 
 def known_constants(scenario: Scenario, *, folder: Path) -> Constants | None:
@@ -144,12 +150,6 @@ def known_constants(scenario: Scenario, *, folder: Path) -> Constants | None:
     """
     run = named_run(scenario, folder=folder)
     return scenario.known_constants if run is None else run.estimated
-
-
-def _run_beside(written: str, folder: Path) -> Path:
-    """The folder of a run that a scenario names: beside the scenario, else relative to the working folder."""
-    path = expanded(written)
-    return folder / path if is_there(folder / path) else path
 
 
 def constants_for(

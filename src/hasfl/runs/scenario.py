@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, model_validat
 
 from hasfl.arrays import MOST, IntN
 from hasfl.constants import Constants
+from hasfl.data.partition import partition
 from hasfl.errors import InputError, UnitError
 from hasfl.fleet import GIBIBYTE, PER_DEVICE, PER_SERVER, Device, Fleet, FleetRanges, Range, draw_fleet
 from hasfl.goal import Goal, held_out_counts
@@ -316,6 +317,19 @@ class Scenario(Document):
             "known_constants": self.known_constants,
         }
         return Settings(**_part(self.training, Recipe) | groups | values | objects)
+
+    def deal_out(self, labels: IntN, devices: int) -> tuple[IntN, ...]:
+        """Deal out samples with these labels to devices; returns the indices of each device's samples."""
+        section = self.data
+        return partition(
+            labels,
+            devices,
+            Seeds(self.seed),
+            kind=section.partition,
+            shards_per_device=section.shards_per_device,
+            alpha=section.alpha,
+            samples=section.samples,
+        )
 
     def training_samples(self, devices: int) -> IntN | None:
         """The number of samples that each device trains on; None if only the data can tell this number."""

@@ -382,7 +382,6 @@ def _taken(path: Path) -> str:
 
 SHOWN = 40  # characters of a damaged line that a message shows; chosen by hand
 BLOCK = 1 << 16  # bytes that are read at once from the end of a file; chosen by hand
-ELLIPSIS = "..."
 
 
 class Journal:
@@ -487,8 +486,10 @@ class Journal:
 
     def _row(self, line: bytes, which: str) -> dict[str, Any]:
         if (row := _parsed(line)) is None:
+            text = line.decode(errors="replace").strip()
+            shown = text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
             raise InputError(
-                f"{which} of {self.path} must be a JSON object with a round, got {_short(line)}: "
+                f"{which} of {self.path} must be a JSON object with a round, got {shown!r}: "
                 "restore the file, or remove the run's folder and begin it anew"
             )
         return row
@@ -508,11 +509,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) and isinstance(row.get("round"), int) else None
-
-
-def _short(line: bytes) -> str:
-    text = line.decode(errors="replace").strip()
-    return repr(text if len(text) <= SHOWN else text[: SHOWN - len(ELLIPSIS)] + ELLIPSIS)
 
 
 # ── a file of tensors ────────────────────────────────────────────────────────────────────────────────────

@@ -197,28 +197,22 @@ def task_of(scenario: Scenario, *, folder: Path, tell: Callable[[str], None] = l
 
 def settings_of(scenario: Scenario, *, folder: Path) -> Settings:
     """The settings of a scenario, with the objects that names such as "hasfl" or "module:callable" mean."""
-    named = scenario.training
-    with naming("training.strategy"):
-        chosen = strategy(named.strategy, folder)
-    with naming("training.optimizer"):
-        steps = optimizer(named.optimizer, folder)
-    with naming("training.loss"):
-        loss = objective(named.loss, "loss", folder)
-    with naming("training.metric"):
-        metric = objective(named.metric, "metric", folder)
-    with naming("training.aggregation"):
-        rule = aggregation(named.aggregation, folder)
-    with naming("training.local_term"):
-        term = local_term(named.local_term, folder)
+    finders: dict[str, Callable[[Any, Path], Any]] = {
+        "strategy": strategy,
+        "optimizer": optimizer,
+        "loss": lambda name, folder: objective(name, "loss", folder),
+        "metric": lambda name, folder: objective(name, "metric", folder),
+        "aggregation": aggregation,
+        "local_term": local_term,
+    }
+    objects = {}
+    for key, find_object in finders.items():
+        with naming(f"training.{key}"):
+            objects[key] = find_object(getattr(scenario.training, key), folder)
     return scenario.settings(
-        strategy=chosen,
+        **objects,
         known_constants=known_constants(scenario, folder=folder),
         rounds_known=scenario.constants is None or scenario.constants.run is None,
-        optimizer=steps,
-        loss=loss,
-        metric=metric,
-        aggregation=rule,
-        local_term=term,
     )
 
 
@@ -261,16 +255,7 @@ def shared_data(
             )
         return data, shares_of(data, devices)
     with naming(f"[data] of {data.name}"):
-        shares = partition(
-            data.y_train.numpy(),
-            len(devices),
-            Seeds(scenario.seed),
-            kind=section.partition,
-            shards_per_device=section.shards_per_device,
-            alpha=section.alpha,
-            samples=section.samples,
-        )
-    return data, shares
+        return data, scenario.deal_out(data.y_train.numpy(), len(devices))
 
 
 def own_data(name: str, folder: Path) -> Dataset:
@@ -361,16 +346,10 @@ def _absences(scenario: Scenario, fleet: Fleet) -> Absences:
     schedule = Schedule(
         tuple((index[each.device], each.first_round, each.last_round) for each in scenario.absence)
     )
-    _require_somebody(schedule, scenario, len(fleet))
-    return schedule
-
-
-def _require_somebody(schedule: Schedule, scenario: Scenario, devices: int) -> None:
-    """Raise InputError if a schedule leaves a round without a device.
-
-    It is enough to check the rounds in which a device leaves, because only then the devices get fewer.
-    """
-    rounds = scenario.stop.rounds or 0
+    # A round without a device is refused now. Devices get fewer only in the rounds in which a device leaves.
     for absence in scenario.absence:
-        if absence.first_round <= rounds:
-            schedule.present(absence.first_round, devices, Seeds(scenario.seed), scenario.training.interval)
+        if absence.first_round <= (scenario.stop.rounds or 0):
+            schedule.present(
+                absence.first_round, len(fleet), Seeds(scenario.seed), scenario.training.interval
+            )
+    return schedule

@@ -33,7 +33,9 @@ def read_trace(path: str | Path, fleet: Fleet) -> Trace:
             if not columns:
                 columns = _header(cells)
                 continue
-            row = _row(columns, cells)
+            if len(cells) != len(columns):
+                raise InputError(f"expected {len(columns)} cells as in the header, got {len(cells)}")
+            row = dict(zip(columns, cells, strict=True))
             key = _round(row["round"]), _device(row["device"], index)
             if key in changes:
                 raise InputError(f"round {row['round']} of device {row['device']!r} was given before")
@@ -71,12 +73,6 @@ def _header(columns: list[str]) -> list[str]:
     if missing := [name for name in KEYS if name not in columns]:
         raise InputError(f"the column {missing[0]} is missing")
     return columns
-
-
-def _row(columns: list[str], cells: list[str]) -> dict[str, str]:
-    if len(cells) != len(columns):
-        raise InputError(f"expected {len(columns)} cells as in the header, got {len(cells)}")
-    return dict(zip(columns, cells, strict=True))
 
 
 def _round(text: str) -> int:

@@ -87,6 +87,21 @@ def _summed(one: Mapping[str, float], other: Mapping[str, float]) -> Mapping[str
     return dict(one) | {name: one.get(name, 0) + value for name, value in other.items()}
 
 
+def _of_sub_models(
+    bits: AggregationBits, latency: AggregationLatency, *, uploads: int, downloads: int
+) -> Cost:
+    """The cost of sending these bits up and down so many times."""
+    return Cost(
+        {"submodel_upload": uploads * latency.up, "submodel_download": downloads * latency.down},
+        {
+            "submodel_upload": uploads * float(bits.submodel_upload.sum()),
+            "submodel_download": downloads * float(bits.submodel_download.sum()),
+            "server_submodel_upload": uploads * bits.server_submodel_upload,
+            "server_submodel_download": downloads * bits.server_submodel_download,
+        },
+    )
+
+
 def _of(devices: IntN, seconds: FloatN) -> dict[int, float]:
     return dict(zip(devices.tolist(), seconds.tolist(), strict=True))
 
@@ -136,16 +151,7 @@ class ModelledClock:
         """The cost of an aggregation, steps b1 and b3; nothing if no layer is private."""
         if before.depth == 0:
             return NOTHING
-        bits, latency = self._sub_models(before, after)
-        return Cost(
-            {"submodel_upload": latency.up, "submodel_download": latency.down},
-            {
-                "submodel_upload": float(bits.submodel_upload.sum()),
-                "submodel_download": float(bits.submodel_download.sum()),
-                "server_submodel_upload": bits.server_submodel_upload,
-                "server_submodel_download": bits.server_submodel_download,
-            },
-        )
+        return _of_sub_models(*self._sub_models(before, after), uploads=1, downloads=1)
 
     def by_party(self, now: Arrangement, devices: IntN) -> SecondsByParty:
         """The seconds of steps a1 to a5 for each party; `devices` are indices into the whole fleet."""
@@ -238,16 +244,7 @@ class ModelledClock:
             return NOTHING
         bits = aggregation_bits(now, now, self.profile, with_slots=False)
         latency = exchange_latency(bits, now.fleet, now.fleet)
-        up, down = effort.uploads, effort.downloads
-        return Cost(
-            {"submodel_upload": up * latency.up, "submodel_download": down * latency.down},
-            {
-                "submodel_upload": up * float(bits.submodel_upload.sum()),
-                "submodel_download": down * float(bits.submodel_download.sum()),
-                "server_submodel_upload": up * bits.server_submodel_upload,
-                "server_submodel_download": down * bits.server_submodel_download,
-            },
-        )
+        return _of_sub_models(bits, latency, uploads=effort.uploads, downloads=effort.downloads)
 
 
 # ── evaluations that decide something ────────────────────────────────────────────────────────────────────
@@ -293,14 +290,9 @@ class Judging:
             Pass(samples[self.devices], backward=False) for samples in (self.calibrating, self.held_out)
         )
         effort = Effort(passes=passes, downloads=int(averaged or not aggregated))
-        return gathered + clock.evaluation(self._arrangement(now, present, fleet), effort)
-
-    def _arrangement(self, now: Arrangement, present: IntN, fleet: Fleet) -> Arrangement:
-        """The arrangement of an evaluation: batches of one sample, and the cuts of the round.
-
-        A device that takes no part in the round has no cut. It counts with the smallest cut of the round.
-        """
+        # A device that takes no part in the round has no cut. It counts with the smallest cut of the round.
         cuts = np.full(len(self.held_out), now.plan.cuts.min())
         cuts[present] = now.plan.cuts
         own = cuts[self.devices]
-        return Arrangement(Plan(np.ones_like(own), own), fleet, now.depth)
+        judging = Arrangement(Plan(np.ones_like(own), own), fleet, now.depth)  # batches of one sample
+        return gathered + clock.evaluation(judging, effort)

@@ -119,10 +119,8 @@ class EstimatedConstants:
 
 def _between(old: BoundConstants, new: BoundConstants) -> BoundConstants:
     """The running mean of the paper's constants after a new estimate."""
-    names = ("smoothness", "initial_gap", "variance_of", "moment_of")
-    return replace(
-        old, **{name: (1 - NEWEST) * getattr(old, name) + NEWEST * getattr(new, name) for name in names}
-    )
+    mean = {name: (1 - NEWEST) * getattr(old, name) + NEWEST * getattr(new, name) for name in old.symbols}
+    return replace(old, **mean)
 
 
 def _plain(constants: Constants) -> dict[str, Any]:
@@ -220,10 +218,16 @@ class Observer:
         With several guesses, 1/B is the weighted mean of 1/B over the guesses. With the paper's constants, B
         is always 1, so that all rounds count the same.
         """
-        laws = self._weighted_laws(self._rate(round), len(plan))
-        depth = self.paradigm.private_depth(plan, len(self.profile))
-        if not laws:
+        rate, devices = self._rate(round), len(plan)
+        if (rate, devices) not in self._laws:
+            self._laws[rate, devices] = [
+                (weight, MeasuredRounds.with_constants(each, self.profile, devices, self.world.interval))
+                for weight, each in possible(self._constants(rate, devices))
+            ]
+        laws = self._laws[rate, devices]
+        if not laws:  # the paper's constants
             return 1.0
+        depth = self.paradigm.private_depth(plan, len(self.profile))
         slowness = [law.slowness(plan.batch_sizes, depth) for _, law in laws]
         return harmonic_mean(slowness, [weight for weight, _ in laws])
 
@@ -245,16 +249,6 @@ class Observer:
         """The learning rate that plans use for a round: the rate of the first round of its interval."""
         return self.rates.for_plans(round - (round - 1) % self.world.interval)
 
-    def _weighted_laws(self, rate: float, devices: int) -> list[tuple[float, MeasuredRounds]]:
-        """The law of rounds by each guess, with the weight of the guess; empty with the paper's constants."""
-        key = rate, devices
-        if key not in self._laws:
-            self._laws[key] = [
-                (weight, MeasuredRounds.with_constants(each, self.profile, devices, self.world.interval))
-                for weight, each in possible(self._constants(rate, devices))
-            ]
-        return self._laws[key]
-
     def _constants(self, rate: float, devices: int) -> Constants:
         """The present constants, converted to a learning rate and a number of devices."""
         usual, interval = usual_participants(self.world, self.paradigm), self.world.interval
@@ -263,26 +257,22 @@ class Observer:
         return self.source.known.under(Conditions(rate, devices, interval), known)
 
     def _problem(self, fleet: Fleet, rate: float, devices: IntN) -> Problem:
-        constants = self._constants(rate, len(devices))
+        constants, target = self._constants(rate, len(devices)), self.target
+        if target is None:  # one that every plan reaches; None if the law of rounds needs no target
+            target = target_for_all(
+                constants,
+                self.profile,
+                devices=len(devices),
+                learning_rate=rate,
+                interval=self.world.interval,
+            )
         return Problem(
             fleet=fleet.only(devices),
             profile=self.profile,
             constants=constants,
             learning_rate=rate,
             interval=self.world.interval,
-            target=self._target(constants, rate, devices),
+            target=target,
             max_batch=self.max_batch,
             samples=self.samples[devices],
-        )
-
-    def _target(self, constants: Constants, rate: float, devices: IntN) -> float | None:
-        """ε as given, or else a target that every plan reaches; None if the law of rounds needs no target."""
-        if self.target is not None:
-            return self.target
-        return target_for_all(
-            constants,
-            self.profile,
-            devices=len(devices),
-            learning_rate=rate,
-            interval=self.world.interval,
         )

@@ -84,19 +84,16 @@ def gradient(
     In private layers a batch norm sees every device's samples apart, as in training.
     """
     copies = [trainable(LayerState(state.weights, cloned(state.buffers), {})) for state in states]
-    losses = _losses(probe, copies, samples, round)
-    leaves = [weight for state in copies for weight in state.weights.values()]
-    gradients = iter(torch.autograd.grad(losses.mean(), leaves, materialize_grads=True))
-    return [{name: next(gradients) for name in state.weights} for state in copies], losses.detach()
-
-
-def _losses(probe: Probe, states: Sequence[LayerState], samples: Samples, round: int) -> Tensor:
     depth = probe.state.depth
     with drawn_for(probe.data.seeds, round, layer=0):
         with NormApart(samples.rows):
-            x = forward(probe.layers[:depth], states[:depth], samples.x)
-        outputs = forward(probe.layers[depth:], states[depth:], x)
-    return samples.rows.means(probe.loss(outputs, samples.y))
+            x = forward(probe.layers[:depth], copies[:depth], samples.x)
+        outputs = forward(probe.layers[depth:], copies[depth:], x)
+    losses = samples.rows.means(probe.loss(outputs, samples.y))
+
+    leaves = [weight for state in copies for weight in state.weights.values()]
+    gradients = iter(torch.autograd.grad(losses.mean(), leaves, materialize_grads=True))
+    return [{name: next(gradients) for name in state.weights} for state in copies], losses.detach()
 
 
 def difference(minuend: Gradient, subtrahend: Gradient) -> Gradient:
@@ -189,7 +186,8 @@ def _estimate(probe: Probe, device: int, round: int) -> DeviceEstimate:
     halves = _halves(probe, device, round)
     (mean_a, loss_a), (mean_b, loss_b) = (gradient(probe, mean, half, round) for half in halves)
     if probe.state.depth == 0 or _distance(own, mean) == 0:
-        own = moved(mean, [_step(layer, probe.updates.rates.at(round)) for layer in mean_a])
+        rate = probe.updates.rates.at(round)  # of one plain gradient step
+        own = moved(mean, [{name: rate * tensor for name, tensor in layer.items()} for layer in mean_a])
     own_a, own_b = (gradient(probe, own, half, round)[0] for half in halves)
     changes = [difference(own_a, mean_a), difference(own_b, mean_b)]
     change = sum(float(products(one, other).sum()) for one in changes for other in changes) / 4
@@ -212,8 +210,3 @@ def _halves(probe: Probe, device: int, round: int) -> list[Samples]:
 def _distance(one: Sequence[LayerState], other: Sequence[LayerState]) -> float:
     apart = difference(weights_of(one), weights_of(other))
     return math.sqrt(float(products(apart, apart).sum()))
-
-
-def _step(layer: Tensors, learning_rate: float) -> Tensors:
-    """The displacement of one plain gradient step."""
-    return {name: learning_rate * tensor for name, tensor in layer.items()}

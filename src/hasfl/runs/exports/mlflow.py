@@ -5,7 +5,7 @@ axis "Time" shows virtual time. A repeated export continues after the last round
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hasfl.record import RoundRecord
@@ -54,7 +54,8 @@ class ServerRun:
 
     def write(self, records: Sequence[RoundRecord]) -> None:
         """Log the values of rounds; all values of a round are in the same call."""
-        for together in _calls([self._metrics(record) for record in records]):
+        rounds = [self._metrics(values_of(record), record.round, record.clock) for record in records]
+        for together in _calls(rounds):
             self._log({"metrics": together})
 
     def close(self, state: RunState) -> None:
@@ -62,8 +63,7 @@ class ServerRun:
         last = next(self._run.newest_records(), None)
         rounds, clock = (0, 0.0) if last is None else (last.round, last.clock)
         if state == "finished":
-            found = result_of(self._run)
-            self._log({"metrics": [self._metric(name, found[name], rounds, clock) for name in found]})
+            self._log({"metrics": self._metrics(result_of(self._run), rounds, clock)})
         ended = {} if state == "running" else {"end_time": self._time(clock)}
         self._server.post("runs/update", {"run_id": self.run_id, "status": STATUS[state], **ended})
 
@@ -110,12 +110,11 @@ class ServerRun:
         for first in range(0, len(new), MOST_PARAMETERS):
             self._log({"params": new[first : first + MOST_PARAMETERS]})
 
-    def _metrics(self, record: RoundRecord) -> list[Metric]:
-        found = values_of(record)
-        return [self._metric(name, found[name], record.round, record.clock) for name in found]
-
-    def _metric(self, name: str, value: float, step: int, clock: float) -> Metric:
-        return {"key": name, "value": value, "timestamp": self._time(clock), "step": step}
+    def _metrics(self, values: Mapping[str, float], step: int, clock: float) -> list[Metric]:
+        at = self._time(clock)
+        return [
+            {"key": name, "value": value, "timestamp": at, "step": step} for name, value in values.items()
+        ]
 
     def _time(self, clock: float) -> int:
         """The start of the run plus virtual time, in milliseconds since 1970, as MLflow needs it."""

@@ -31,7 +31,12 @@ class EventFile:
     written = 0  # every export begins with the first round
 
     def __init__(self, run: RunFolder, folder: Path) -> None:
-        _require_package()
+        try:
+            import tensorboardX  # noqa: F401
+        except ModuleNotFoundError:
+            raise MissingExtra(
+                "writing for TensorBoard needs tensorboardX: pip install 'hasfl[tensorboard]'"
+            ) from None
         self.folder, self._run, self._begun, self._clock = folder, run, begun_at(run), 0.0
         scenario = run.scenario_text()
         with writing(folder, ADVICE):
@@ -81,12 +86,3 @@ def _summary(numbers: Mapping[str, float], texts: Mapping[str, str]) -> Any:
 
     values = [Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
     return Summary(value=values + [value for name in texts for value in text(name, texts[name]).value])
-
-
-def _require_package() -> None:
-    try:
-        import tensorboardX  # noqa: F401
-    except ModuleNotFoundError:
-        raise MissingExtra(
-            "writing for TensorBoard needs tensorboardX: pip install 'hasfl[tensorboard]'"
-        ) from None

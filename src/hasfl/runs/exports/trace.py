@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hasfl.errors import InputError
 from hasfl.record import DOWNLOAD, EDGE, UPLOAD, RoundRecord
@@ -41,11 +41,15 @@ def write_trace(run: RunFolder, file: Path | None, rounds: str | None) -> tuple[
     _require_few_steps(chosen)
     target = file or run.path / FILE
     refuse_files_of_runs(target)
-    names = _device_names(run, records)
+    title = json.dumps({"run": run.path.name})
 
     def write(path: Path) -> None:
+        """Write the trace event by event, one per line, so that a long trace need not fit in memory."""
         with path.open("w", encoding="utf-8") as opened:
-            _write_events(opened, _events(run, records, range(first, last + 1), names), run.path.name)
+            opened.write(f'{{"displayTimeUnit":"ms","otherData":{title},"traceEvents":[\n')
+            for number, event in enumerate(_events(run, records, range(first, last + 1))):
+                opened.write((",\n" if number else "") + json.dumps(event, separators=(",", ":")))
+            opened.write("\n]}\n")
 
     replace_file(target, write, advice="the run itself is unchanged")
     return target, len(chosen)
@@ -75,14 +79,6 @@ def _asked(rounds: str | None, recorded: int) -> tuple[int, int]:
     return first, min(last, recorded)
 
 
-def _device_names(run: RunFolder, records: Sequence[RoundRecord]) -> Mapping[int, str]:
-    """The names of all devices that took part; a device without a name is called by its number."""
-    scenario = stored_scenario(run)
-    names = scenario.draw().names if scenario.device else ()
-    parties = sorted({int(device) for record in records for device in record.devices})
-    return {party: names[party] if party < len(names) else f"device {party}" for party in parties}
-
-
 @dataclass(frozen=True, slots=True)
 class Side:
     """A group of processes in a trace: simulated ones, or the predicted or the measured ones of machines."""
@@ -101,16 +97,18 @@ class Side:
         return max(step.party, 0) + 1
 
 
-def _events(
-    run: RunFolder, records: Sequence[RoundRecord], wanted: range, names: Mapping[int, str]
-) -> Iterator[Mapping[str, Any]]:
+def _events(run: RunFolder, records: Sequence[RoundRecord], wanted: range) -> Iterator[Mapping[str, Any]]:
     """The events of a trace: the names of all processes and threads, then the steps of the wanted rounds."""
+    scenario = stored_scenario(run)
+    listed = scenario.draw().names if scenario.device else ()  # other devices are called by their number
+    parties = sorted({int(device) for record in records for device in record.devices})
+    names = {party: listed[party] if party < len(listed) else f"device {party}" for party in parties}
     on_machines = records[0].measured is not None
     predicted = Side(1, " (predicted)") if on_machines else Side(1)
     measured = Side(1 + len(PROCESSES), " (measured)")
     for side in (predicted, measured) if on_machines else (predicted,):
         yield from _headings(side, names)
-    seconds = predicted_seconds(stored_scenario(run), scenario_folder(run), records)
+    seconds = predicted_seconds(scenario, scenario_folder(run), records)
     for k, record in enumerate(records):
         if record.round not in wanted:
             continue
@@ -169,11 +167,3 @@ def _about(step: Step, record: RoundRecord) -> Mapping[str, Any]:
         values = values_of(record)
         return {name: values[name] for name in SHOWN if name in values}
     return {}
-
-
-def _write_events(file: IO[str], events: Iterator[Mapping[str, Any]], run: str) -> None:
-    """Write the trace event by event, one per line, so that a long trace need not fit in memory."""
-    file.write('{"displayTimeUnit":"ms","otherData":' + json.dumps({"run": run}) + ',"traceEvents":[\n')
-    for number, event in enumerate(events):
-        file.write((",\n" if number else "") + json.dumps(event, separators=(",", ":")))
-    file.write("\n]}\n")

@@ -47,7 +47,10 @@ def parameters_of(run: RunFolder) -> dict[str, str]:
         raise InputError(f"the scenario of {run.path} must be TOML, but is not ({error})") from None
     settings = stored_settings(run)
     chosen = {"training.strategy": settings["strategy"], "seed": settings["seed"]}
-    return {name: _as_text(value) for name, value in (dict(_flat(written)) | chosen).items()}
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, default=str)
+        for name, value in (dict(_flat(written)) | chosen).items()
+    }
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -57,10 +60,6 @@ def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
             yield from _flat(value, f"{before}{key}.")
         else:
             yield before + key, value
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def result_of(run: RunFolder) -> dict[str, float]:

@@ -84,7 +84,12 @@ class Slurm:
             with Interruption() as interruption:
                 self._wait(unfinished, jobs, endings, watcher, interruption)
         except Interrupted as stop:
-            raise type(stop)(_how_to_follow(unfinished, jobs)) from None
+            numbers = sorted({job.job_id.partition("_")[0] for job in jobs.values()})
+            raise type(stop)(
+                f"interrupted, but jobs {', '.join(numbers)} go on: `hasfl runs {unfinished[0].path.parent}` "
+                "shows how far they are, the same command waits for them again, and "
+                f"`scancel {' '.join(numbers)}` ends them"
+            ) from None
         endings.settle(len(requests))
 
     def _wait(
@@ -201,14 +206,6 @@ def _news(request: RunRequest, job: "submitit.Job[Ending]", ending: Ending | Non
     if ending is None:
         return news_of(request, "trains" if in_use(request) or job.state == RUNNING else "waits")
     return news_of(request, "finished" if ending.error is None else "stopped")
-
-
-def _how_to_follow(requests: Sequence[RunRequest], jobs: Mapping[Path, "submitit.Job[Ending]"]) -> str:
-    numbers = sorted({job.job_id.partition("_")[0] for job in jobs.values()})
-    return (
-        f"interrupted, but jobs {', '.join(numbers)} go on: `hasfl runs {requests[0].path.parent}` shows how "
-        f"far they are, the same command waits for them again, and `scancel {' '.join(numbers)}` ends them"
-    )
 
 
 # ── a job ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,7 @@ from hasfl.errors import (
     RunsMissing,
     StorageError,
 )
+from hasfl.runs.overview import last_evaluated
 from hasfl.runs.request import RunRequest
 from hasfl.runs.run import Watcher, carry_out
 from hasfl.runs.store import RunFolder
@@ -167,11 +168,10 @@ def news_of(request: RunRequest, state: State) -> News:
     """
     try:
         folder = RunFolder.open(request.path)
-        last = next(folder.newest_records(), None)
-        accuracies = (record.shown_accuracy for record in folder.newest_records())
-        accuracy = next((value for value in accuracies if value is not None), None)
+        last, evaluated = next(folder.newest_records(), None), last_evaluated(folder)
     except InputError:
-        last = None
+        last = evaluated = None
     if last is None:
         return News(request=request, state=state)
+    accuracy = None if evaluated is None else evaluated.shown_accuracy
     return News(request=request, state=state, round=last.round, clock=last.clock, accuracy=accuracy)
