@@ -183,13 +183,14 @@ def _draw_pair(part: "SubFigure", trained: Trained) -> None:
         say_nothing_here(left, "not trained yet")
         right.set_axis_off()
         return
-    ends = [end for each in runs.values() if (end := convergence(each))]
-    draw_times(right, rows, trained.accuracy, brief=True, also=[end.seconds for end in ends])
+    ends = {strategy: convergence(each) for strategy, each in runs.items()}
+    times = [end.seconds for end in ends.values() if end]
+    draw_times(right, rows, trained.accuracy, brief=True, also=times)
     right.spines["left"].set_visible(False)
     right.set_yticks([])
     for place, (strategy, each) in enumerate(runs.items()):
         _draw_accuracy(left, place, each, all_looks[strategy])
-        if end := convergence(each):
+        if end := ends[strategy]:
             left.plot(TO_PERCENT * end.accuracy, place, color=DARK, **CONVERGED)
             right.plot(end.seconds, place, color=all_looks[strategy].colour, **CONVERGED)
     highest = max(run.best() for each in runs.values() for run in each)
@@ -202,11 +203,12 @@ def _draw_pair(part: "SubFigure", trained: Trained) -> None:
 
 def _draw_accuracy(axes: "Axes", place: int, runs: Runs, look: Look) -> None:
     best = [run.best() for run in runs]
-    axes.barh(place, TO_PERCENT * fmean(best), color=look.colour, height=BAR_SHARE)
+    mean = TO_PERCENT * fmean(best)
+    axes.barh(place, mean, color=look.colour, height=BAR_SHARE)
     if len(best) > 1:
         values = [TO_PERCENT * each for each in best]
         axes.plot(values, [place] * len(best), "|", color=DARK, ms=6, zorder=ABOVE_LINES)
-    write_right(axes, f"{TO_PERCENT * fmean(best):.1f} %", place)
+    write_right(axes, f"{mean:.1f} %", place)
 
 
 class Convergence(NamedTuple):

@@ -241,7 +241,9 @@ class ProcessesView:
         before = self.latest.get(path)
         self.latest[path] = news
         if news.state in OVER:
-            self._end(news)
+            if path in self.lines:
+                self.progress.remove_task(self.lines.pop(path))
+            self._tell(path, f"{news.state}{f' · {_news_in_words(news)}' if news.round else ''}")
         elif news.state == "trains":
             self._go_on(news, begins=before is None or before.state != "trains")
         counted = Counter(each.state for each in self.latest.values())
@@ -258,12 +260,6 @@ class ProcessesView:
         self.progress.update(self.lines[path], state=state)
         if self.progress.disable and time.monotonic() - self.told[path] >= PLAIN_SECONDS:
             self._tell(path, state)
-
-    def _end(self, news: "News") -> None:
-        path = news.request.path
-        if path in self.lines:
-            self.progress.remove_task(self.lines.pop(path))
-        self._tell(path, f"{news.state}{f' · {_news_in_words(news)}' if news.round else ''}")
 
     def _tell(self, path: Path, what: str) -> None:
         self.told[path] = time.monotonic()
