@@ -25,7 +25,7 @@ from hasfl.deployment.edge_round import (
     forms_after_layers,
 )
 from hasfl.deployment.fields import Refused, TypedMessage
-from hasfl.deployment.links import Links, ask
+from hasfl.deployment.links import PATIENCE, Links, ask
 from hasfl.deployment.messages import EdgeToDevice
 from hasfl.deployment.norms import Known, Moments, next_moments, require_fitting, with_norms
 from hasfl.learning.randomness import generators_kept
@@ -36,7 +36,6 @@ A = TypeVar("A", bound=TypedMessage)
 
 # The numbers below were chosen by hand.
 AT_ONCE = 100  # held-out samples of a device in one message, so that messages stay small
-PATIENCE = 120.0  # time limit in seconds for an answer; no plan predicts the time of an evaluation
 
 
 class _NotFinite(Exception):

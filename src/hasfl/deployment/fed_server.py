@@ -19,7 +19,7 @@ from hasfl.arrays import IntN
 from hasfl.deployment import messages
 from hasfl.deployment.computation import Computation
 from hasfl.deployment.fields import Refused, Tensors, TypedMessage, written
-from hasfl.deployment.links import Answer, Links, ask, typed
+from hasfl.deployment.links import PATIENCE, Answer, Links, ask, typed
 from hasfl.deployment.messages import FedToEdge
 from hasfl.deployment.norms import require_fitting, with_norms
 from hasfl.deployment.resources import Deadlines, FleetMeters
@@ -78,7 +78,6 @@ DIVERGED = (
     "the loss or the layers are not finite numbers any more: lower the learning rate, or choose a model with "
     "normalisation"
 )
-PATIENCE = 120.0  # seconds that a party has for an answer if no plan predicts them; chosen by hand
 LONGEST_REASON = 300  # characters of a reason that another party gave; chosen by hand
 
 

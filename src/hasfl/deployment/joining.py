@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 NAMING_EDGE = ("find", "begin", "take")  # kinds of questions that may name the edge server
 # Seconds for which the answer to these questions waits for the stream to the edge server; chosen by hand.
-CONNECTING_SECONDS = 3.0
+EDGE_STREAM_SECONDS = 3.0
 REFUSED_PAUSE = 1.0  # seconds before a token that the edge server refused is tried again; chosen by hand
 
 
@@ -154,7 +154,7 @@ class _EdgeStream:
         self.stop, self.current, open_now = Stop(), (address, token), threading.Event()
         arguments = (ServerAddress(EDGE_NAME, address, self.certificates), token, self.stop, open_now.set)
         threading.Thread(target=self._keep_open, args=arguments, name="edge stream", daemon=True).start()
-        open_now.wait(CONNECTING_SECONDS)
+        open_now.wait(EDGE_STREAM_SECONDS)
 
     def close(self) -> None:
         """Close the stream."""

@@ -10,6 +10,8 @@ from hasfl.deployment.messages import Question, answers_to
 A = TypeVar("A", bound=TypedMessage)
 M = TypeVar("M", covariant=True)
 
+PATIENCE = 120.0  # seconds that a party has for an answer whose time no plan predicts; chosen by hand
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer(Generic[M]):
