@@ -83,8 +83,7 @@ def test_following_a_run_ends(hasfl: Hasfl, tmp_path: Path) -> None:
     (run / "result.json").unlink()
     lock = FolderLock.take(run)  # a process that writes it
     with in_background("export", run, "--to", "tensorboard", "--follow") as process:
-        until(
-            lambda: any(file.stat().st_size for file in (run / "tensorboard").glob("events*"))
-        )  # it has rounds
+        # A file that is not empty has rounds, and the command follows the run.
+        until(lambda: any(file.stat().st_size for file in (run / "tensorboard").glob("events*")))
         assert "ended following after round 4" in said_at_the_end(process)
     lock.release()
