@@ -31,7 +31,7 @@ demo: $(READY)  ## Train seven strategies on twenty unequal devices and say who 
 PYTEST := $(BIN)/pytest -q -n 2 --dist worksteal
 
 # Measuring coverage makes tests 1.6 times as slow, so only those that cover the deciding wing are measured.
-DECIDING := tests/theory tests/planning tests/training \
+DECIDING := tests/theory tests/planning \
   $(addprefix tests/runs/test_,constants.py library.py objectives.py own_data.py questions.py scenario.py trace_file.py) \
   $(filter-out tests/test_docs.py tests/test_readme.py,$(wildcard tests/test_*.py))
 QUICK := -m "not slow and not fleet and not extras"
