@@ -29,7 +29,7 @@ ROUNDS, TRAINING_BATCH = 600, 320  # rounds and batch size of the training befor
 VARIANCE_BATCHES = 400  # number of batches over which the variance is taken
 SMOOTHNESS_SAMPLES = 512  # samples of each device for β
 LOSS_SAMPLES = 2000  # samples for ϑ
-TARGET_DEVICES, TARGET_CUT = 20, 4  # devices and cut for ε
+TARGET_DEVICES, TARGET_CUT = 20, 4  # number of devices and cut for which ε is computed
 PIXEL_MEAN, PIXEL_DEVIATION = 0.47, 0.25  # mean and deviation of the pixels of CIFAR-10, rounded
 
 

@@ -42,8 +42,8 @@ LADDER = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90)
 # The measured law was compared with trainings of intervals from 5 to 50 rounds (docs/constants.md). Shorter
 # ones lie between 5 and 1, and with 1 there is no drift. Longer ones were not measured. Unit: rounds.
 LONGEST_MEASURED = 50
-# Intervals that a training must have for the measured law to hold. The trainings of VGG-16 to 70 % and of
-# ResNet-18 with which the law was measured had 6 or more. With fewer, on digits, R∞ rose by up to 40 %
+# The fewest intervals of a training for which the measured law holds. The law was measured on trainings of
+# VGG-16 and ResNet-18 with 6 or more intervals. On digits, with fewer intervals, R∞ rose by up to 40 %
 # (docs/constants.md).
 FEWEST_INTERVALS = 6
 # Share of the remaining time that searches for plans get. Searches for lower bounds get the rest. Chosen by

@@ -122,7 +122,7 @@ def contestants(runs: Sequence[OpenRun]) -> dict[Path, str]:
 
 
 def _told_apart(runs: Sequence[OpenRun]) -> list[str]:
-    """Different names for the scenarios of runs: scenario files, else the runs' names, else their paths."""
+    """Name each run's scenario: by its file if files differ, else by the run's name, else by its path."""
     written = (
         [Path(run.settings["scenario"]).stem for run in runs],
         [run.path.name for run in runs],
